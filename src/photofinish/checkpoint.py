@@ -1,0 +1,78 @@
+"""Checkpoints of one training run: atomic, checked by sha256, the last two kept.
+
+They live outside DVC's outs, which DVC deletes before a stage runs. Each file carries its sha256 in its
+name, since neither torch.save nor safetensors notices a flipped bit.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
+
+KEPT = 2
+_NAME = re.compile(r"^epoch-(\d+)\.([0-9a-f]{64})\.pt$")
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    path: Path
+    epochs_done: int
+    sha256: str
+
+
+class CheckpointStore:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, epochs_done: int, state: State) -> None:
+        """Write a checkpoint, then drop all but the last two."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        data = buffer.getvalue()
+        path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
+        try:
+            write_bytes_atomically(path, data)
+        except OSError as error:
+            raise UserError(
+                f"checkpoint {path} can't be written: {error.strerror}. "
+                f"Make room, then `dvc repro` goes on from the checkpoint before it."
+            ) from error
+        for old in self._newest_first()[KEPT:]:
+            old.path.unlink(missing_ok=True)
+
+    def load_latest(self, on_damage: Callable[[Path], None]) -> State | None:
+        """The newest checkpoint that is whole; each damaged one is reported, removed and passed over."""
+        for checkpoint in self._newest_first():
+            data = checkpoint.path.read_bytes()
+            if sha256_of_bytes(data) == checkpoint.sha256:
+                state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                return state
+            on_damage(checkpoint.path)
+            checkpoint.path.unlink()
+        return None
+
+    def paths(self) -> list[Path]:
+        return [checkpoint.path for checkpoint in self._newest_first()]
+
+    def clear(self) -> None:
+        """The run is complete: its results hold all that its checkpoints did."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _newest_first(self) -> list[_Checkpoint]:
+        found = []
+        for path in self.folder.glob("epoch-*.pt"):
+            if match := _NAME.match(path.name):
+                found.append(_Checkpoint(path, int(match[1]), match[2]))
+        return sorted(found, key=lambda checkpoint: checkpoint.epochs_done, reverse=True)

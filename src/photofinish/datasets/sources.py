@@ -1,0 +1,56 @@
+"""Where raw data comes from. A source fetches its files into a folder, and later reads images from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.datasets import digits
+from photofinish.datasets.images import LabelledImages
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_file, write_json_atomically
+from photofinish.params import Dataset
+
+_CHECKSUMS = "sha256.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    fetch: Callable[[Path], None]
+    read: Callable[[Path], LabelledImages]
+
+
+SOURCES: dict[str, Source] = {"digits": Source(digits.fetch, digits.read)}
+
+
+def download(dataset: Dataset, folder: Path) -> None:
+    """Fetch the raw files into `folder`, which appears under its name only when it is whole."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        SOURCES[dataset.source].fetch(unfinished)
+        files = sorted(path for path in unfinished.rglob("*") if path.is_file())
+        checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
+        write_json_atomically(unfinished / _CHECKSUMS, checksums)
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def read_raw(dataset: Dataset, folder: Path) -> LabelledImages:
+    """Read the raw data, checked against the checksums that `download` took."""
+    listing = folder / _CHECKSUMS
+    try:
+        checksums = json.loads(listing.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{listing} can't be read ({error}): run `dvc repro --force download`") from error
+    for name, expected in checksums.items():
+        path = folder / name
+        if not path.is_file() or sha256_of_file(path) != expected:
+            raise UserError(f"{path} is missing or damaged: run `dvc repro --force download`")
+    return SOURCES[dataset.source].read(folder)

@@ -1,0 +1,23 @@
+"""What one epoch gave and how long it took. Plain dataclasses: the trainer needs neither pydantic nor files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    epoch: int
+    """from 1"""
+    learning_rate: float
+    """at the epoch's first step"""
+    training_loss: float
+    validation_loss: float
+    validation_accuracy: float
+
+
+@dataclass(frozen=True)
+class EpochTiming:
+    training_seconds: float
+    validation_seconds: float
+    ended_at_unix_seconds: float

@@ -1,0 +1,35 @@
+"""Networks read back from `learned/`, checked against the sha256 in their record."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from safetensors.torch import load as from_safetensors
+from torch import nn
+
+from photofinish import records
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes
+from photofinish.models import build_model
+
+
+def load_network(folder: Path, record: records.Training) -> nn.Module:
+    """The trained network, on the CPU."""
+    path = folder / records.WEIGHTS
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
+    if sha256_of_bytes(data) != record.weights_sha256:
+        raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
+    experiment = record.experiment
+    network = build_model(experiment.model, record.image_shape, len(record.class_names), experiment.seed)
+    network.load_state_dict(from_safetensors(data))
+    return network
+
+
+def pickle_network(network: nn.Module, path: Path) -> None:
+    """As MLflow wants it: on the CPU, so that it loads on a machine without an accelerator."""
+    torch.save(copy.deepcopy(network).cpu().eval(), path)

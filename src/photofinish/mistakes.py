@@ -1,0 +1,104 @@
+"""A user's mistakes in words: where, what was found, what is allowed, and the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from photofinish.yaml_reader import KeyPath
+
+_MOST_NAMES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Mistake:
+    path: KeyPath
+    problem: str
+    value: Any = None
+    has_value: bool = True
+
+    def describe(self, file: str, line: int) -> str:
+        key = ".".join(str(part) for part in self.path) or "(the whole file)"
+        shown = f" = {_shorten(self.value)}" if self.has_value else ""
+        return f"{file}:{line}  {key}{shown}\n    {self.problem}"
+
+
+def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
+    """'unknown optimizer; did you mean adam? allowed: ...'"""
+    nearest = nearest_name(name, allowed)
+    hint = f"; did you mean '{nearest}'?" if nearest else ";"
+    shown = ", ".join(allowed[:_MOST_NAMES_SHOWN])
+    more = f" and {len(allowed) - _MOST_NAMES_SHOWN} more" if len(allowed) > _MOST_NAMES_SHOWN else ""
+    return f"unknown {what}{hint} allowed: {shown}{more}"
+
+
+def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
+    plain = {_plain(option): option for option in allowed}
+    matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
+    return plain[matches[0]] if matches else None
+
+
+def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> Mistake:
+    """Put one of pydantic's complaints about `schema` in words; `path` is where the user's file has it."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
+    if kind == "missing":
+        return Mistake(path, "this key is required", has_value=False)
+    if kind == "union_tag_not_found":
+        return Mistake((*path, "name"), "this key is required", has_value=False)
+    if kind == "union_tag_invalid":
+        allowed = _unquote(context["expected_tags"])
+        return Mistake((*path, "name"), unknown_name(str(path[-1]), context["tag"], allowed), context["tag"])
+    if kind == "literal_error":
+        allowed = _unquote(context["expected"].replace(" or ", ", "))
+        return Mistake(path, unknown_name("value", value, allowed), value)
+    if kind == "string_pattern_mismatch":
+        return Mistake(path, NAME_RULE, value)
+    if kind == "value_error":
+        return Mistake(path, str(context["error"]), value)
+    problem = error["msg"].replace("Input should", "must").replace("Tuple", "the list").replace("Field", "this key")
+    return Mistake(path, problem.replace("an object", "a mapping of keys to values").replace("valid array", "list"), value)
+
+
+NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
+
+
+def _allowed_keys(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the part of `schema` at pydantic's `location` (tags of unions included) accepts."""
+    models: list[Any] = [schema]
+    for part in location:
+        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+        if fields:
+            models = [member for field in fields for member in _models_in(field)]
+        else:
+            models = [model for model in models if part in get_args(model.model_fields["name"].annotation)]
+    return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if get_origin(annotation) is Annotated:
+        return _models_in(get_args(annotation)[0])
+    if isinstance(annotation, types.UnionType):
+        return [member for option in get_args(annotation) for member in _models_in(option)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def _unquote(names: str) -> list[str]:
+    return [name.strip(" '") for name in names.split(",")]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _shorten(value: Any, most: int = 70) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,78 @@
+"""Optimisers and learning-rate schedules, by the names and defaults they have in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
+
+if TYPE_CHECKING:
+    from photofinish import params
+
+
+def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
+    if settings.name == "sgd":
+        return SGD(
+            parameters,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            dampening=settings.dampening,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
+        )
+    kind = Adam if settings.name == "adam" else AdamW
+    return kind(
+        parameters, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+    )
+
+
+class Schedule:
+    """The learning rate over time: one step a batch for one-cycle, one an epoch for the others."""
+
+    def __init__(self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int) -> None:
+        self._settings, self._optimizer = settings, optimizer
+        self._scheduler = _build(settings, optimizer, epochs=epochs, steps=epochs * steps_per_epoch)
+        self.steps_each_batch = settings.name == "one_cycle"
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def batch_ended(self) -> None:
+        if self.steps_each_batch and self._scheduler:
+            self._scheduler.step()
+
+    def epoch_ended(self, validation_loss: float) -> None:
+        if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
+            self._scheduler.step(validation_loss)
+        elif self._scheduler and not self.steps_each_batch:
+            self._scheduler.step()
+
+    def state_dict(self) -> dict[str, object]:
+        return dict(self._scheduler.state_dict()) if self._scheduler else {}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        if self._scheduler:
+            self._scheduler.load_state_dict(state)
+
+
+def _build(
+    settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps: int
+) -> lr_scheduler.LRScheduler | None:
+    match settings.name:
+        case "step":
+            return lr_scheduler.StepLR(optimizer, settings.step_size, settings.gamma)
+        case "cosine":
+            return lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs, eta_min=settings.eta_min)
+        case "one_cycle":
+            return lr_scheduler.OneCycleLR(
+                optimizer, max_lr=settings.max_lr, total_steps=steps, pct_start=settings.pct_start
+            )
+        case "reduce_on_plateau":
+            return lr_scheduler.ReduceLROnPlateau(
+                optimizer, factor=settings.factor, patience=settings.patience, min_lr=settings.min_lr
+            )
+        case _:
+            return None

@@ -1,0 +1,188 @@
+"""params.yaml in, resolved settings out: defaults merged, every mistake reported in one go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from photofinish.errors import MistakeError
+from photofinish.mistakes import NAME_RULE, Mistake, nearest_name, of_pydantic, unknown_name
+from photofinish.params import SHORTHAND_KEYS, Dataset, Devices, Experiment, is_name
+from photofinish.yaml_reader import KeyPath, YamlDocument
+
+_SECTIONS = ("defaults", "devices", "datasets", "experiments")
+_BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Params:
+    experiments: dict[str, Experiment]
+    datasets: dict[str, Dataset]
+    devices: Devices
+
+
+def read_params(path: Path) -> Params:
+    """Read and check the whole file; raise one MistakeError that lists every mistake in it."""
+    document = YamlDocument(path)
+    reader = _Reader(document.value)
+    params = reader.read()
+    mistakes = [Mistake(where, "this key is given twice", has_value=False) for where, _ in document.duplicates]
+    lines = [line for _, line in document.duplicates]
+    mistakes += reader.mistakes.values()
+    lines += [document.line_of(mistake.path) for mistake in reader.mistakes.values()]
+    if mistakes:
+        count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
+        texts = [mistake.describe(str(path), line) for mistake, line in zip(mistakes, lines, strict=True)]
+        raise MistakeError(f"{path} has {count}; nothing was started\n" + "\n".join(texts))
+    return params
+
+
+class _Reader:
+    """Collects mistakes instead of stopping at the first; what it returns counts only if there are none."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self.mistakes: dict[KeyPath, Mistake] = {}
+
+    def read(self) -> Params:
+        document = self._document
+        if not isinstance(document, dict):
+            self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)
+            return Params({}, {}, Devices())
+        for key in document.keys() - set(_SECTIONS):
+            self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
+        devices = self._validated(Devices, document.get("devices") or {}, ("devices",)) or Devices()
+        datasets = {}
+        for name, given in self._named_section("datasets").items():
+            dataset = self._validated(Dataset, given, ("datasets", name))
+            if dataset:
+                datasets[name] = dataset
+        defaults = self._read_defaults()
+        experiments = {}
+        for name, given in self._named_section("experiments").items():
+            experiment = self._read_experiment(name, given, defaults)
+            if experiment:
+                experiments[name] = experiment
+        return Params(experiments, datasets, devices)
+
+    def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
+        self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
+
+    def _named_section(self, section: str) -> dict[str, Any]:
+        """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
+        entries = self._document.get(section)
+        if not isinstance(entries, dict) or not entries:
+            self._note((section,), "must be a mapping with at least one entry", entries, has_value=section in self._document)
+            return {}
+        lower_case: dict[str, str] = {}
+        for name in entries:
+            if not is_name(name):
+                self._note((section, name), NAME_RULE, has_value=False)
+            elif other := lower_case.get(name.lower()):
+                self._note((section, name), f"differs from '{other}' by upper and lower case only", has_value=False)
+            lower_case[str(name).lower()] = str(name)
+        return {name: given for name, given in entries.items() if is_name(name)}
+
+    def _read_defaults(self) -> dict[str, Any]:
+        """Check the defaults on their own, so that a mistake in them is reported once, where it is."""
+        given = self._document.get("defaults") or {}
+        if not isinstance(given, dict):
+            self._note(("defaults",), "must be a mapping of settings", given)
+            return dict(_BUILT_IN)
+        if "dataset" in given:
+            self._note(("defaults", "dataset"), "name the data set in each experiment; dvc.yaml reads it there", given["dataset"])
+        try:
+            Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
+        except ValidationError as error:
+            for detail in error.errors():
+                path = _without_tag(detail["loc"])
+                if detail["type"] != "missing" or len(path) > 1:
+                    self._add(of_pydantic(detail, ("defaults", *path), Experiment), given)
+        return {**_BUILT_IN, **given}
+
+    def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
+        where = ("experiments", name)
+        if not isinstance(given, dict):
+            self._note(where, "must be a mapping of settings, at least dataset and model", given)
+            return None
+        self._check_dataset(where, given.get("dataset"))
+        try:
+            return Experiment.model_validate_json(_json(merged(defaults, given)))
+        except ValidationError as error:
+            for detail in error.errors():
+                path = _without_tag(detail["loc"])
+                inherited = detail["type"] != "missing" and not _has(given, path)
+                mistake = of_pydantic(detail, ("defaults", *path) if inherited else (*where, *path), Experiment)
+                self._add(mistake, defaults if inherited else given)
+        return None
+
+    def _check_dataset(self, where: KeyPath, dataset: Any) -> None:
+        listed = self._document.get("datasets")
+        names = [str(name) for name in listed] if isinstance(listed, dict) else []
+        if isinstance(dataset, str) and dataset not in names:
+            nearest = nearest_name(dataset, names)
+            hint = f"; did you mean '{nearest}'?" if nearest else ""
+            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names) or 'none is'}){hint}", dataset)
+
+    def _add(self, mistake: Mistake, given: dict[str, Any]) -> None:
+        """A name written in short (`model: linear`) has no key `name` of its own to point at."""
+        path = mistake.path
+        if path[-1] == "name" and isinstance(given.get(str(path[-2])), str):
+            mistake = Mistake(path[:-1], mistake.problem, mistake.value, mistake.has_value)
+        self.mistakes.setdefault(mistake.path, mistake)
+
+    def _validated(self, schema: type[_ModelT], given: Any, where: KeyPath) -> _ModelT | None:
+        try:
+            return schema.model_validate_json(_json(given))
+        except ValidationError as error:
+            for detail in error.errors():
+                mistake = of_pydantic(detail, (*where, *detail["loc"]), schema)
+                self.mistakes.setdefault(mistake.path, mistake)
+        return None
+
+
+def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Defaults under what an experiment gives; a block merges key by key unless it names another kind."""
+    defaults, given = _spelled_out(defaults), _spelled_out(given)
+    result = {**defaults, **given}
+    for key in SHORTHAND_KEYS:
+        ours, theirs = given.get(key), defaults.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict) and ours.get("name", theirs.get("name")) == theirs.get("name"):
+            result[key] = {**theirs, **ours}
+    return result
+
+
+def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
+    """`model: linear` is short for `model: {name: linear}`."""
+    return {
+        key: {"name": value} if key in SHORTHAND_KEYS and isinstance(value, str) else value
+        for key, value in settings.items()
+    }
+
+
+def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
+    """Pydantic puts the tag of a union (`optimizer.sgd.lr`) where the user's file has none."""
+    return location[:1] + location[2:] if location and location[0] in SHORTHAND_KEYS else location
+
+
+def _has(given: Any, path: KeyPath) -> bool:
+    for part in path:
+        if isinstance(given, str) and part == "name":
+            return True
+        if isinstance(given, dict) and part in given:
+            given = given[part]
+        elif isinstance(given, list) and isinstance(part, int):
+            return True
+        else:
+            return False
+    return True
+
+
+def _json(value: Any) -> str:
+    # Validated as JSON, because strict pydantic models take lists and mappings from there only.
+    return json.dumps(value, default=str)

@@ -1,0 +1,60 @@
+"""Where a result comes from: the project, its commit, its code, and the packages it ran with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from photofinish.files import sha256_of_bytes
+
+_PACKAGES = (
+    "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
+)  # fmt: skip
+_STATE_FOLDER = ".photofinish"
+
+
+def project_root() -> Path:
+    """The project's folder. DVC names it also where it runs a stage in a copy (`dvc exp run --temp`)."""
+    return Path(os.environ.get("DVC_ROOT") or Path.cwd()).resolve()
+
+
+def state_folder() -> Path:
+    """Locks and checkpoints: what must survive a stage's end, and is no result."""
+    return project_root() / _STATE_FOLDER
+
+
+def package_versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+def git_commit() -> str | None:
+    """The commit that is checked out, marked if the files differ from it."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}-dirty" if changed else head
+
+
+@cache
+def source_sha256() -> str:
+    """Of this package's code: a run is never resumed by other code than began it."""
+    folder = Path(__file__).parent
+    sources = sorted(folder.rglob("*.py"))
+    return sha256_of_bytes(b"\0".join(path.read_bytes() for path in sources))
+
+
+def seconds_since_process_start() -> float:
+    return time.time() - psutil.Process().create_time()
+
+
+def _git(*arguments: str) -> str:
+    ran = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10)
+    return ran.stdout.strip()

@@ -1,0 +1,233 @@
+"""What MLflow should show of a run, made from the records alone. The files are the truth; MLflow mirrors them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photofinish import records
+from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.files import sha256_of_bytes
+from photofinish.hosts import CpuHost, GpuHost
+from photofinish.params import Experiment
+
+REPORT_TABLE = "comparison.csv"
+
+TAG_EXPERIMENT = "photofinish.experiment"
+TAG_DEVICE = "photofinish.device"
+TAG_STATUS = "photofinish.status"
+TAG_TRAINING_KEY = "photofinish.training_key"
+TAG_RESULT = "photofinish.result"
+TAG_MIRRORED = "photofinish.mirrored"
+TAG_RESTORED = "photofinish.restored"
+TAG_PROCESS = "photofinish.process"
+
+
+@dataclass(frozen=True)
+class Point:
+    key: str
+    value: float
+    step: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    name: str
+    sha256: str
+    profile: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before it starts."""
+
+    name: str
+    tags: dict[str, str]
+    params: dict[str, str]
+    dataset: DatasetFacts | None
+
+
+@dataclass(frozen=True)
+class RunDocument:
+    """All that MLflow should show of a run that ended."""
+
+    facts: RunFacts
+    result: str
+    """the run's identity: the sha256 of its records"""
+    mirrored: str
+    """of everything in this document: a run tagged with it is complete"""
+    points: list[Point] = field(default_factory=list)
+    artifacts: list[tuple[Path, str]] = field(default_factory=list)
+    """files, and the artifact folder each belongs to"""
+    learned: Path | None = None
+    """the folder to make the model from, if one was trained"""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    note: str = ""
+
+
+def run_facts(
+    name: str,
+    device: str,
+    experiment: Experiment,
+    host: CpuHost | GpuHost | None,
+    packages: dict[str, str],
+    git_commit: str | None,
+    dataset: DatasetFacts | None,
+) -> RunFacts:
+    tags = {
+        TAG_EXPERIMENT: name,
+        TAG_DEVICE: device,
+        "mlflow.source.name": "dvc repro",
+        "mlflow.source.type": "PROJECT",
+        **_host_tags(host),
+        **{f"package.{package}": version for package, version in packages.items()},
+    }
+    if git_commit:
+        tags["mlflow.source.git.commit"] = git_commit
+    params = {key: str(value) for key, value in _flat(experiment.model_dump(mode="json"))}
+    return RunFacts(f"{name}/{device}", tags, {**params, "device": device}, dataset)
+
+
+def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument:
+    """Of one experiment on one device, from its folder under `results`."""
+    folder = results / name / device
+    record = records.read_training(folder / records.LEARNED)
+    result = _digest(folder / records.LEARNED / records.RECORD, folder / records.TIMED / records.TIMINGS)
+    if isinstance(record, records.Unavailable):
+        facts = run_facts(name, device, record.experiment, None, {}, None, None)
+        facts.tags[TAG_STATUS] = record.status
+        return RunDocument(facts, result, mirrored=result, note=f"Not trained: {record.reason}")
+    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
+    dataset = dataset_facts(record.experiment.dataset, record.data_sha256, record.image_shape, record.class_names)
+    facts = run_facts(
+        name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset
+    )
+    facts.tags.update({TAG_STATUS: record.status, "device.name": timings.device_name, "host.name": timings.host_name})
+    history = records.read_history(folder / records.LEARNED)
+    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    points = [
+        point
+        for metrics, timing in zip(history, timings.epochs, strict=True)
+        for point in epoch_points(metrics, timing, timings.training_image_count)
+    ]
+    points += [Point(key, value, len(history), ended_ms) for key, value in _summary(timings).items()]
+    files = [(path, part) for part in (records.LEARNED, records.TIMED) for path in _files_in(folder / part)]
+    evaluation = results / name / records.EVALUATED / records.EVALUATION
+    mirrored = result
+    if evaluation.is_file():
+        points += _test_points(evaluation, device, len(history), ended_ms)
+        files.append((evaluation, records.EVALUATED))
+        mirrored = _digest(evaluation, text=result)
+    return RunDocument(
+        facts,
+        result,
+        mirrored,
+        points,
+        files,
+        learned=folder / records.LEARNED,
+        started_ms=_milliseconds(timings.started_at_unix_seconds),
+        ended_ms=ended_ms,
+    )
+
+
+def report_document(report: Path) -> RunDocument:
+    """Of the comparison: the report as it is, with one metric a row and column of its table."""
+    files = sorted(path for path in report.rglob("*") if path.is_file())
+    digest = _digest(*files)
+    points = [
+        Point(f"{row['experiment']}/{row['device']}/{key}", float(row[key]), 0, _modified_ms(report / REPORT_TABLE))
+        for row in csv.DictReader((report / REPORT_TABLE).read_text(encoding="utf-8").splitlines())
+        for key in ("test_accuracy", "epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup")
+        if row[key]
+    ]
+    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "PROJECT", TAG_STATUS: "compared"}
+    facts = RunFacts("comparison", tags, {}, None)
+    artifacts = [(path, str(Path("report", path.relative_to(report).parent))) for path in files]
+    return RunDocument(facts, digest, digest, points, artifacts)
+
+
+def dataset_facts(
+    name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]
+) -> DatasetFacts:
+    return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
+
+
+def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:
+    values = {
+        "learning_rate": metrics.learning_rate,
+        "training_loss": metrics.training_loss,
+        "validation_loss": metrics.validation_loss,
+        "validation_accuracy": metrics.validation_accuracy,
+        "training_seconds": timing.training_seconds,
+        "validation_seconds": timing.validation_seconds,
+        "images_per_second": training_images / timing.training_seconds,
+    }
+    timestamp_ms = _milliseconds(timing.ended_at_unix_seconds)
+    return [Point(key, value, metrics.epoch, timestamp_ms) for key, value in values.items()]
+
+
+def _summary(timings: records.Timings) -> dict[str, float]:
+    values: dict[str, float | None] = {
+        "startup_seconds": timings.startup_seconds,
+        "data_seconds": timings.data_seconds,
+        "warm_up_seconds": timings.warm_up_seconds,
+        "total_seconds": timings.total_seconds,
+        "median_epoch_seconds": statistics.median(epoch.training_seconds for epoch in timings.epochs),
+        "median_images_per_second": timings.images_per_second,
+        "peak_memory_bytes": timings.peak_memory_bytes,
+    }
+    return {key: float(value) for key, value in values.items() if value is not None}
+
+
+def _test_points(path: Path, device: records.DeviceLabel, step: int, timestamp_ms: int) -> list[Point]:
+    scores = records.read_record(path, records.Evaluation).devices.get(device)
+    if scores is None:
+        return []
+    values = {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "test_macro_f1": scores.macro_f1}
+    return [Point(key, value, step, timestamp_ms) for key, value in values.items()]
+
+
+def _host_tags(host: CpuHost | GpuHost | None) -> dict[str, str]:
+    if host is None or host.cpu is None or host.software is None:
+        return {}
+    tags = {
+        "host.cpu": host.cpu.model,
+        "host.usable_cores": str(host.cpu.usable_cores),
+        "host.threads": str(host.threads),
+        "host.instruction_sets": " ".join(host.cpu.instruction_sets),
+        "host.system": host.cpu.system,
+        "package.python": host.software.python,
+    }
+    if isinstance(host, GpuHost) and host.accelerators:
+        first = host.accelerators[0]
+        tags |= {"host.accelerator": first.name, "host.accelerator_driver": first.driver}
+    return tags
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """`{"optimizer": {"lr": 0.1}}` as `optimizer.lr`."""
+    if not isinstance(value, dict):
+        return [(prefix, value)]
+    return [pair for key, child in value.items() for pair in _flat(child, f"{prefix}.{key}" if prefix else str(key))]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _digest(*paths: Path, text: str = "") -> str:
+    return sha256_of_bytes(json.dumps([text, *(sha256_of_bytes(path.read_bytes()) for path in paths)]).encode())
+
+
+def _modified_ms(path: Path) -> int:
+    return _milliseconds(path.stat().st_mtime)
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,144 @@
+"""Bring one MLflow run in line with a document: what is there already stays, what is missing is added."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
+from mlflow.tracking import MlflowClient
+
+from photofinish import records
+from photofinish.tracking import documents
+from photofinish.tracking.documents import Point, RunDocument, RunFacts
+from photofinish.tracking.model_artifact import MODEL, log_model
+from photofinish.tracking.store import Store
+
+_MOST_METRICS_A_CALL = 1000
+_MOST_TAGS_A_CALL = 100
+_DIGEST_CHARACTERS = 36  # as many as MLflow takes
+
+
+def find_runs(store: Store, filter_string: str = "") -> list[Run]:
+    """Every run of this project that matches, the newest first."""
+    found: list[Run] = []
+    token = None
+    while True:
+        page = store.client.search_runs(
+            [store.experiment_id], filter_string, ViewType.ACTIVE_ONLY, max_results=500, page_token=token
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def create_run(store: Store, facts: RunFacts, started_ms: int | None = None) -> str:
+    run = store.client.create_run(store.experiment_id, start_time=started_ms, run_name=facts.name)
+    run_id = str(run.info.run_id)
+    write_facts(store.client, run_id, facts)
+    return run_id
+
+
+def write_facts(client: MlflowClient, run_id: str, facts: RunFacts) -> None:
+    run = client.get_run(run_id)
+    tags = [RunTag(key, value) for key, value in facts.tags.items() if run.data.tags.get(key) != value]
+    params = [Param(key, value) for key, value in facts.params.items() if key not in run.data.params]
+    for start in range(0, max(len(tags), len(params)), _MOST_TAGS_A_CALL):
+        part = slice(start, start + _MOST_TAGS_A_CALL)
+        client.log_batch(run_id, tags=tags[part], params=params[part])
+    if facts.dataset and not run.inputs.dataset_inputs:
+        client.log_inputs(run_id, [_dataset_input(facts.dataset)])
+
+
+def write_points(client: MlflowClient, run_id: str, points: Iterable[Point]) -> None:
+    metrics = [Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points]
+    for start in range(0, len(metrics), _MOST_METRICS_A_CALL):
+        client.log_batch(run_id, metrics=metrics[start : start + _MOST_METRICS_A_CALL])
+
+
+def write_missing_points(client: MlflowClient, run_id: str, points: list[Point]) -> None:
+    """MLflow keeps a step that is logged twice twice; a resumed run repeats the epochs after its checkpoint."""
+    there = {
+        (metric.key, metric.step)
+        for key in {point.key for point in points} & client.get_run(run_id).data.metrics.keys()
+        for metric in client.get_metric_history(run_id, key)
+    }
+    write_points(client, run_id, [point for point in points if (point.key, point.step) not in there])
+
+
+def mirror_run(store: Store, run_id: str, document: RunDocument, pickled: Path | None = None) -> None:
+    """Everything in the document, each thing once; the tag that says so comes last."""
+    client = store.client
+    write_facts(client, run_id, document.facts)
+    write_missing_points(client, run_id, document.points)
+    for path, folder in document.artifacts:
+        client.log_artifact(run_id, str(path), folder)
+    if document.learned and not client.get_run(run_id).outputs.model_outputs:
+        _mirror_model(store, run_id, document.learned, document.facts, pickled)
+    if document.note:
+        client.set_tag(run_id, "mlflow.note.content", document.note)
+    client.set_tag(run_id, documents.TAG_RESULT, document.result)
+    client.set_terminated(run_id, "FINISHED", document.ended_ms)
+    client.set_tag(run_id, documents.TAG_MIRRORED, document.mirrored)
+
+
+def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
+    """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
+    if run.data.tags.get(documents.TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
+        return False
+    if store.local_artifacts is None or not document.artifacts:
+        return True
+    return (store.local_artifacts / run.info.run_id).is_dir()
+
+
+def process_tag() -> str:
+    """Names this process so that another can tell whether it still lives."""
+    return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
+
+
+def close_abandoned_runs(store: Store) -> None:
+    """A run whose process is gone will never end by itself: SIGKILL and power cuts leave it RUNNING for ever."""
+    for run in find_runs(store, "attributes.status = 'RUNNING'"):
+        tag = run.data.tags.get(documents.TAG_PROCESS)
+        if tag and _is_gone(*json.loads(tag)):
+            store.client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _is_gone(host: str, process_id: int, created_at: float) -> bool:
+    if host != platform.node():
+        return False
+    try:
+        return abs(psutil.Process(process_id).create_time() - created_at) > 1
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _mirror_model(store: Store, run_id: str, learned: Path, facts: RunFacts, pickled: Path | None) -> None:
+    record = records.read_record(learned / records.RECORD, records.Training)
+    versions = {key.removeprefix("package."): value for key, value in facts.tags.items() if key.startswith("package.")}
+    if pickled:
+        log_model(store, run_id, pickled, record, versions)
+        return
+    from photofinish.learned import load_network, pickle_network  # imports torch: seconds
+
+    with tempfile.TemporaryDirectory() as folder:
+        rebuilt = Path(folder) / f"{MODEL}.pth"
+        pickle_network(load_network(learned, record), rebuilt)
+        log_model(store, run_id, rebuilt, record, versions)
+
+
+def _dataset_input(facts: documents.DatasetFacts) -> DatasetInput:
+    dataset = Dataset(
+        name=facts.name,
+        digest=facts.sha256[:_DIGEST_CHARACTERS],
+        source_type="local",
+        source=json.dumps({"uri": f"data/splits/{facts.name}"}),
+        profile=json.dumps(facts.profile),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])

@@ -1,0 +1,66 @@
+"""Bring MLflow up to date with the results on disk: whatever it lacks is rebuilt from the files, exactly once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import UserError, run_stage
+from photofinish.files import sha256_of_file
+from photofinish.provenance import project_root, state_folder
+from photofinish.records import DEVICE_LABELS, LEARNED, RECORD, DeviceLabel
+from photofinish.tracking import documents
+from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, is_complete, mirror_run
+from photofinish.tracking.store import MLFLOW_ERRORS, Store, open_store
+
+
+def sync_experiments(store: Store, names: list[str], results: Path) -> int:
+    """Mirror what these experiments left on disk; how many runs were created or completed."""
+    close_abandoned_runs(store)
+    return sum(sync_result(store, name, device, results) for name in names for device in DEVICE_LABELS)
+
+
+def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> bool:
+    if not (results / name / device / LEARNED / RECORD).is_file():
+        return False
+    document = documents.training_document(name, device, results)
+    return _sync_document(store, document)
+
+
+def sync_report(store: Store, report: Path) -> bool:
+    """The comparison has a run of its own, with the report as its artifact."""
+    if not (report / documents.REPORT_TABLE).is_file():
+        return False
+    return _sync_document(store, documents.report_document(report))
+
+
+def _sync_document(store: Store, document: documents.RunDocument) -> bool:
+    found = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
+    if found and is_complete(store, found[0], document):
+        return False
+    if found:
+        run_id = str(found[0].info.run_id)
+    else:
+        run_id = create_run(store, document.facts, document.started_ms)
+        store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
+    mirror_run(store, run_id, document)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m photofinish.tracking.sync", description=__doc__)
+    parser.add_argument("--plan", type=Path, default=Path("data/plan"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--report", type=Path, default=Path("report"))
+    args = parser.parse_args()
+    names = sorted(path.stem for path in (args.plan / "experiments").glob("*.json"))
+    try:
+        store = open_store(project_root(), state_folder())
+        count = sync_experiments(store, names, args.results) + sync_report(store, args.report)
+    except MLFLOW_ERRORS as error:
+        raise UserError(f"MLflow can't be brought up to date: {error}") from error
+    print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")
+
+
+if __name__ == "__main__":
+    run_stage(main)

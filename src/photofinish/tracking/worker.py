@@ -1,0 +1,116 @@
+"""The process that talks to MLflow while a stage works: messages come in on stdin, an answer to each goes out.
+
+A process of its own, so that importing MLflow (seconds) overlaps with the stage's own start-up, a server that
+hangs can't hang training, and a trainer that is killed outright still has its run closed: its pipe then ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.provenance import project_root, state_folder
+from photofinish.tracking import documents
+from photofinish.tracking.documents import DatasetFacts, RunFacts
+from photofinish.tracking.mirror import (
+    close_abandoned_runs,
+    create_run,
+    find_runs,
+    mirror_run,
+    process_tag,
+    write_facts,
+    write_missing_points,
+    write_points,
+)
+from photofinish.tracking.store import MLFLOW_ERRORS, open_store
+from photofinish.tracking.sync import sync_experiments, sync_report
+from photofinish.tracking.system_metrics import SystemSampler
+
+
+class Worker:
+    def __init__(self) -> None:
+        self._store = open_store(project_root(), state_folder())
+        self._run_id = ""
+        self._sampler: SystemSampler | None = None
+
+    def start(self, facts: dict[str, Any], training_key: str) -> None:
+        """Open the run of a training that begins, or go on with the one of a training that was killed."""
+        close_abandoned_runs(self._store)
+        dataset = facts.pop("dataset")
+        run_facts = RunFacts(**facts, dataset=DatasetFacts(**dataset) if dataset else None)
+        client = self._store.client
+        same = find_runs(self._store, f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'")
+        unfinished = [run for run in same if run.info.status != "FINISHED"]
+        if unfinished:
+            self._run_id = str(unfinished[0].info.run_id)
+            client.update_run(self._run_id, status="RUNNING")
+            write_facts(client, self._run_id, run_facts)
+        else:
+            self._run_id = create_run(self._store, run_facts)
+            client.set_tag(self._run_id, documents.TAG_TRAINING_KEY, training_key)
+        client.set_tag(self._run_id, documents.TAG_PROCESS, process_tag())
+        earlier = client.get_metric_history(self._run_id, "system/cpu_utilization_percentage")
+        self._sampler = SystemSampler(first_step=max((metric.step for metric in earlier), default=-1) + 1)
+
+    def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
+        points = [
+            point
+            for metrics, timing in epochs
+            for point in documents.epoch_points(EpochMetrics(**metrics), EpochTiming(**timing), training_images)
+        ]
+        write_missing_points(self._store.client, self._run_id, points)
+        self._write_system_metrics()
+
+    def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str], pickled: str | None) -> None:
+        self._write_system_metrics()
+        for path in checkpoints:
+            self._store.client.log_artifact(self._run_id, path, "checkpoints")
+        document = documents.training_document(name, device, Path(results))
+        mirror_run(self._store, self._run_id, document, Path(pickled) if pickled else None)
+        self._run_id = ""
+
+    def stopped(self, status: str, reason: str) -> None:
+        if self._run_id:
+            self._store.client.set_tag(self._run_id, "mlflow.note.content", reason)
+            self._store.client.set_terminated(self._run_id, status)
+            self._run_id = ""
+
+    def sync(self, names: list[str], results: str, report: str | None) -> None:
+        sync_experiments(self._store, names, Path(results))
+        if report:
+            sync_report(self._store, Path(report))
+
+    def _write_system_metrics(self) -> None:
+        if self._sampler:
+            write_points(self._store.client, self._run_id, self._sampler.take())
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole terminal; this process ends when the stage that feeds it does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
+    try:
+        worker = Worker()
+        _answer("ready")
+        for line in sys.stdin:
+            message = json.loads(line)
+            getattr(worker, message.pop("do"))(**message)
+            _answer("done")
+        worker.stopped("KILLED", "the training process ended without a word")
+    except MLFLOW_ERRORS as error:
+        _answer(str(error).strip().splitlines()[0] if str(error).strip() else repr(error))
+        sys.exit(1)
+
+
+def _answer(text: str) -> None:
+    print(json.dumps(text), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""compare: set the devices side by side, write the report, and bring MLflow up to date."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import run_stage
+from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.tracking.client import Tracker
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", type=Path, required=True, help="the folder of the experiments' plans")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    end_on_sigterm()
+    end_with_parent()
+    with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
+        from photofinish.comparison import read_results
+        from photofinish.report import write_report
+
+        names = sorted(path.stem for path in args.plan.glob("*.json"))
+        for verdict in write_report(read_results(names, args.results), args.out):
+            print(f"{verdict.experiment}: {verdict.sentence}")
+        tracker.sync(names, args.results, args.out)
+    print(f"The report: {args.out / 'index.html'}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,22 @@
+"""download: fetch or make the raw files of one data set."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.datasets.sources import download
+from photofinish.errors import run_stage
+from photofinish.plan_reader import read_dataset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", type=Path, required=True, help="the data set's plan, a JSON file")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    download(read_dataset(args.dataset), args.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,36 @@
+"""evaluate: test metrics of what each device learned, all computed on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import run_stage
+from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.tracking.client import Tracker
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", required=True, help="the experiment's name")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    end_on_sigterm()
+    end_with_parent()
+    with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
+        from photofinish.datasets.packed import PackedSplit
+        from photofinish.evaluation import evaluate, write_evaluation
+        from photofinish.records import DEVICE_LABELS, LEARNED
+
+        learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
+        evaluation = evaluate(args.name, learned, PackedSplit(args.data))
+        write_evaluation(evaluation, args.out)
+        for device, scores in evaluation.devices.items():
+            print(f"{args.name} on {device}: test accuracy {scores.test_accuracy:.2%}, loss {scores.test_loss:.4f}")
+        tracker.sync([args.name], args.results)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,22 @@
+"""plan: check params.yaml and write what the stages below read of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import run_stage
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    parser.add_argument("--out", type=Path, default=Path("data/plan"))
+    args = parser.parse_args()
+    write_plan(read_params(args.params), args.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,27 @@
+"""train-cpu and train-gpu: the same trainer, with the device as the only difference."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import run_stage
+from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.train_stage import train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "gpu"], required=True)
+    parser.add_argument("--experiment", type=Path, required=True, help="the experiment's plan, a JSON file")
+    parser.add_argument("--host", type=Path, required=True, help="the device's fingerprint, a JSON file")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    end_on_sigterm()
+    end_with_parent()
+    train(args.device, args.experiment, args.host, args.data, args.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)
