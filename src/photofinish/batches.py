@@ -61,11 +61,11 @@ class ResidentBatches:
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         order = batch_order(self.image_count, self._seed, epoch).to(self._device)
-        for rows in order.split(self.batch_size):
+        for rows in torch.split(order, self.batch_size):
             yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
 
     def in_order(self) -> Iterator[Batch]:
-        return zip(self._images.split(self.batch_size), self._labels.split(self.batch_size), strict=True)
+        return zip(*(torch.split(part, self.batch_size) for part in (self._images, self._labels)), strict=True)
 
 
 class LoaderBatches:
@@ -112,9 +112,7 @@ class LoaderBatches:
 
 
 class _PackedImages(Dataset[Batch]):
-    def __init__(
-        self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], normalise: Normaliser
-    ) -> None:
+    def __init__(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], normalise: Normaliser) -> None:
         self._images, self._labels, self._normalise = images, torch.from_numpy(np.array(labels)), normalise
 
     def __len__(self) -> int:

@@ -39,7 +39,9 @@ def apply_policy(device: torch.device, precision: str, threads: int) -> None:
     torch.backends.cudnn.benchmark = False
     # cuBLAS repeats its sums bit for bit only with a fixed workspace, chosen before its first call.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
+    torch.set_deterministic_debug_mode("error")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -31,9 +31,7 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
     return records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
 
 
-def _evaluate_one(
-    network: nn.Module, record: records.Training, split: PackedSplit
-) -> records.DeviceEvaluation:
+def _evaluate_one(network: nn.Module, record: records.Training, split: PackedSplit) -> records.DeviceEvaluation:
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
     labels = split.labels("test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -26,8 +27,14 @@ def learning_curves(history: pd.DataFrame) -> str:
             axes = figure.add_subplot(rows, columns, index + 1)
             for run, part in history[experiments == name].groupby("run", sort=False):
                 device = str(run).rsplit(" ", 1)[1]
-                style = {"color": _COLOURS[device], "label": device}
-                axes.plot(part["epoch"], part["validation_loss"], marker="o", markersize=2.5, **style)
+                axes.plot(
+                    part["epoch"],
+                    part["validation_loss"],
+                    marker="o",
+                    markersize=2.5,
+                    color=_COLOURS[device],
+                    label=device,
+                )
             axes.set_title(name, fontsize=10)
             axes.set_xlabel("epoch")
             axes.set_ylabel("validation loss")
@@ -42,7 +49,7 @@ def _svg(figure: Figure) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-_STYLE = {
+_STYLE: Any = {
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "axes.spines.right": False,

@@ -20,7 +20,7 @@ _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
 def end_on_sigterm() -> None:
     """SIGTERM raises in the main thread, so that locks are let go and trackers told, as with Ctrl-C."""
 
-    def raise_terminated(signal_number: int, frame: FrameType | None) -> None:
+    def raise_terminated(_signal: int, _frame: FrameType | None) -> None:
         raise TerminatedError("terminated")
 
     signal.signal(signal.SIGTERM, raise_terminated)

@@ -65,7 +65,9 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> 
     if kind == "value_error":
         return Mistake(path, str(context["error"]), value)
     problem = error["msg"].replace("Input should", "must").replace("Tuple", "the list").replace("Field", "this key")
-    return Mistake(path, problem.replace("an object", "a mapping of keys to values").replace("valid array", "list"), value)
+    return Mistake(
+        path, problem.replace("an object", "a mapping of keys to values").replace("valid array", "list"), value
+    )
 
 
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"

@@ -30,7 +30,7 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _linear(model: Any, shape: Shape, classes: int) -> nn.Module:
+def _linear(_model: Any, shape: Shape, classes: int) -> nn.Module:
     return _head([], shape, (), classes)
 
 
@@ -52,7 +52,7 @@ def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
     return _head(layers, shape, model.hidden, classes)
 
 
-def _lenet(model: Any, shape: Shape, classes: int) -> nn.Module:
+def _lenet(_model: Any, shape: Shape, classes: int) -> nn.Module:
     if min(shape[1:]) < 16:
         raise UserError(f"model lenet needs images of at least 16x16 pixels; these are {shape[1]}x{shape[2]}")
     layers = [

@@ -23,9 +23,7 @@ def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Pa
             nesterov=settings.nesterov,
         )
     kind = Adam if settings.name == "adam" else AdamW
-    return kind(
-        parameters, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
-    )
+    return kind(parameters, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)
 
 
 class Schedule:

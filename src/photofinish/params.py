@@ -131,9 +131,7 @@ class TorchvisionModel(Settings):
     name: Literal[TORCHVISION_CLASSIFIERS]  # type: ignore[valid-type]  # a tuple of names is one
 
 
-Model = Annotated[
-    LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")
-]
+Model = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
 
 # -- input paths --------------------------------------------------------------------------------------
 

@@ -77,7 +77,9 @@ class _Reader:
         """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
         entries = self._document.get(section)
         if not isinstance(entries, dict) or not entries:
-            self._note((section,), "must be a mapping with at least one entry", entries, has_value=section in self._document)
+            self._note(
+                (section,), "must be a mapping with at least one entry", entries, has_value=section in self._document
+            )
             return {}
         lower_case: dict[str, str] = {}
         for name in entries:
@@ -95,7 +97,11 @@ class _Reader:
             self._note(("defaults",), "must be a mapping of settings", given)
             return dict(_BUILT_IN)
         if "dataset" in given:
-            self._note(("defaults", "dataset"), "name the data set in each experiment; dvc.yaml reads it there", given["dataset"])
+            self._note(
+                ("defaults", "dataset"),
+                "name the data set in each experiment; dvc.yaml reads it there",
+                given["dataset"],
+            )
         try:
             Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
@@ -127,7 +133,9 @@ class _Reader:
         if isinstance(dataset, str) and dataset not in names:
             nearest = nearest_name(dataset, names)
             hint = f"; did you mean '{nearest}'?" if nearest else ""
-            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names) or 'none is'}){hint}", dataset)
+            self._note(
+                (*where, "dataset"), f"not listed under datasets ({', '.join(names) or 'none is'}){hint}", dataset
+            )
 
     def _add(self, mistake: Mistake, given: dict[str, Any]) -> None:
         """A name written in short (`model: linear`) has no key `name` of its own to point at."""
@@ -152,7 +160,11 @@ def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     result = {**defaults, **given}
     for key in SHORTHAND_KEYS:
         ours, theirs = given.get(key), defaults.get(key)
-        if isinstance(ours, dict) and isinstance(theirs, dict) and ours.get("name", theirs.get("name")) == theirs.get("name"):
+        if (
+            isinstance(ours, dict)
+            and isinstance(theirs, dict)
+            and ours.get("name", theirs.get("name")) == theirs.get("name")
+        ):
             result[key] = {**theirs, **ours}
     return result
 
@@ -171,16 +183,12 @@ def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
 
 
 def _has(given: Any, path: KeyPath) -> bool:
-    for part in path:
-        if isinstance(given, str) and part == "name":
-            return True
-        if isinstance(given, dict) and part in given:
-            given = given[part]
-        elif isinstance(given, list) and isinstance(part, int):
-            return True
-        else:
-            return False
-    return True
+    """Whether the user's own block has this key, be it written in short or as an item of a list."""
+    if not path or (isinstance(given, str) and path == ("name",)):
+        return True
+    if isinstance(given, dict) and path[0] in given:
+        return _has(given[path[0]], path[1:])
+    return isinstance(given, list)
 
 
 def _json(value: Any) -> str:

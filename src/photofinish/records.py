@@ -119,7 +119,9 @@ def read_training(folder: Path) -> Training | Unavailable:
     """The record in the folder `learned`."""
     path = folder / RECORD
     status = read_record(path, _Status).status
-    return read_record(path, Training if status == "trained" else Unavailable)
+    if status == "trained":
+        return read_record(path, Training)
+    return read_record(path, Unavailable)
 
 
 def write_record(path: Path, record: BaseModel) -> None:

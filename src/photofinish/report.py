@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -14,8 +16,8 @@ from photofinish.comparison import (
     confusion_table,
     history_table,
 )
-from photofinish.files import write_json_atomically, write_text_atomically
 from photofinish.figures import learning_curves
+from photofinish.files import write_json_atomically, write_text_atomically
 from photofinish.verdict import Verdict, verdict
 
 _SHOWN = {
@@ -50,7 +52,7 @@ def write_report(results: list[DeviceResult], folder: Path) -> list[Verdict]:
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     """As a person reads it: units, a sensible number of digits, and a word where there is no figure."""
-    shown = pd.DataFrame({column: table[column].map(_FORMATS.get(column, _text)) for column in _SHOWN})
+    shown = pd.DataFrame({column: table[column].map(_cell(_FORMATS.get(column, str))) for column in _SHOWN})
     unavailable = table["status"] == "unavailable"
     shown.loc[unavailable, "device_name"] = "unavailable"
     return shown.rename(columns=_SHOWN)
@@ -80,21 +82,17 @@ def _html(verdicts: list[Verdict], shown: pd.DataFrame, figure: str) -> str:
     )
 
 
-def _text(value: object) -> str:
-    return "–" if pd.isna(value) else str(value)  # type: ignore[call-overload]  # a cell is a scalar
+def _cell(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "n/a" if pd.isna(value) else write(value)
 
 
-def _formatted(text: str) -> object:
-    return lambda value: "–" if pd.isna(value) else text.format(value)
-
-
-_FORMATS = {
-    "test_accuracy": _formatted("{:.2%}"),
-    "test_loss": _formatted("{:.4f}"),
-    "epoch_seconds": lambda value: "–" if pd.isna(value) else seconds(value),
-    "images_per_second": _formatted("{:,.0f}"),
-    "startup_seconds": lambda value: "–" if pd.isna(value) else seconds(value),
-    "total_seconds": lambda value: "–" if pd.isna(value) else seconds(value),
-    "epoch_speedup": _formatted("{:.2f}x"),
-    "end_to_end_speedup": _formatted("{:.2f}x"),
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "test_accuracy": "{:.2%}".format,
+    "test_loss": "{:.4f}".format,
+    "epoch_seconds": seconds,
+    "images_per_second": "{:,.0f}".format,
+    "startup_seconds": seconds,
+    "total_seconds": seconds,
+    "epoch_speedup": "{:.2f}x".format,
+    "end_to_end_speedup": "{:.2f}x".format,
 }

@@ -35,7 +35,8 @@ class Measured:
 
 def weights_of(network: nn.Module) -> bytes:
     """The state of the network as safetensors; the same state gives the same bytes."""
-    return to_safetensors({name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()})
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    return bytes(to_safetensors(state))
 
 
 def write_learned(
@@ -84,4 +85,3 @@ def write_timed(
         peak_memory_bytes=peak_memory_bytes(device),
     )
     records.write_record(task.out / records.TIMED / records.TIMINGS, record)
-

@@ -29,7 +29,9 @@ def train(device: DeviceLabel, experiment_file: Path, host_file: Path, data: Pat
         if reason is None:
             return
         if isinstance(host, GpuHost) and host.if_missing == "fail":
-            raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it and goes on)")
+            raise UserError(
+                f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it and goes on)"
+            )
         print(f"{task.name} on {device}: unavailable. {reason}", file=sys.stderr)
         write_unavailable(task, reason)
         tracker.training_ended(task.name, device, out.parent.parent, [], None)
@@ -37,12 +39,8 @@ def train(device: DeviceLabel, experiment_file: Path, host_file: Path, data: Pat
 
 def _announce(tracker: Tracker, task: TrainingTask) -> None:
     manifest = PackedSplit(task.data).manifest
-    dataset = dataset_facts(
-        task.experiment.dataset, task.data_sha256(), manifest.shape, manifest.class_names
-    )
-    facts = run_facts(
-        task.name, task.device, task.experiment, task.host, package_versions(), git_commit(), dataset
-    )
+    dataset = dataset_facts(task.experiment.dataset, task.data_sha256(), manifest.shape, manifest.class_names)
+    facts = run_facts(task.name, task.device, task.experiment, task.host, package_versions(), git_commit(), dataset)
     tracker.start(facts, task.key(), manifest.counts["train"])
 
 

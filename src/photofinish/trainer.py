@@ -113,9 +113,7 @@ class Trainer:
 
     def _schedule_for(self, optimizer: torch.optim.Optimizer) -> Schedule:
         experiment = self._experiment
-        return Schedule(
-            experiment.schedule, optimizer, epochs=experiment.epochs, steps_per_epoch=self._steps_per_epoch
-        )
+        return Schedule(experiment.schedule, optimizer, epochs=experiment.epochs, steps_per_epoch=self._steps_per_epoch)
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         seed_epoch(self._experiment.seed, epoch)
@@ -129,9 +127,7 @@ class Trainer:
         self._refuse_non_finite(epoch, losses, validation_loss)
         self._schedule.epoch_ended(validation_loss)
         metrics = EpochMetrics(epoch + 1, learning_rate, training_loss, validation_loss, validation_accuracy)
-        return metrics, EpochTiming(
-            trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
-        )
+        return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
 
     def _training_pass(self, epoch: int) -> torch.Tensor:
         """One pass over the training images; the loss of each step, still on the device."""

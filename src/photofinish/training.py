@@ -50,9 +50,7 @@ class _TrainingRun:
         apply_policy(self._device, task.experiment.precision, task.host.threads or 1)
         split, training, validation, data_seconds = self._load_data()
         manifest = split.manifest
-        network = build_model(
-            task.experiment.model, manifest.shape, len(manifest.class_names), task.experiment.seed
-        )
+        network = build_model(task.experiment.model, manifest.shape, len(manifest.class_names), task.experiment.seed)
         initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         trainer = Trainer(task.experiment, network, training, validation, self._device)
         with self._display(trainer, training) as display:
@@ -135,4 +133,3 @@ class _TrainingRun:
 
     def _elapsed_seconds(self) -> float:
         return self._earlier_seconds + seconds_since_process_start() - self._tracker.waited_seconds
-

@@ -57,7 +57,9 @@ class Tracker:
     ) -> None:
         if error is not None:
             killed = isinstance(error, (KeyboardInterrupt, TerminatedError))
-            self._ask("stopped", status="KILLED" if killed else "FAILED", reason=str(error) or kind.__name__ if kind else "")
+            self._ask(
+                "stopped", status="KILLED" if killed else "FAILED", reason=str(error) or kind.__name__ if kind else ""
+            )
         self._wait()
         self._close()
 

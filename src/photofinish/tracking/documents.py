@@ -105,9 +105,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         return RunDocument(facts, result, mirrored=result, note=f"Not trained: {record.reason}")
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
     dataset = dataset_facts(record.experiment.dataset, record.data_sha256, record.image_shape, record.class_names)
-    facts = run_facts(
-        name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset
-    )
+    facts = run_facts(name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset)
     facts.tags.update({TAG_STATUS: record.status, "device.name": timings.device_name, "host.name": timings.host_name})
     history = records.read_history(folder / records.LEARNED)
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
@@ -152,9 +150,7 @@ def report_document(report: Path) -> RunDocument:
     return RunDocument(facts, digest, digest, points, artifacts)
 
 
-def dataset_facts(
-    name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]
-) -> DatasetFacts:
+def dataset_facts(name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> DatasetFacts:
     return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
 
 

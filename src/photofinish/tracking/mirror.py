@@ -94,7 +94,7 @@ def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
         return False
     if store.local_artifacts is None or not document.artifacts:
         return True
-    return (store.local_artifacts / run.info.run_id).is_dir()
+    return (store.local_artifacts / str(run.info.run_id)).is_dir()
 
 
 def process_tag() -> str:

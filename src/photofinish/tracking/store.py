@@ -30,6 +30,17 @@ MLFLOW_ERRORS = (MlflowException, RequestException, SQLAlchemyError, sqlite3.Err
 """What MLflow raises when its store or server fails."""
 
 
+_MOVES = tuple(
+    f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) "  # noqa: S608  # names of our own
+    f"WHERE substr({column}, 1, length(:old)) = :old"
+    for table, column in (
+        ("experiments", "artifact_location"),
+        ("runs", "artifact_uri"),
+        ("logged_models", "artifact_location"),
+    )
+)
+
+
 class Store:
     """An open tracking store and the MLflow experiment that holds this project's runs."""
 
@@ -72,15 +83,8 @@ def _follow_move(database: Path, artifacts_uri: str) -> None:
         row = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [EXPERIMENT]).fetchone()
         if row is None or row[0] == artifacts_uri:
             return
-        for table, column in (
-            ("experiments", "artifact_location"),
-            ("runs", "artifact_uri"),
-            ("logged_models", "artifact_location"),
-        ):
-            connection.execute(
-                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} LIKE ? || '%'",
-                [artifacts_uri, len(row[0]) + 1, row[0]],
-            )
+        for update in _MOVES:
+            connection.execute(update, {"new": artifacts_uri, "old": row[0]})
         connection.commit()
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import sha256_of_file
 from photofinish.provenance import project_root, state_folder
 from photofinish.records import DEVICE_LABELS, LEARNED, RECORD, DeviceLabel
 from photofinish.tracking import documents

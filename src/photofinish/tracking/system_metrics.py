@@ -41,7 +41,9 @@ class SystemSampler:
                 monitor.collect_metrics()
                 values = monitor.aggregate_metrics()
                 monitor.clear_metrics()
-                self._points += [Point(f"system/{key}", float(value), self._step, now_ms) for key, value in values.items()]
+                self._points += [
+                    Point(f"system/{key}", float(value), self._step, now_ms) for key, value in values.items()
+                ]
             self._step += 1
 
     def _sample_for_ever(self) -> None:

@@ -1,0 +1,55 @@
+# `make repro` and `make test` need nothing but Python 3.11+ and git; `make help` lists the rest.
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help setup repro ui test format lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: .venv/installed ## create .venv with the pinned packages
+
+.venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing into .venv: PyTorch and the rest, about 6 GB, some minutes the first time"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# MLflow knows no file that switches its telemetry off, only a variable: set it for every Python of this .venv.
+	@$(BIN)/python -c "import pathlib, sysconfig; \
+		pathlib.Path(sysconfig.get_path('purelib'), 'photofinish-no-telemetry.pth').write_text( \
+		\"import os; os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')\n\")"
+	@touch $@
+
+repro: setup ## run the pipeline: train, evaluate, compare; only what changed runs again
+	@# DVC reads params.yaml before `plan` can check it; checked here first, every mistake gets its explanation.
+	@python stages/plan.py
+	dvc repro
+
+ui: setup ## bring MLflow up to date with the results and open its UI
+	python -m photofinish.tracking.sync
+	@case "$$MLFLOW_TRACKING_URI" in \
+		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
+		*) mlflow ui ;; \
+	esac
+
+test: setup ## the whole check: lint, format, types, tests
+	ruff check .
+	ruff format --check .
+	mypy
+	pytest
+
+format: setup ## put the code in order
+	ruff check --fix .
+	ruff format .
+
+lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
+
+clean: ## remove everything that was made, the environment excepted
+	rm -rf data results report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp dvc.lock
