@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -16,7 +16,7 @@ KeyPath = tuple[str | int, ...]
 class _Loader(yaml.SafeLoader):
     """PyYAML with YAML 1.2's scalars: `1e-3` is a number, `no` is a word, `1:30` is text, as DVC sees them."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own name
 
 
 _FIRST_OF_NUMBER = list("-+.0123456789")
