@@ -67,7 +67,7 @@ def confusion_table(results: list[DeviceResult]) -> pd.DataFrame:
 
 def comparison_metrics(table: pd.DataFrame) -> dict[str, Any]:
     """The table's figures for `dvc metrics`: experiment, device, figure."""
-    figures = ["epoch_seconds", "total_seconds", "images_per_second", "epoch_speedup", "end_to_end_speedup"]
+    figures = ["epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup"]
     metrics: dict[str, Any] = {}
     for row in table.to_dict("records"):
         present = {figure: row[figure] for figure in figures if pd.notna(row[figure])}

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import io
-import math
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-_COLUMNS = 3
 _INK = "#7a7f87"  # readable on white and on black
 _COLOURS = {"cpu": "#2f7ed8", "gpu": "#e07b39"}
 
 
-def learning_curves(history: pd.DataFrame) -> str:
-    """Validation loss against epochs, a panel for each experiment, a line for each device."""
+def learning_curves(history: pd.DataFrame) -> dict[str, str]:
+    """Validation loss against epochs for each experiment, a line for each device."""
     experiments = history["run"].str.rsplit(" ", n=1).str[0]
-    names = list(dict.fromkeys(experiments))
-    columns = min(_COLUMNS, len(names))
-    rows = math.ceil(len(names) / columns)
+    return {name: _learning_curve(part) for name, part in history.groupby(experiments, sort=False)}
+
+
+def _learning_curve(history: pd.DataFrame) -> str:
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4 * columns, 2.5 * rows), layout="constrained")
-        for index, name in enumerate(names):
-            axes = figure.add_subplot(rows, columns, index + 1)
-            for run, part in history[experiments == name].groupby("run", sort=False):
-                device = str(run).rsplit(" ", 1)[1]
-                axes.plot(
-                    part["epoch"],
-                    part["validation_loss"],
-                    marker="o",
-                    markersize=2.5,
-                    color=_COLOURS[device],
-                    label=device,
-                )
-            axes.set_title(name, fontsize=10)
-            axes.set_xlabel("epoch")
-            axes.set_ylabel("validation loss")
-            axes.set_ylim(bottom=0)
-            axes.legend(frameon=False)
+        figure = Figure(figsize=(3.6, 2.5), layout="constrained")
+        axes = figure.add_subplot()
+        for run, part in history.groupby("run", sort=False):
+            device = str(run).rsplit(" ", 1)[1]
+            colour = _COLOURS[device]
+            axes.plot(part["epoch"], part["validation_loss"], marker="o", markersize=2.5, color=colour, label=device)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("validation loss")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False)
         return _svg(figure)
 
 

@@ -19,6 +19,7 @@ from photofinish.comparison import (
 from photofinish.figures import learning_curves
 from photofinish.files import write_json_atomically, write_text_atomically
 from photofinish.verdict import Verdict, verdict
+from photofinish.wording import seconds
 
 _SHOWN = {
     "experiment": "experiment",
@@ -58,27 +59,30 @@ def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     return shown.rename(columns=_SHOWN)
 
 
-def seconds(value: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * scale >= 1:
-            return f"{value * scale:.3g} {unit}"
-    return f"{value:.3g} s"
-
-
 def _markdown(verdicts: list[Verdict], shown: pd.DataFrame) -> str:
     lines = ["# photofinish", ""]
     lines += [f"* **{each.experiment}**: {each.sentence}" for each in verdicts]
+    lines += [f"\nNo GPU: {reason}" for reason in _reasons(verdicts)]
     lines += ["", "| " + " | ".join(shown.columns) + " |", "|" + " --- |" * len(shown.columns)]
     lines += ["| " + " | ".join(row) + " |" for row in shown.to_numpy().tolist()]
     return "\n".join(lines) + "\n"
 
 
-def _html(verdicts: list[Verdict], shown: pd.DataFrame, figure: str) -> str:
+def _reasons(verdicts: list[Verdict]) -> list[str]:
+    """Why devices were missing, each reason once."""
+    return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
+
+
+def _html(verdicts: list[Verdict], shown: pd.DataFrame, figures: dict[str, str]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("photofinish"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        verdicts=verdicts, columns=list(shown.columns), rows=shown.to_numpy().tolist(), figure=figure
+        verdicts=verdicts,
+        reasons=_reasons(verdicts),
+        columns=list(shown.columns),
+        rows=shown.to_numpy().tolist(),
+        figures=figures,
     )
 
 

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from photofinish import records
 from photofinish.comparison import DeviceResult, epoch_seconds
+from photofinish.errors import UserError
+from photofinish.wording import seconds
 
 
 @dataclass(frozen=True)
 class Verdict:
     experiment: str
-    kind: Literal["compared", "unavailable"]
     sentence: str
+    missing: str | None = None
+    """why there is nothing to compare with"""
 
 
 def verdict(experiment: str, results: list[DeviceResult]) -> Verdict:
     cpu, gpu = (next(result for result in results if result.device == device) for device in records.DEVICE_LABELS)
-    if isinstance(gpu.record, records.Unavailable) or gpu.timings is None or cpu.timings is None:
-        reason = gpu.record.reason if isinstance(gpu.record, records.Unavailable) else "it was not timed"
-        return Verdict(experiment, "unavailable", f"{_alone(cpu)} Nothing can be said of a GPU: {reason}.")
-    an_epoch = epoch_seconds(cpu.timings) / epoch_seconds(gpu.timings)
-    end_to_end = cpu.timings.total_seconds / gpu.timings.total_seconds
-    return Verdict(
-        experiment,
-        "compared",
-        f"On {gpu.timings.device_name} an epoch takes {_ratio(an_epoch)} the time it takes on "
-        f"{cpu.timings.device_name}, and the whole job with its start-up {_ratio(end_to_end)} (medians, "
-        f"no intervals yet). {_accuracies(cpu, gpu)}",
-    )
+    if isinstance(gpu.record, records.Unavailable):
+        sentence = f"{_alone(cpu)} There is no GPU here, so nothing can be said of one."
+        return Verdict(experiment, sentence, missing=gpu.record.reason)
+    if cpu.timings is None or gpu.timings is None:
+        raise UserError(f"the timings of {experiment} are missing: run `dvc repro`")
+    return Verdict(experiment, f"{_speeds(cpu.timings, gpu.timings)} {_accuracies(cpu, gpu)}")
 
 
 def _alone(cpu: DeviceResult) -> str:
     if cpu.timings is None or cpu.scores is None:
-        return ""
+        raise UserError(f"the results of {cpu.experiment} on the CPU are incomplete: run `dvc repro`")
+    timings = cpu.timings
     return (
-        f"{cpu.timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
-        f"{cpu.timings.total_seconds:.1f} s, {cpu.timings.startup_seconds:.1f} s of them start-up."
+        f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
+        f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up."
     )
 
 
-def _ratio(speedup: float) -> str:
-    return f"1/{speedup:.2f} of" if speedup >= 1 else f"{1 / speedup:.2f} times"
+def _speeds(cpu: records.Timings, gpu: records.Timings) -> str:
+    an_epoch, another = epoch_seconds(gpu), epoch_seconds(cpu)
+    return (
+        f"{gpu.device_name} takes {seconds(an_epoch)} for an epoch, {cpu.device_name} {seconds(another)}: "
+        f"{another / an_epoch:.2f} times the CPU's speed. End to end, start-up included, it is "
+        f"{cpu.total_seconds / gpu.total_seconds:.2f} times ({seconds(gpu.total_seconds)} against "
+        f"{seconds(cpu.total_seconds)}). These are medians without an interval."
+    )
 
 
 def _accuracies(cpu: DeviceResult, gpu: DeviceResult) -> str:
     if cpu.scores is None or gpu.scores is None:
-        return ""
-    return f"Test accuracy: {gpu.scores.test_accuracy:.2%} there, {cpu.scores.test_accuracy:.2%} on the CPU."
+        raise UserError(f"the evaluation of {cpu.experiment} is incomplete: run `dvc repro`")
+    return f"Test accuracy is {gpu.scores.test_accuracy:.2%} on the GPU, {cpu.scores.test_accuracy:.2%} on the CPU."
