@@ -7,7 +7,6 @@ from pathlib import Path
 
 from photofinish.errors import run_stage
 from photofinish.lifeline import end_on_sigterm, end_with_parent
-from photofinish.tracking.client import Tracker
 
 
 def main() -> None:
@@ -18,6 +17,8 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
+    from photofinish.tracking.client import Tracker
+
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         from photofinish.comparison import read_results
         from photofinish.report import write_report

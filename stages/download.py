@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.datasets.sources import download
 from photofinish.errors import run_stage
-from photofinish.plan_reader import read_dataset
 
 
 def main() -> None:
@@ -15,6 +13,9 @@ def main() -> None:
     parser.add_argument("--dataset", type=Path, required=True, help="the data set's plan, a JSON file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    from photofinish.datasets.sources import download
+    from photofinish.plan_reader import read_dataset
+
     download(read_dataset(args.dataset), args.out)
 
 

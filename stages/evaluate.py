@@ -7,7 +7,6 @@ from pathlib import Path
 
 from photofinish.errors import run_stage
 from photofinish.lifeline import end_on_sigterm, end_with_parent
-from photofinish.tracking.client import Tracker
 
 
 def main() -> None:
@@ -19,6 +18,8 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
+    from photofinish.tracking.client import Tracker
+
     with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
         from photofinish.datasets.packed import PackedSplit
         from photofinish.evaluation import evaluate, write_evaluation

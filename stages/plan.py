@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.params_reader import read_params
-from photofinish.plan import write_plan
 
 
 def main() -> None:
@@ -15,6 +13,9 @@ def main() -> None:
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
     args = parser.parse_args()
+    from photofinish.params_reader import read_params
+    from photofinish.plan import write_plan
+
     write_plan(read_params(args.params), args.out)
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.datasets.sources import read_raw
-from photofinish.datasets.split import split
 from photofinish.errors import run_stage
-from photofinish.plan_reader import read_dataset
 
 
 def main() -> None:
@@ -17,6 +14,10 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    from photofinish.datasets.sources import read_raw
+    from photofinish.datasets.split import split
+    from photofinish.plan_reader import read_dataset
+
     dataset = read_dataset(args.dataset)
     manifest = split(dataset, read_raw(dataset, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from photofinish.errors import run_stage
 from photofinish.lifeline import end_on_sigterm, end_with_parent
-from photofinish.train_stage import train
 
 
 def main() -> None:
@@ -20,6 +19,8 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
+    from photofinish.train_stage import train
+
     train(args.device, args.experiment, args.host, args.data, args.out)
 
 

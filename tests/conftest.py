@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import yaml
 
 from photofinish.datasets.images import LabelledImages
 from photofinish.datasets.packed import PackedSplit
@@ -20,9 +21,17 @@ from photofinish.datasets.split import split
 from photofinish.hosts import CpuHost, cpu_facts, software_facts
 from photofinish.params import DigitsDataset, Experiment
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from photofinish.comparison import DeviceResult
+    from photofinish.trainer import Trainer
+
 ROOT = Path(__file__).parent.parent
 
 MakeExperiment = Callable[..., Experiment]
+MakeTrainer = Callable[..., "Trainer"]
+MakeResult = Callable[..., "DeviceResult"]
 
 
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> LabelledImages:
@@ -43,7 +52,7 @@ def packed_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
     return PackedSplit(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_experiment() -> MakeExperiment:
     """An experiment with every setting, any of them overridden: `make_experiment(epochs=2)`."""
 
@@ -64,9 +73,121 @@ def make_experiment() -> MakeExperiment:
     return make
 
 
+@pytest.fixture
+def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
+    """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
+    from photofinish.batches import Batches, LoaderBatches, Normaliser, ResidentBatches
+    from photofinish.datasets.packed import PartName
+    from photofinish.devices import CPU
+    from photofinish.models import build_model
+    from photofinish.trainer import Trainer
+
+    manifest = packed_split.manifest
+
+    def batches(experiment: Experiment, part: PartName) -> Batches:
+        images, labels = packed_split.images(part), packed_split.labels(part)
+        normalise = Normaliser(manifest.mean, manifest.std)
+        common = (images, labels, normalise, experiment.batch_size, experiment.seed, CPU)
+        if experiment.input.name == "loader":
+            return LoaderBatches(*common, workers=experiment.input.workers, pin_memory=False)
+        return ResidentBatches(*common)
+
+    def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
+        network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
+        training, validation = batches(experiment, "train"), batches(experiment, "validation")
+        return Trainer(experiment, network, training, validation, CPU)
+
+    return make
+
+
+@pytest.fixture
+def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
+    """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
+    import pandas as pd
+
+    from photofinish import records
+    from photofinish.comparison import DeviceResult
+    from photofinish.epochs import EpochTiming
+
+    def make(
+        name: str = "small-mlp",
+        device: records.DeviceLabel = "cpu",
+        *,
+        epoch_seconds: tuple[float, ...] = (2.0, 4.0, 3.0),
+        total_seconds: float = 30.0,
+        device_name: str = "Some CPU",
+        accuracy: float = 0.75,
+        initial_weights_sha256: str = "a" * 64,
+        unavailable: str | None = None,
+    ) -> DeviceResult:
+        experiment = make_experiment(epochs=len(epoch_seconds))
+        if unavailable:
+            record = records.Unavailable(device=device, experiment=experiment, reason=unavailable)
+            return DeviceResult(name, device, record, None, None, None)
+        trained = records.Training(
+            device=device,
+            device_kind="cpu" if device == "cpu" else "cuda",
+            experiment=experiment,
+            precision="fp32",
+            parameter_count=547,
+            image_shape=(1, 8, 8),
+            class_names=("cat", "dog"),
+            mean=(0.5,),
+            std=(0.25,),
+            data_sha256="d" * 64,
+            initial_weights_sha256=initial_weights_sha256,
+            weights_sha256="b" * 64,
+        )
+        timings = records.Timings(
+            host=cpu_host,
+            host_name="workbench",
+            device_name=device_name,
+            git_commit=None,
+            packages={},
+            started_at_unix_seconds=1.7e9,
+            startup_seconds=2.5,
+            data_seconds=0.5,
+            warm_up_seconds=0.25,
+            epochs=tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in epoch_seconds),
+            total_seconds=total_seconds,
+            tracking_seconds=0.0,
+            resumed_at_epochs=(),
+            training_image_count=600,
+            images_per_second=600 / float(np.median(epoch_seconds)),
+            peak_memory_bytes=None,
+        )
+        one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
+        scores = records.DeviceEvaluation(
+            test_accuracy=accuracy,
+            test_loss=0.5,
+            macro_f1=0.7,
+            classes={"cat": one_class, "dog": one_class},
+            confusion=((3, 1), (1, 3)),
+        )
+        losses = [1.0 / (epoch + 1) for epoch in range(len(epoch_seconds))]
+        history = pd.DataFrame(
+            {
+                "epoch": range(1, len(losses) + 1),
+                "learning_rate": 0.1,
+                "training_loss": losses,
+                "validation_loss": losses,
+                "validation_accuracy": 0.5,
+            }
+        )
+        return DeviceResult(name, device, trained, timings, scores, history)
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuHost:
     return CpuHost(threads=1, cpu=cpu_facts(), software=software_facts())
+
+
+@pytest.fixture
+def params_file(tmp_path: Path) -> Path:
+    """Where a test may write a params file of its own."""
+    return tmp_path / "params.yaml"
 
 
 @dataclass(frozen=True)
@@ -106,37 +227,46 @@ class Project:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
 
+    def git(self, *arguments: str) -> str:
+        ran = self.run("git", *arguments)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "test")
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        (self.root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+
+
+def clone_project(root: Path) -> Project:
+    """Clone this project's tracked and new files into `root`, as `git clone` of the next commit would."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for file in filter(None, listed.stdout.split("\0")):
+        if (ROOT / file).is_file() and file != "dvc.lock":
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, root / file)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PYTHONPATH"] = str(root / "src")
+    project = Project(root, environment)
+    project.git("init", "--quiet")
+    project.git("config", "user.name", "test")
+    project.git("config", "user.email", "test@example.com")
+    project.commit()
+    return project
+
 
 @pytest.fixture
 def make_project(tmp_path: Path) -> Callable[[str], Project]:
-    """Clone this project's tracked and new files, as `git clone` of the next commit would."""
-
-    def make(name: str = "project") -> Project:
-        root = tmp_path / name
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for file in filter(None, listed.stdout.split("\0")):
-            if (ROOT / file).is_file() and file != "dvc.lock":
-                (root / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / file, root / file)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-        environment["PYTHONPATH"] = str(root / "src")
-        project = Project(root, environment)
-        for command in (
-            ("git", "init", "--quiet"),
-            ("git", "add", "--all"),
-            ("git", "-c", "user.name=test", "-c", "user.email=test@example.com", "commit", "--quiet", "-m", "start"),
-        ):
-            assert project.run(*command).returncode == 0
-        return project
-
-    return make
+    return lambda name="project": clone_project(tmp_path / name)
 
 
 @pytest.fixture

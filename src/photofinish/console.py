@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from photofinish.epochs import EpochMetrics, EpochTiming
 
@@ -20,13 +20,12 @@ class TrainingDisplay:
         self, title: str, *, epochs: int, steps_per_epoch: int, images: int, steps_done: Callable[[], int]
     ) -> None:
         self._title, self._epochs, self._images = title, epochs, images
-        self._steps_per_epoch, self._steps_done = steps_per_epoch, steps_done
-        self._epochs_done = 0
-        self._bar = _bar(self._progress_so_far) if sys.stderr.isatty() else None
+        self._steps = epochs * steps_per_epoch
+        self._bar = _bar(steps_done) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         if self._bar:
-            self._bar.add_task(self._title, total=self._epochs * self._steps_per_epoch, note="")
+            self._bar.add_task(self._title, total=self._steps, note="")
             self._bar.start()
         return self
 
@@ -44,40 +43,32 @@ class TrainingDisplay:
             print(line, flush=True)
 
     def resumed(self, epochs_done: int) -> None:
-        self._epochs_done = epochs_done
         self.say(f"goes on after epoch {epochs_done}")
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
-        self._epochs_done = metrics.epoch
-        text = (
-            f"epoch {self._epochs_done}/{self._epochs}  loss {metrics.training_loss:.4f}  "
-            f"validation {metrics.validation_loss:.4f}, {metrics.validation_accuracy:.2%}  "
-            f"{self._images / timing.training_seconds:,.0f} images/s"
-        )
+        text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], note=text)
+            self._bar.update(self._bar.task_ids[0], note=f"{text}  {metrics.validation_accuracy:.1%}")
         else:
-            self.say(text)
+            images_per_second = self._images / timing.training_seconds
+            validation = f"{metrics.validation_loss:.4f}, {metrics.validation_accuracy:.2%}"
+            self.say(f"{text}  validation {validation}  {images_per_second:,.0f} images/s")
 
-    def _progress_so_far(self) -> int:
-        return self._epochs_done * self._steps_per_epoch + self._steps_done() % self._steps_per_epoch
 
-
-def _bar(progress_so_far: Callable[[], int]) -> Progress:
+def _bar(steps_done: Callable[[], int]) -> Progress:
     class _Polled(Progress):
         """Reads where training is when it draws, so that the training loop never has to tell it."""
 
         def get_renderable(self):  # type: ignore[no-untyped-def]
             for task in self.tasks:
-                task.completed = progress_so_far()
+                self.update(task.id, completed=steps_done())
             return super().get_renderable()
 
     return _Polled(
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        BarColumn(bar_width=16),
         TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
         console=Console(stderr=True),
         refresh_per_second=_REFRESHES_PER_SECOND,
     )

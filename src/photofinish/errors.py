@@ -28,7 +28,10 @@ class TerminatedError(BaseException):
 
 
 def run_stage(main: Callable[[], None]) -> None:
-    """Run a stage's main function; faults that explain themselves end it in a message, not a traceback."""
+    """Run a stage's main function; faults that explain themselves end it in a message, not a traceback.
+
+    A stage imports inside `main` what takes long to import, so that this holds for Ctrl-C at that time too.
+    """
     try:
         main()
     except UserError as error:

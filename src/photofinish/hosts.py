@@ -149,14 +149,24 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
             AcceleratorFacts(
                 kind="cuda",
                 name=str(pynvml.nvmlDeviceGetName(handle)),
-                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                memory_bytes=_nvidia_memory_bytes(handle),
                 driver=driver,
             )
             for handle in handles
         ]
         return gpus, "the NVIDIA driver lists no GPU"
+    except pynvml.NVMLError as error:
+        return [], f"the NVIDIA driver can't describe its GPUs ({error})"
     finally:
         pynvml.nvmlShutdown()
+
+
+def _nvidia_memory_bytes(handle: object) -> int | None:
+    """Unknown where the GPU has none of its own but shares the CPU's."""
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:
+        return None
 
 
 def _amd_gpus() -> list[AcceleratorFacts]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,23 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from photofinish.params import SHORTHAND_KEYS
 from photofinish.yaml_reader import KeyPath
 
+REQUIRED = "this key is required"
+NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 _MOST_NAMES_SHOWN = 12
+_TYPES_IN_WORDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,7 @@ class Mistake:
     has_value: bool = True
 
     def describe(self, file: str, line: int) -> str:
-        key = ".".join(str(part) for part in self.path) or "(the whole file)"
+        key = ".".join(_show_key(part) for part in self.path) or "(the whole file)"
         shown = f" = {_shorten(self.value)}" if self.has_value else ""
         return f"{file}:{line}  {key}{shown}\n    {self.problem}"
 
@@ -51,12 +66,13 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> 
     if kind == "extra_forbidden":
         return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
     if kind == "missing":
-        return Mistake(path, "this key is required", has_value=False)
+        return Mistake(path, REQUIRED, has_value=False)
     if kind == "union_tag_not_found":
-        return Mistake((*path, "name"), "this key is required", has_value=False)
+        return Mistake((*path, "name"), REQUIRED, has_value=False)
     if kind == "union_tag_invalid":
         allowed = _unquote(context["expected_tags"])
-        return Mistake((*path, "name"), unknown_name(str(path[-1]), context["tag"], allowed), context["tag"])
+        name = value["name"]
+        return Mistake((*path, "name"), unknown_name(str(path[-1]), name, allowed), name)
     if kind == "literal_error":
         allowed = _unquote(context["expected"].replace(" or ", ", "))
         return Mistake(path, unknown_name("value", value, allowed), value)
@@ -64,13 +80,30 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> 
         return Mistake(path, NAME_RULE, value)
     if kind == "value_error":
         return Mistake(path, str(context["error"]), value)
-    problem = error["msg"].replace("Input should", "must").replace("Tuple", "the list").replace("Field", "this key")
-    return Mistake(
-        path, problem.replace("an object", "a mapping of keys to values").replace("valid array", "list"), value
-    )
+    if kind == "too_short":
+        return Mistake(path, f"must have at least {_count(context['min_length'], 'item')}", value)
+    if kind in _TYPES_IN_WORDS:
+        return Mistake(path, f"must be {_type_in_words(kind, path[-1], value)}", value)
+    problem = error["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
+    return Mistake(path, problem.replace("less than or equal to", "at most"), value)
 
 
-NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
+def without_echoes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Pydantic counts only the good items of a list, and so calls one with a bad item too short as well."""
+    return [
+        error for error in errors if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]
+    ]
+
+
+def _type_in_words(kind: str, key: str | int, value: Any) -> str:
+    if key in SHORTHAND_KEYS:
+        return "a name, or a mapping of its name and settings"
+    words = _TYPES_IN_WORDS[kind]
+    if "number" in words and isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
+        return f"{words}, without quotes"
+    if isinstance(value, float) and value.is_integer():
+        return f"{words}, without a point or an exponent"
+    return words
 
 
 def _allowed_keys(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -99,6 +132,16 @@ def _unquote(names: str) -> list[str]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _show_key(part: str | int) -> str:
+    """Quoted where a dot or a space in it would mislead."""
+    text = str(part)
+    return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text, ensure_ascii=False)
 
 
 def _shorten(value: Any, most: int = 70) -> str:

@@ -69,7 +69,12 @@ def _torchvision(model: Any, shape: Shape, classes: int) -> nn.Module:
         raise UserError(f"model {model.name} takes images of 3 channels; these have {shape[0]}")
     extra = {"aux_logits": False, "init_weights": True} if model.name in _WITHOUT_AUXILIARY_HEADS else {}
     network: nn.Module = get_model(model.name, weights=None, num_classes=classes, **extra)
-    return network
+    try:
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, *shape))
+    except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
+        raise UserError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
+    return network.train()
 
 
 def _head(features: list[nn.Module], shape: Shape, hidden: tuple[int, ...], classes: int) -> nn.Module:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
+from photofinish.errors import UserError
+
 if TYPE_CHECKING:
     from photofinish import params
 
@@ -65,6 +67,11 @@ def _build(
         case "cosine":
             return lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs, eta_min=settings.eta_min)
         case "one_cycle":
+            if settings.pct_start * steps == 1:  # PyTorch divides by the length of the rise, less one
+                raise UserError(
+                    f"schedule.pct_start is {settings.pct_start}: of {steps} steps in all, that is a rise of one step, "
+                    f"which one_cycle can't do; give another pct_start in params.yaml"
+                )
             return lr_scheduler.OneCycleLR(
                 optimizer, max_lr=settings.max_lr, total_steps=steps, pct_start=settings.pct_start
             )

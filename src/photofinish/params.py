@@ -17,8 +17,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stage
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-PositiveInt = Annotated[int, Field(ge=1)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -51,9 +51,15 @@ class Sgd(Settings):
         return self
 
 
+def _check_pair(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("must be a list of 2 numbers")
+    return tuple(value)
+
+
 class _AdamSettings(Settings):
     lr: PositiveFloat
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    betas: Annotated[tuple[Decay, Decay], BeforeValidator(_check_pair)] = (0.9, 0.999)
     eps: PositiveFloat = 1e-8
 
 
@@ -185,6 +191,12 @@ class DigitsDataset(Settings):
     test: PartSize
     seed: Seed = 0
 
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> DigitsDataset:
+        if isinstance(self.validation, float) and isinstance(self.test, float) and self.validation + self.test >= 1:
+            raise ValueError("validation and test together must be less than 1: the rest is what is trained on")
+        return self
+
 
 Dataset = DigitsDataset
 
@@ -201,9 +213,15 @@ class CpuDevice(Settings):
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
 
 
+def _check_gpu_count(value: Any) -> Any:
+    if type(value) is not int:  # Python holds 1, 1.0 and true to be equal
+        raise ValueError("must be a whole number; allowed: 1")
+    return value
+
+
 class GpuDevice(Settings):
     kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
-    count: Literal[1] = 1
+    count: Annotated[Literal[1], BeforeValidator(_check_gpu_count)] = 1
     if_missing: Literal["skip", "fail"] = "skip"
 
 

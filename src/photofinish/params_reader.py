@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.mistakes import NAME_RULE, Mistake, nearest_name, of_pydantic, unknown_name
+from photofinish.mistakes import NAME_RULE, REQUIRED, Mistake, nearest_name, of_pydantic, unknown_name, without_echoes
 from photofinish.params import SHORTHAND_KEYS, Dataset, Devices, Experiment, is_name
 from photofinish.yaml_reader import KeyPath, YamlDocument
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments")
+_NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
@@ -31,13 +32,13 @@ def read_params(path: Path) -> Params:
     document = YamlDocument(path)
     reader = _Reader(document.value)
     params = reader.read()
-    mistakes = [Mistake(where, "this key is given twice", has_value=False) for where, _ in document.duplicates]
-    lines = [line for _, line in document.duplicates]
-    mistakes += reader.mistakes.values()
-    lines += [document.line_of(mistake.path) for mistake in reader.mistakes.values()]
-    if mistakes:
-        count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-        texts = [mistake.describe(str(path), line) for mistake, line in zip(mistakes, lines, strict=True)]
+    faulty_keys = {key.path: key for key in document.faulty_keys}
+    found = [(key.line, Mistake(key.path, key.problem, has_value=False)) for key in faulty_keys.values()]
+    found += [(document.line_of(path), mistake) for path, mistake in reader.mistakes.items() if path not in faulty_keys]
+    if found:
+        found.sort(key=lambda line_and_mistake: line_and_mistake[0])
+        count = f"{len(found)} mistake{'s' if len(found) > 1 else ''}"
+        texts = [mistake.describe(str(path), line) for line, mistake in found]
         raise MistakeError(f"{path} has {count}; nothing was started\n" + "\n".join(texts))
     return params
 
@@ -47,6 +48,7 @@ class _Reader:
 
     def __init__(self, document: Any) -> None:
         self._document = document
+        self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
         self.mistakes: dict[KeyPath, Mistake] = {}
 
     def read(self) -> Params:
@@ -54,9 +56,9 @@ class _Reader:
         if not isinstance(document, dict):
             self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)
             return Params({}, {}, Devices())
-        for key in document.keys() - set(_SECTIONS):
+        for key in self._unknown_sections():
             self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
-        devices = self._validated(Devices, document.get("devices") or {}, ("devices",)) or Devices()
+        devices = self._validated(Devices, self._section_or_empty("devices"), ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
             dataset = self._validated(Dataset, given, ("datasets", name))
@@ -73,13 +75,27 @@ class _Reader:
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
         self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
 
+    def _unknown_sections(self) -> list[str]:
+        return [key for key in self._document if key not in _SECTIONS]
+
+    def _is_misspelt(self, section: str) -> bool:
+        meant = {nearest_name(key, _SECTIONS) for key in self._unknown_sections()}
+        return section not in self._document and section in meant
+
+    def _section_or_empty(self, section: str) -> Any:
+        """A section left empty, or out, asks for nothing special; anything else in its place is a mistake."""
+        given = self._document.get(section)
+        return {} if given is None else given
+
     def _named_section(self, section: str) -> dict[str, Any]:
         """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
-        entries = self._document.get(section)
+        if section not in self._document:
+            if not self._is_misspelt(section):
+                self._note((section,), f"{REQUIRED}, with at least one entry", has_value=False)
+            return {}
+        entries = self._document[section]
         if not isinstance(entries, dict) or not entries:
-            self._note(
-                (section,), "must be a mapping with at least one entry", entries, has_value=section in self._document
-            )
+            self._note((section,), "must be a mapping with at least one entry", entries)
             return {}
         lower_case: dict[str, str] = {}
         for name in entries:
@@ -87,12 +103,14 @@ class _Reader:
                 self._note((section, name), NAME_RULE, has_value=False)
             elif other := lower_case.get(name.lower()):
                 self._note((section, name), f"differs from '{other}' by upper and lower case only", has_value=False)
-            lower_case[str(name).lower()] = str(name)
+            lower_case[name.lower()] = name
         return {name: given for name, given in entries.items() if is_name(name)}
 
     def _read_defaults(self) -> dict[str, Any]:
         """Check the defaults on their own, so that a mistake in them is reported once, where it is."""
-        given = self._document.get("defaults") or {}
+        given = self._section_or_empty("defaults")
+        if self._is_misspelt("defaults") or not isinstance(given, dict):
+            self._excused |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
         if not isinstance(given, dict):
             self._note(("defaults",), "must be a mapping of settings", given)
             return dict(_BUILT_IN)
@@ -105,10 +123,13 @@ class _Reader:
         try:
             Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
-            for detail in error.errors():
+            for detail in without_echoes(error.errors()):
                 path = _without_tag(detail["loc"])
                 if detail["type"] != "missing" or len(path) > 1:
-                    self._add(of_pydantic(detail, ("defaults", *path), Experiment), given)
+                    self._add(of_pydantic(detail, path, Experiment), ("defaults",), given)
+        unknown = given.keys() - Experiment.model_fields.keys()
+        self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
+        self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
         return {**_BUILT_IN, **given}
 
     def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
@@ -120,35 +141,41 @@ class _Reader:
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:
-            for detail in error.errors():
-                path = _without_tag(detail["loc"])
-                inherited = detail["type"] != "missing" and not _has(given, path)
-                mistake = of_pydantic(detail, ("defaults", *path) if inherited else (*where, *path), Experiment)
-                self._add(mistake, defaults if inherited else given)
+            for detail in without_echoes(error.errors()):
+                mistake = of_pydantic(detail, _without_tag(detail["loc"]), Experiment)
+                if mistake.has_value and not _has(given, mistake.path):
+                    self._add(mistake, ("defaults",), defaults)
+                elif not self._is_told_of_defaults(mistake, given, defaults):
+                    self._add(_with_advice(mistake, defaults), where, given)
         return None
 
+    def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
+        """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
+        if mistake.path[0] in self._excused and not mistake.has_value:
+            return True
+        told = [self.mistakes.get(("defaults", *path)) for path in (mistake.path, mistake.path[:-1])]
+        same = any(other is not None and other.problem == mistake.problem for other in told)
+        return same and not _names_another_kind(given, defaults, str(mistake.path[0]))
+
     def _check_dataset(self, where: KeyPath, dataset: Any) -> None:
-        listed = self._document.get("datasets")
-        names = [str(name) for name in listed] if isinstance(listed, dict) else []
-        if isinstance(dataset, str) and dataset not in names:
+        names = self._document.get("datasets")
+        if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
             nearest = nearest_name(dataset, names)
             hint = f"; did you mean '{nearest}'?" if nearest else ""
-            self._note(
-                (*where, "dataset"), f"not listed under datasets ({', '.join(names) or 'none is'}){hint}", dataset
-            )
+            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names)}){hint}", dataset)
 
-    def _add(self, mistake: Mistake, given: dict[str, Any]) -> None:
+    def _add(self, mistake: Mistake, where: KeyPath, given: dict[str, Any]) -> None:
         """A name written in short (`model: linear`) has no key `name` of its own to point at."""
         path = mistake.path
-        if path[-1] == "name" and isinstance(given.get(str(path[-2])), str):
-            mistake = Mistake(path[:-1], mistake.problem, mistake.value, mistake.has_value)
-        self.mistakes.setdefault(mistake.path, mistake)
+        if path[1:] == ("name",) and isinstance(given.get(str(path[0])), str):
+            path = path[:1]
+        self._note((*where, *path), mistake.problem, mistake.value, has_value=mistake.has_value)
 
     def _validated(self, schema: type[_ModelT], given: Any, where: KeyPath) -> _ModelT | None:
         try:
             return schema.model_validate_json(_json(given))
         except ValidationError as error:
-            for detail in error.errors():
+            for detail in without_echoes(error.errors()):
                 mistake = of_pydantic(detail, (*where, *detail["loc"]), schema)
                 self.mistakes.setdefault(mistake.path, mistake)
         return None
@@ -160,13 +187,25 @@ def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     result = {**defaults, **given}
     for key in SHORTHAND_KEYS:
         ours, theirs = given.get(key), defaults.get(key)
-        if (
-            isinstance(ours, dict)
-            and isinstance(theirs, dict)
-            and ours.get("name", theirs.get("name")) == theirs.get("name")
-        ):
+        if isinstance(ours, dict) and isinstance(theirs, dict) and not _names_another_kind(given, defaults, key):
             result[key] = {**theirs, **ours}
     return result
+
+
+def _names_another_kind(given: dict[str, Any], defaults: dict[str, Any], key: str) -> bool:
+    ours, theirs = _spelled_out(given).get(key), _spelled_out(defaults).get(key)
+    name = theirs.get("name") if isinstance(theirs, dict) else None
+    return isinstance(ours, dict) and ours.get("name", name) != name
+
+
+def _with_advice(mistake: Mistake, defaults: dict[str, Any]) -> Mistake:
+    """Say where a missing key may go, or why what the defaults have doesn't count."""
+    key, advice = mistake.path[0], ""
+    if mistake.problem == REQUIRED and len(mistake.path) == 1 and key not in _NEVER_INHERITED:
+        advice = ", here or under defaults"
+    elif mistake.problem == REQUIRED and _has(_spelled_out(defaults), mistake.path):
+        advice = f": another {key} than the one under defaults takes nothing from it"
+    return replace(mistake, problem=mistake.problem + advice)
 
 
 def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:

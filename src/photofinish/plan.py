@@ -22,8 +22,9 @@ def write_plan(params: Params, folder: Path) -> None:
     }
     for path, settings in wanted.items():
         text = settings.model_dump_json(indent=2) + "\n"
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        if not path.is_file() or path.read_bytes() != text.encode():
             write_text_atomically(path, text)
-    for path in folder.rglob("*"):
-        if path.is_file() and path not in wanted:
-            path.unlink()
+    for own_folder in {path.parent for path in wanted}:
+        for path in own_folder.iterdir():
+            if path.is_file() and path not in wanted:
+                path.unlink()

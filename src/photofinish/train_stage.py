@@ -12,8 +12,9 @@ from pathlib import Path
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.hosts import GpuHost
+from photofinish.locks import sole_writer
 from photofinish.plan_reader import read_cpu_host, read_experiment, read_gpu_host
-from photofinish.provenance import git_commit, package_versions
+from photofinish.provenance import git_commit, package_versions, state_folder
 from photofinish.records import DeviceLabel
 from photofinish.tasks import TrainingTask, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -23,7 +24,8 @@ from photofinish.tracking.documents import dataset_facts, run_facts
 def train(device: DeviceLabel, experiment_file: Path, host_file: Path, data: Path, out: Path) -> None:
     host = read_cpu_host(host_file) if device == "cpu" else read_gpu_host(host_file)
     task = TrainingTask(experiment_file.stem, device, read_experiment(experiment_file), host, data, out)
-    with Tracker() as tracker:
+    # One writer at a time, from before MLflow hears of the run: another one's run must not be taken for ours.
+    with sole_writer(state_folder() / "locks", str(out.resolve()), task.key()), Tracker() as tracker:
         _announce(tracker, task)
         reason = _train_if_available(task, tracker)
         if reason is None:

@@ -60,7 +60,7 @@ class Trainer:
         self._scaler = gradient_scaler(device, experiment.precision)
         self.progress = Progress()
         self.steps_done = 0
-        """Steps of the present epoch, for a progress bar to read from another thread."""
+        """Of the whole run, for a progress bar to read from another thread."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -110,6 +110,7 @@ class Trainer:
             [EpochMetrics(**metrics) for metrics in done["metrics"]],
             [EpochTiming(**timing) for timing in done["timings"]],
         )
+        self.steps_done = self.progress.epochs_done * self._steps_per_epoch
 
     def _schedule_for(self, optimizer: torch.optim.Optimizer) -> Schedule:
         experiment = self._experiment
@@ -132,7 +133,6 @@ class Trainer:
     def _training_pass(self, epoch: int) -> torch.Tensor:
         """One pass over the training images; the loss of each step, still on the device."""
         self.network.train()
-        self.steps_done = 0
         losses = []
         for images, labels in self._training.shuffled(epoch):
             losses.append(self._step(self.network, self._optimizer, images, labels, self._scaler))
@@ -186,7 +186,11 @@ class Trainer:
         if not bool(finite.all()):
             step = int((~finite).int().argmax())
             where = f"at step {step + 1} of {len(losses)}"
+        optimizer, schedule = self._experiment.optimizer, self._experiment.schedule
+        key, rate = ("optimizer.lr", optimizer.lr)
+        if schedule.name == "one_cycle":  # which takes its learning rates from this alone
+            key, rate = ("schedule.max_lr", schedule.max_lr)
         raise NonFiniteLossError(
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
-            f"lower optimizer.lr in params.yaml (it is {self._experiment.optimizer.lr})"
+            f"lower {key} in params.yaml (it is {rate})"
         )

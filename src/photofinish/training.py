@@ -18,7 +18,6 @@ from photofinish.devices import apply_policy
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.files import sha256_of_bytes
 from photofinish.learned import pickle_network
-from photofinish.locks import sole_writer
 from photofinish.models import build_model
 from photofinish.provenance import seconds_since_process_start, state_folder
 from photofinish.results import Measured, weights_of, write_learned, write_timed
@@ -32,9 +31,8 @@ CHECKPOINT_SECONDS = 1.0
 
 def run_training(task: TrainingTask, device: torch.device, tracker: Tracker) -> None:
     """Train, or go on where a killed run was, and write the results."""
-    key = task.key()
-    with sole_writer(state_folder() / "locks", str(task.out.resolve()), key):
-        _TrainingRun(task, device, tracker, CheckpointStore(state_folder() / "checkpoints" / key)).run()
+    store = CheckpointStore(state_folder() / "checkpoints" / task.key())
+    _TrainingRun(task, device, tracker, store).run()
 
 
 class _TrainingRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +13,87 @@ from photofinish.errors import MistakeError
 
 KeyPath = tuple[str | int, ...]
 
+_TAG = "tag:yaml.org,2002:"
+_DEEPEST = 50
+_TOO_DEEP = f"nested deeper than {_DEEPEST} levels"
+_TYPES_IN_WORDS = {
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+    "timestamp": "a date",
+}
+
 
 class _Loader(yaml.SafeLoader):
     """PyYAML with YAML 1.2's scalars: `1e-3` is a number, `no` is a word, `1:30` is text, as DVC sees them."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own name
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """PyYAML meets a value that isn't of its type (`2024-13-45`) with whatever error Python's own parser has."""
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                node.value.encode()  # half a surrogate pair ("\\ud800") is no text that could be written again
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            problem = f"{node.value!r:.70} can't be read as {node.tag.removeprefix(_TAG)}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
-_FIRST_OF_NUMBER = list("-+.0123456789")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["<"])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^([Tt]rue|TRUE|[Ff]alse|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][0-9]*)$"), _FIRST_OF_NUMBER)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^([-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        digits = node.value.replace("_", "")
+        return int(digits, 0 if re.match("[-+]?0[box]", digits) else 10)
+
+
+_FIRST_OF_NUMBER = "-+.0123456789"
+for _type, _pattern, _first in (
+    ("merge", r"<<", "<"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"[Tt]rue|TRUE|[Ff]alse|FALSE", "tTfF"),
+    ("int", r"[-+]?(0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", _FIRST_OF_NUMBER),
+    (
+        "float",
+        r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        _FIRST_OF_NUMBER,
     ),
-    _FIRST_OF_NUMBER,
-)
+    ("timestamp", r"[0-9]{4}-[0-9]{2}-[0-9]{2}(([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?", "0123456789"),
+):
+    _Loader.add_implicit_resolver(_TAG + _type, re.compile(rf"^({_pattern})$"), list(_first))
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
+
+
+@dataclass(frozen=True)
+class FaultyKey:
+    path: KeyPath
+    line: int
+    problem: str
 
 
 class YamlDocument:
-    """The plain value of a YAML file, the line of each key in it, and the keys given twice."""
+    """The plain value of a YAML file, the line of each key in it, and what is wrong with the keys themselves."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        loader = _Loader(_read_text(path))
+        text = _read_text(path)
         try:
+            loader = _Loader(text)
             self._root = loader.get_single_node()
-            self.duplicates = list(_duplicate_keys(self._root, ()))
+            self.faulty_keys = _faulty_keys(self._root, ())
             self.value: Any = loader.construct_document(self._root) if self._root else None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
-            raise MistakeError(f"{path}:{line}  this is not valid YAML: {error.problem or error.context}") from None
-        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise MistakeError(f"{path}  this is not valid YAML: {error}") from None
-        finally:
-            loader.dispose()
+            raise MistakeError(
+                f"{path}:{line}  this is not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
+            ) from None
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise MistakeError(
+                f"{path}:{line}  this is not valid YAML: it has a character {text[error.position]!a}"
+            ) from None
+        except RecursionError:
+            raise MistakeError(f"{path}  this is not valid YAML: {_TOO_DEEP}") from None
 
     def line_of(self, path: KeyPath) -> int:
         """The line of the key at `path`, or of the deepest part of it that the file has."""
@@ -77,28 +119,32 @@ def _read_text(path: Path) -> str:
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if key.value == str(part):
+        for key, value in reversed(node.value):  # behind the keys that `<<` brought in, which it overrides
+            if key.value == part:
                 return key.start_mark.line + 1, value
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part].start_mark.line + 1, node.value[part]
     return None
 
 
-def _duplicate_keys(node: yaml.Node | None, path: KeyPath, depth: int = 0) -> list[tuple[KeyPath, int]]:
-    """Keys given twice in one mapping: YAML forbids them, PyYAML silently keeps the last."""
-    if depth > 50:
-        raise yaml.YAMLError("nested deeper than 50 levels")
-    found: list[tuple[KeyPath, int]] = []
+def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
+    """Keys given twice, of which PyYAML silently keeps the last, and keys that aren't text, which become it here."""
+    if node and len(path) > _DEEPEST:
+        raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=node.start_mark)
+    found: list[FaultyKey] = []
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            name = str(key.value)
+            name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
-                found.append(((*path, name), key.start_mark.line + 1))
+                found.append(FaultyKey((*path, name), line, "this key is given twice"))
+            elif isinstance(key, yaml.ScalarNode) and (read_as := key.tag.removeprefix(_TAG)) not in ("str", "merge"):
+                words = _TYPES_IN_WORDS.get(read_as, "something else than text")
+                found.append(FaultyKey((*path, name), line, f"YAML reads this key as {words}: put it in quotes"))
+                key.tag = _TAG + "str"
             seen.add(name)
-            found += _duplicate_keys(value, (*path, name), depth + 1)
+            found += _faulty_keys(value, (*path, name))
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            found += _duplicate_keys(value, (*path, index), depth + 1)
+            found += _faulty_keys(value, (*path, index))
     return found

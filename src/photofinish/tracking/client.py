@@ -6,6 +6,7 @@ sent at the next sync.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -25,14 +26,15 @@ _REMOTE_PATIENCE_SECONDS = 9.0
 _LOCAL_PATIENCE_SECONDS = 120.0
 """A local database is slow at worst; it doesn't hang."""
 _FLUSH_SECONDS = 1.0
-_CLOSED = None
+_END_SECONDS = 1.0
 
 
 class Tracker:
     """Starts the worker at once; all the waiting for it, over a whole stage, stays within its patience."""
 
     def __init__(self) -> None:
-        remote = not os.environ.get("MLFLOW_TRACKING_URI", "sqlite:").startswith(("sqlite:", "file:", "/", "."))
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
+        remote = not uri.startswith(("sqlite:", "file:", "/", "."))
         self._patience_seconds = _REMOTE_PATIENCE_SECONDS if remote else _LOCAL_PATIENCE_SECONDS
         self.waited_seconds = 0.0
         self._unanswered = 1  # the worker's first word is that it is ready
@@ -46,8 +48,10 @@ class Tracker:
             text=True,
             start_new_session=True,  # out of reach of the terminal's Ctrl-C
         )
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._listen, name="tracker", daemon=True).start()
+        self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        for end in (self._tell, self._listen):
+            threading.Thread(target=end, args=(self._process,), name="tracker", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -102,22 +106,17 @@ class Tracker:
             self._flushed_at_seconds = time.monotonic()
 
     def _ask(self, do: str, **arguments: Any) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        try:
-            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-            self._process.stdin.flush()
+        if self._process is not None:
+            self._messages.put(json.dumps({"do": do, **arguments}) + "\n")
             self._unanswered += 1
-        except OSError:  # the worker is gone; its last answer, if any, says why
-            self._wait()
 
     def _wait(self) -> None:
         """For every answer that is due, as long as patience lasts."""
         started_seconds = time.monotonic()
+        until_seconds = started_seconds + self._patience_seconds - self.waited_seconds
         while self._process is not None and self._unanswered:
-            left_seconds = self._patience_seconds - self.waited_seconds - (time.monotonic() - started_seconds)
             try:
-                answer = self._answers.get(timeout=max(0.0, left_seconds))
+                answer = self._answers.get(timeout=max(0.0, until_seconds - time.monotonic()))
             except queue.Empty:
                 self._give_up("it does not answer")
                 break
@@ -134,20 +133,26 @@ class Tracker:
     def _close(self, *, kill: bool = False) -> None:
         if self._process is None:
             return
-        if kill:
-            self._process.kill()
-        if self._process.stdin:
-            try:
-                self._process.stdin.close()
-            except OSError:
-                kill = True  # what was still in the pipe is lost with the worker
-        self._process.wait()
+        self._messages.put(None)
+        if not kill:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # even a kill waits for a disk that hangs
+            self._process.wait(_END_SECONDS)
         self._process = None
 
-    def _listen(self) -> None:
-        process = self._process
-        if process is None or process.stdout is None:
-            return
-        for line in process.stdout:
-            self._answers.put(json.loads(line))
-        self._answers.put(_CLOSED)
+    def _tell(self, process: subprocess.Popen[str]) -> None:
+        """In a thread of its own: the pipe to a worker that hangs fills up, and then a write waits for ever."""
+        assert process.stdin
+        with contextlib.suppress(OSError), process.stdin as pipe:  # a worker that is gone is noticed in `_listen`
+            for message in iter(self._messages.get, None):
+                pipe.write(message)
+                pipe.flush()
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        with process.stdout as pipe:
+            for line in pipe:
+                self._answers.put(json.loads(line))
+        self._answers.put(None)

@@ -84,7 +84,7 @@ def run_facts(
         TAG_EXPERIMENT: name,
         TAG_DEVICE: device,
         "mlflow.source.name": "dvc repro",
-        "mlflow.source.type": "PROJECT",
+        "mlflow.source.type": "LOCAL",
         **_host_tags(host),
         **{f"package.{package}": version for package, version in packages.items()},
     }
@@ -144,7 +144,7 @@ def report_document(report: Path) -> RunDocument:
         for key in ("test_accuracy", "epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup")
         if row[key]
     ]
-    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "PROJECT", TAG_STATUS: "compared"}
+    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
     facts = RunFacts("comparison", tags, {}, None)
     artifacts = [(path, str(Path("report", path.relative_to(report).parent))) for path in files]
     return RunDocument(facts, digest, digest, points, artifacts)

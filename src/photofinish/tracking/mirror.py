@@ -79,8 +79,9 @@ def mirror_run(store: Store, run_id: str, document: RunDocument, pickled: Path |
     write_missing_points(client, run_id, document.points)
     for path, folder in document.artifacts:
         client.log_artifact(run_id, str(path), folder)
-    if document.learned and not client.get_run(run_id).outputs.model_outputs:
-        _mirror_model(store, run_id, document.learned, document.facts, pickled)
+    model_id = _model_id(client.get_run(run_id))
+    if document.learned and not _has_model(store, model_id):
+        _mirror_model(store, run_id, model_id, document, pickled)
     if document.note:
         client.set_tag(run_id, "mlflow.note.content", document.note)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
@@ -92,14 +93,39 @@ def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
     """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
     if run.data.tags.get(documents.TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
         return False
-    if store.local_artifacts is None or not document.artifacts:
+    if store.local_artifacts is None:
         return True
-    return (store.local_artifacts / str(run.info.run_id)).is_dir()
+    folder = store.local_artifacts / str(run.info.run_id) / "artifacts"
+    if document.learned and not _has_model(store, _model_id(run)):
+        return False
+    return all((folder / name / path.name).is_file() for path, name in document.artifacts)
+
+
+def find_unfinished_run(store: Store, document: RunDocument) -> Run | None:
+    """The run this training began in MLflow and could not finish there, for want of a server."""
+    tags = document.facts.tags
+    if document.started_ms is None or document.ended_ms is None:
+        return None
+    wanted = {tag: tags[tag] for tag in (documents.TAG_EXPERIMENT, documents.TAG_DEVICE)}
+    for run in find_runs(store, " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in wanted.items())):
+        tag = run.data.tags.get(documents.TAG_PROCESS)
+        if not tag or run.info.status == "FINISHED":
+            continue
+        host, _, created_at = json.loads(tag)
+        if host == tags["host.name"] and document.started_ms <= created_at * 1000 <= document.ended_ms:
+            return run
+    return None
 
 
 def process_tag() -> str:
     """Names this process so that another can tell whether it still lives."""
     return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
+
+
+def is_live(run: Run) -> bool:
+    """Whether a process of this machine is still writing it."""
+    tag = run.data.tags.get(documents.TAG_PROCESS)
+    return run.info.status == "RUNNING" and bool(tag) and not _is_gone(*json.loads(tag))
 
 
 def close_abandoned_runs(store: Store) -> None:
@@ -119,18 +145,31 @@ def _is_gone(host: str, process_id: int, created_at: float) -> bool:
         return True
 
 
-def _mirror_model(store: Store, run_id: str, learned: Path, facts: RunFacts, pickled: Path | None) -> None:
+def _model_id(run: Run) -> str | None:
+    return next((str(output.model_id) for output in run.outputs.model_outputs), None)
+
+
+def _has_model(store: Store, model_id: str | None) -> bool:
+    if model_id is None or store.local_artifacts is None:
+        return model_id is not None
+    return (store.local_artifacts / "models" / model_id / "artifacts" / "MLmodel").is_file()
+
+
+def _mirror_model(store: Store, run_id: str, model_id: str | None, document: RunDocument, pickled: Path | None) -> None:
+    learned, tags = document.learned, document.facts.tags
+    if learned is None:
+        return
     record = records.read_record(learned / records.RECORD, records.Training)
-    versions = {key.removeprefix("package."): value for key, value in facts.tags.items() if key.startswith("package.")}
+    versions = {key.removeprefix("package."): value for key, value in tags.items() if key.startswith("package.")}
     if pickled:
-        log_model(store, run_id, pickled, record, versions)
+        log_model(store, run_id, model_id, pickled, record, versions)
         return
     from photofinish.learned import load_network, pickle_network  # imports torch: seconds
 
     with tempfile.TemporaryDirectory() as folder:
         rebuilt = Path(folder) / f"{MODEL}.pth"
         pickle_network(load_network(learned, record), rebuilt)
-        log_model(store, run_id, rebuilt, record, versions)
+        log_model(store, run_id, model_id, rebuilt, record, versions)
 
 
 def _dataset_input(facts: documents.DatasetFacts) -> DatasetInput:

@@ -25,17 +25,31 @@ _PICKLE_MODULE = "mlflow.pytorch.pickle_module"
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
 
-def log_model(store: Store, run_id: str, pickled: Path, record: records.Training, versions: dict[str, str]) -> None:
-    """Log the pickled network as the run's model. A half-written one has no output, so it is logged anew."""
+def log_model(
+    store: Store,
+    run_id: str,
+    model_id: str | None,
+    pickled: Path,
+    record: records.Training,
+    versions: dict[str, str],
+) -> None:
+    """Log the pickled network as the run's model, or give `model_id` its files back.
+
+    A half-written model is no output of its run yet, so it is logged anew.
+    """
     client = store.client
-    model = client.create_logged_model(
-        store.experiment_id, name=MODEL, source_run_id=run_id, params={"model": record.experiment.model.name}
+    new_id = (
+        model_id
+        or client.create_logged_model(
+            store.experiment_id, name=MODEL, source_run_id=run_id, params={"model": record.experiment.model.name}
+        ).model_id
     )
     with tempfile.TemporaryDirectory() as folder:
-        _save(Path(folder) / MODEL, pickled, record, versions, Model(run_id=run_id, model_id=model.model_id))
-        client.log_model_artifacts(model.model_id, str(Path(folder) / MODEL))
-    client.finalize_logged_model(model.model_id, "READY")
-    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=record.experiment.epochs)])
+        _save(Path(folder) / MODEL, pickled, record, versions, Model(run_id=run_id, model_id=new_id))
+        client.log_model_artifacts(new_id, str(Path(folder) / MODEL))
+    if model_id is None:
+        client.finalize_logged_model(new_id, "READY")
+        client.log_outputs(run_id, [LoggedModelOutput(new_id, step=record.experiment.epochs)])
 
 
 def _save(folder: Path, pickled: Path, record: records.Training, versions: dict[str, str], model: Model) -> None:

@@ -15,6 +15,7 @@ for _name, _value in {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
     "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "4",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }.items():
     os.environ.setdefault(_name, _value)
@@ -44,24 +45,33 @@ _MOVES = tuple(
 class Store:
     """An open tracking store and the MLflow experiment that holds this project's runs."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str, local_artifacts: Path | None) -> None:
+    def __init__(
+        self, client: MlflowClient, experiment_id: str, local_artifacts: Path | None, mirroring: FileLock
+    ) -> None:
         self.client, self.experiment_id, self.local_artifacts = client, experiment_id, local_artifacts
+        self.mirroring = mirroring
+        """held while a result is looked up and mirrored, so that two processes don't both find it missing"""
 
 
 def open_store(root: Path, state: Path) -> Store:
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri:
-        return _open(uri, None)
-    database, artifacts = root / "mlflow.db", root / "mlruns" / EXPERIMENT
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
+    mirroring = FileLock(locks / "mirroring.lock")
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return _open(uri, None, mirroring)
+    database, artifacts = root / "mlflow.db", root / "mlruns" / EXPERIMENT
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         _follow_move(database, artifacts.as_uri())
-        return _open(f"sqlite:///{database}", artifacts)
+        return _open(f"sqlite:///{database}", artifacts, mirroring)
 
 
-def _open(uri: str, artifacts: Path | None) -> Store:
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), repr(error))
+
+
+def _open(uri: str, artifacts: Path | None, mirroring: FileLock) -> Store:
     mlflow.set_tracking_uri(uri)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -71,7 +81,7 @@ def _open(uri: str, artifacts: Path | None) -> Store:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":
             client.restore_experiment(experiment_id)
-    return Store(client, experiment_id, artifacts)
+    return Store(client, experiment_id, artifacts, mirroring)
 
 
 def _follow_move(database: Path, artifacts_uri: str) -> None:

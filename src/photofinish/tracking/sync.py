@@ -7,10 +7,18 @@ from pathlib import Path
 
 from photofinish.errors import UserError, run_stage
 from photofinish.provenance import project_root, state_folder
-from photofinish.records import DEVICE_LABELS, LEARNED, RECORD, DeviceLabel
+from photofinish.records import DEVICE_LABELS, LEARNED, RECORD, TIMED, TIMINGS, DeviceLabel
 from photofinish.tracking import documents
-from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, is_complete, mirror_run
-from photofinish.tracking.store import MLFLOW_ERRORS, Store, open_store
+from photofinish.tracking.mirror import (
+    close_abandoned_runs,
+    create_run,
+    find_runs,
+    find_unfinished_run,
+    is_complete,
+    is_live,
+    mirror_run,
+)
+from photofinish.tracking.store import MLFLOW_ERRORS, Store, first_line, open_store
 
 
 def sync_experiments(store: Store, names: list[str], results: Path) -> int:
@@ -20,10 +28,10 @@ def sync_experiments(store: Store, names: list[str], results: Path) -> int:
 
 
 def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> bool:
-    if not (results / name / device / LEARNED / RECORD).is_file():
-        return False
-    document = documents.training_document(name, device, results)
-    return _sync_document(store, document)
+    folder = results / name / device
+    if not (folder / LEARNED / RECORD).is_file() or not (folder / TIMED / TIMINGS).is_file():
+        return False  # not trained, or a stage is writing it at this moment
+    return _sync_document(store, documents.training_document(name, device, results))
 
 
 def sync_report(store: Store, report: Path) -> bool:
@@ -34,15 +42,17 @@ def sync_report(store: Store, report: Path) -> bool:
 
 
 def _sync_document(store: Store, document: documents.RunDocument) -> bool:
-    found = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
-    if found and is_complete(store, found[0], document):
-        return False
-    if found:
-        run_id = str(found[0].info.run_id)
-    else:
-        run_id = create_run(store, document.facts, document.started_ms)
-        store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
-    mirror_run(store, run_id, document)
+    with store.mirroring:
+        found = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
+        run = found[0] if found else find_unfinished_run(store, document)
+        if run and (is_live(run) or is_complete(store, run, document)):
+            return False
+        if run:
+            run_id = str(run.info.run_id)
+        else:
+            run_id = create_run(store, document.facts, document.started_ms)
+            store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
+        mirror_run(store, run_id, document)
     return True
 
 
@@ -57,7 +67,7 @@ def main() -> None:
         store = open_store(project_root(), state_folder())
         count = sync_experiments(store, names, args.results) + sync_report(store, args.report)
     except MLFLOW_ERRORS as error:
-        raise UserError(f"MLflow can't be brought up to date: {error}") from error
+        raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.errors import UserError
 from photofinish.provenance import project_root, state_folder
 from photofinish.tracking import documents
 from photofinish.tracking.documents import DatasetFacts, RunFacts
@@ -28,7 +29,7 @@ from photofinish.tracking.mirror import (
     write_missing_points,
     write_points,
 )
-from photofinish.tracking.store import MLFLOW_ERRORS, open_store
+from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
 from photofinish.tracking.sync import sync_experiments, sync_report
 from photofinish.tracking.system_metrics import SystemSampler
 
@@ -72,7 +73,8 @@ class Worker:
         for path in checkpoints:
             self._store.client.log_artifact(self._run_id, path, "checkpoints")
         document = documents.training_document(name, device, Path(results))
-        mirror_run(self._store, self._run_id, document, Path(pickled) if pickled else None)
+        with self._store.mirroring:
+            mirror_run(self._store, self._run_id, document, Path(pickled) if pickled else None)
         self._run_id = ""
 
     def stopped(self, status: str, reason: str) -> None:
@@ -94,6 +96,7 @@ class Worker:
 def main() -> None:
     # Ctrl-C reaches the whole terminal; this process ends when the stage that feeds it does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout = sys.stderr  # what a library prints must not be taken for an answer
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.ERROR)
     try:
@@ -106,13 +109,13 @@ def main() -> None:
         worker.stopped("KILLED", "the training process ended without a word")
         # All is written. Python would spend another second on taking MLflow down, with the stage waiting for it.
         os._exit(0)
-    except MLFLOW_ERRORS as error:
-        _answer(str(error).strip().splitlines()[0] if str(error).strip() else repr(error))
+    except (*MLFLOW_ERRORS, UserError) as error:
+        _answer(first_line(error))
         sys.exit(1)
 
 
 def _answer(text: str) -> None:
-    print(json.dumps(text), flush=True)
+    print(json.dumps(text), file=sys.__stdout__, flush=True)
 
 
 if __name__ == "__main__":

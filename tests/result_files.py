@@ -1,0 +1,33 @@
+"""Results on disk, as the stages leave them, made from results in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photofinish import records
+from photofinish.epochs import EpochMetrics
+from photofinish.files import write_text_atomically
+
+if TYPE_CHECKING:
+    from photofinish.comparison import DeviceResult
+
+
+def write_result(results: Path, result: DeviceResult) -> Path:
+    """`results/<experiment>/<device>`, without weights; the folder."""
+    folder = results / result.experiment / result.device
+    records.write_record(folder / records.LEARNED / records.RECORD, result.record)
+    records.write_record(folder / records.TIMED / records.TIMINGS, result.timings or records.Untimed())
+    if result.history is not None:
+        rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
+        write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
+    return folder
+
+
+def write_scores(results: Path, result: DeviceResult) -> None:
+    """What `evaluate` leaves of one device."""
+    assert result.scores is not None
+    scores = records.Evaluation(
+        experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
+    )
+    records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)

@@ -1,0 +1,36 @@
+"""The clock waits for an accelerator to finish before it reads the time, and for the CPU it needn't."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from photofinish import clock
+from photofinish.clock import Clock
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the clock does, in order."""
+    events: list[str] = []
+
+    def read_time() -> float:
+        events.append("time read")
+        return 12.5
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=read_time))
+    return events
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_it_waits_for_an_accelerator_before_it_reads_the_time(events: list[str], kind: str) -> None:
+    assert Clock(torch.device(kind)).now_seconds() == 12.5
+    assert events == ["device finished", "time read"]
+
+
+def test_it_waits_for_nothing_on_the_cpu(events: list[str]) -> None:
+    assert Clock(torch.device("cpu")).now_seconds() == 12.5
+    assert events == ["time read"]

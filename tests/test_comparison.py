@@ -1,0 +1,167 @@
+"""Records in, one table out: each device against the CPU, and a device that wasn't there as a row of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import MakeExperiment, MakeResult
+
+from photofinish import records
+from photofinish.comparison import (
+    COLUMNS,
+    DeviceResult,
+    comparison_metrics,
+    comparison_table,
+    confusion_table,
+    epoch_seconds,
+    history_table,
+    read_results,
+)
+from photofinish.datasets.packed import PackedSplit
+from photofinish.devices import CPU
+from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.errors import UserError
+from photofinish.files import write_text_atomically
+from photofinish.hosts import CpuHost
+from photofinish.results import Measured, write_timed
+from photofinish.tasks import TrainingTask
+
+REASON = "no accelerator: cuda: no driver"
+
+
+@pytest.fixture
+def pair(make_result: MakeResult) -> list[DeviceResult]:
+    """The CPU with a median epoch of 3 s and 30 s in all; a made-up GPU with 0.5 s and 20 s."""
+    gpu = make_result(device="gpu", epoch_seconds=(0.25, 0.5, 4.0), total_seconds=20.0, device_name="Some GPU")
+    return [make_result(), gpu]
+
+
+@pytest.fixture
+def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
+    return [make_result(), make_result(device="gpu", unavailable=REASON)]
+
+
+def write_results(results: list[DeviceResult], folder: Path) -> None:
+    """As the stages leave them; the history comes as the trainer's rows."""
+    scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    for result in results:
+        place = folder / result.experiment / result.device
+        records.write_record(place / records.LEARNED / records.RECORD, result.record)
+        if result.timings and result.scores and result.history is not None:
+            records.write_record(place / records.TIMED / records.TIMINGS, result.timings)
+            rows = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
+            write_text_atomically(place / records.LEARNED / records.HISTORY, records.history_csv(rows))
+            scores[result.device] = result.scores
+    evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
+    records.write_record(folder / results[0].experiment / records.EVALUATED / records.EVALUATION, evaluation)
+
+
+def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
+    gpu = comparison_table(pair).set_index("device").loc["gpu"]
+    assert (gpu["epoch_seconds"], gpu["epoch_speedup"], gpu["end_to_end_speedup"]) == (0.5, 6.0, 1.5)
+
+
+def test_the_cpu_is_not_compared_with_itself(pair: list[DeviceResult]) -> None:
+    cpu = comparison_table(pair).set_index("device").loc["cpu"]
+    assert cpu[["epoch_speedup", "end_to_end_speedup", "same_initial_weights"]].isna().all()
+
+
+def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResult) -> None:
+    results = [
+        make_result(name, device, epoch_seconds=(seconds,))
+        for name, cpu, gpu in (("slow", 8.0, 2.0), ("fast", 1.0, 2.0))
+        for device, seconds in (("cpu", cpu), ("gpu", gpu))
+    ]
+    table = comparison_table(results)
+    assert table.loc[table["device"] == "gpu", ["experiment", "epoch_speedup"]].to_numpy().tolist() == [
+        ["slow", 4.0],
+        ["fast", 0.5],
+    ]
+
+
+@pytest.mark.parametrize(("sha256", "same"), [("a" * 64, True), ("f" * 64, False)])
+def test_it_is_told_whether_both_began_with_the_same_weights(make_result: MakeResult, sha256: str, same: bool) -> None:
+    table = comparison_table([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)])
+    assert bool(table["same_initial_weights"].iloc[1]) is same
+
+
+def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_gpu: list[DeviceResult]) -> None:
+    table = comparison_table(without_gpu)
+    assert list(table.columns) == list(COLUMNS)
+    gpu = table.set_index("device").loc["gpu"]
+    assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
+    assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
+
+
+def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
+    pair: list[DeviceResult], without_gpu: list[DeviceResult]
+) -> None:
+    metrics = comparison_metrics(comparison_table(pair))
+    assert set(metrics) == {"small-mlp"}
+    assert set(metrics["small-mlp"]) == {"cpu", "gpu"}
+    assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
+    assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
+    assert set(comparison_metrics(comparison_table(without_gpu))["small-mlp"]) == {"cpu"}
+
+
+def test_the_history_has_every_epoch_of_every_run_that_trained(
+    pair: list[DeviceResult], without_gpu: list[DeviceResult]
+) -> None:
+    history = history_table(pair)
+    assert history.groupby("run")["epoch"].apply(list).to_dict() == {
+        "small-mlp cpu": [1, 2, 3],
+        "small-mlp gpu": [1, 2, 3],
+    }
+    assert set(history_table(without_gpu)["run"]) == {"small-mlp cpu"}
+
+
+def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:
+    assert confusion_table(without_gpu).to_numpy().tolist() == [
+        ["small-mlp cpu", "cat", "cat", 3],
+        ["small-mlp cpu", "cat", "dog", 1],
+        ["small-mlp cpu", "dog", "cat", 1],
+        ["small-mlp cpu", "dog", "dog", 3],
+    ]
+
+
+@pytest.mark.parametrize("results", ["pair", "without_gpu"])
+def test_what_the_stages_wrote_reads_back_as_it_was(
+    results: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    written: list[DeviceResult] = request.getfixturevalue(results)
+    write_results(written, tmp_path)
+    read = read_results(["small-mlp"], tmp_path)
+    pd.testing.assert_frame_equal(comparison_table(read), comparison_table(written))
+    pd.testing.assert_frame_equal(history_table(read), history_table(written), check_dtype=False)
+    assert [result.record for result in read] == [result.record for result in written]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cpu/learned/record.json", "cpu/learned/history.csv", "cpu/timed/timings.json", "evaluation/evaluation.json"],
+)
+@pytest.mark.parametrize("damage", ["damaged", "gone"])
+def test_a_result_that_cannot_be_read_is_named(
+    pair: list[DeviceResult], tmp_path: Path, name: str, damage: str
+) -> None:
+    write_results(pair, tmp_path)
+    path = tmp_path / "small-mlp" / name
+    path.write_bytes(path.read_bytes()[:-10] + b"?")
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(UserError, match="that can be read: run `dvc repro`") as caught:
+        read_results(["small-mlp"], tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_throughput_times_the_median_epoch_is_the_number_of_training_images(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    task = TrainingTask("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
+    epochs = [EpochTiming(seconds, 0.1, 0.0) for seconds in (0.7, 0.2, 0.3, 50.0)]
+    write_timed(task, CPU, epochs, 72, Measured(0.0, 1.0, 0.5, 0.25, 60.0, 0.0, ()))
+    timings = records.read_record(tmp_path / records.TIMED / records.TIMINGS, records.Timings)
+    assert epoch_seconds(timings) == 0.5
+    assert timings.images_per_second * epoch_seconds(timings) == pytest.approx(72)

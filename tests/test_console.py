@@ -1,0 +1,104 @@
+"""What a person sees of a training: a line an epoch in a log, a bar with the time left on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from typing import TextIO
+
+import pytest
+
+from photofinish.console import TrainingDisplay
+from photofinish.epochs import EpochMetrics, EpochTiming
+
+METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)
+TIMING = EpochTiming(training_seconds=0.5, validation_seconds=0.1, ended_at_unix_seconds=0.0)
+DEADLINE_SECONDS = 30.0
+
+
+class Terminal:
+    """The far end of a pseudo-terminal: reads what a program draws."""
+
+    def __init__(self, descriptor: int, stderr: TextIO) -> None:
+        self._descriptor, self.stderr = descriptor, stderr
+        self.drawn = ""
+
+    def wait_for(self, pattern: str) -> None:
+        """Read until what was drawn matches."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not re.search(pattern, self.drawn):
+            assert time.monotonic() < deadline, f"{pattern} was never drawn: {self.drawn!r}"
+            if select.select([self._descriptor], [], [], 0.1)[0]:
+                self.drawn += os.read(self._descriptor, 1 << 16).decode(errors="replace")
+
+
+def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
+    return TrainingDisplay("small on cpu", epochs=2, steps_per_epoch=10, images=600, steps_done=steps_done)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """Of 200 columns; a program's stderr when it is redirected there."""
+    ours, theirs = pty.openpty()
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    with os.fdopen(theirs, "w") as stderr:
+        yield Terminal(ours, stderr)
+    os.close(ours)
+
+
+def test_in_a_log_each_epoch_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with display() as shown:
+        shown.epoch_ended(METRICS, TIMING)
+        shown.epoch_ended(EpochMetrics(2, 0.1, 0.25, 0.5, 1.0), TIMING)
+    written = capsys.readouterr()
+    assert written.err == ""
+    assert written.out.splitlines() == [
+        "small on cpu  epoch 1/2  loss 0.5123  validation 0.4322, 87.50%  1,200 images/s",
+        "small on cpu  epoch 2/2  loss 0.2500  validation 0.5000, 100.00%  1,200 images/s",
+    ]
+
+
+def test_in_a_log_it_says_where_it_goes_on_and_what_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+    with display() as shown:
+        shown.say("checkpoint [a] is damaged")
+        shown.resumed(1)
+    assert capsys.readouterr().out.splitlines() == [
+        "small on cpu  checkpoint [a] is damaged",
+        "small on cpu  goes on after epoch 1",
+    ]
+
+
+def test_on_a_terminal_a_bar_follows_the_steps_and_tells_the_time_left(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = iter(range(1, 1000))
+    with redirect_stderr(terminal.stderr), display(lambda: min(next(steps), 19)) as shown:
+        terminal.wait_for(r"━.*\d:\d\d:\d\d")
+        shown.epoch_ended(METRICS, TIMING)
+        terminal.wait_for(r"epoch 1/2  loss 0\.5123")
+    assert capsys.readouterr().out == ""
+
+
+def test_on_a_terminal_messages_are_printed_above_the_bar_as_they_are(terminal: Terminal) -> None:
+    with redirect_stderr(terminal.stderr), display() as shown:
+        shown.say("checkpoint [a] is damaged")
+        terminal.wait_for(r"small on cpu  checkpoint \[a\] is damaged\r\n")
+
+
+def test_the_bar_is_let_go_of_when_training_fails(terminal: Terminal) -> None:
+    def fail() -> None:
+        with redirect_stderr(terminal.stderr), display():
+            terminal.wait_for("small on cpu")
+            raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        fail()
+    terminal.wait_for(r"\x1b\[\?25h")  # the cursor is back

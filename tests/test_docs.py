@@ -1,0 +1,51 @@
+"""The documents say what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from pydantic import BaseModel
+
+from photofinish import params
+from photofinish.params_reader import read_params
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SETTINGS = [
+    value
+    for value in vars(params).values()
+    if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == params.__name__
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.__name__)
+def test_every_setting_is_in_the_reference(settings: type[BaseModel]) -> None:
+    reference = (ROOT / "docs" / "params.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[a-z_]+", reference))
+    assert settings.model_fields.keys() <= words
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8"))
+    assert [link for link in links if not link.startswith("http") and not (document.parent / link).exists()] == []
+
+
+def test_every_make_target_the_documents_name_exists() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    named = set(re.findall(r"[`$] ?make ([a-z]+)", text))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"repro", "test", "ui"} <= named <= targets
+
+
+def test_the_params_file_that_comes_with_the_project_is_right() -> None:
+    assert list(read_params(ROOT / "params.yaml").experiments) == ["digits-linear", "digits-mlp", "digits-cnn"]
+
+
+def test_dvc_and_mlflow_send_no_usage_data() -> None:
+    config = (ROOT / ".dvc" / "config").read_text(encoding="utf-8")
+    assert "analytics = false" in config
+    assert "check_update = false" in config
+    assert "MLFLOW_DISABLE_TELEMETRY" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Test metrics: worked out by hand for a few labels, and right for a network read back from its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakeExperiment, learnable_images
+
+from photofinish import records
+from photofinish.batches import Normaliser
+from photofinish.datasets.packed import PackedSplit
+from photofinish.datasets.split import split
+from photofinish.devices import CPU
+from photofinish.errors import UserError
+from photofinish.evaluation import evaluate, score, write_evaluation
+from photofinish.hosts import CpuHost
+from photofinish.models import build_model
+from photofinish.params import DigitsDataset
+from photofinish.results import write_learned
+from photofinish.tasks import TrainingTask, write_unavailable
+
+ACTUAL = np.array([0, 0, 0, 1, 1, 2])
+PREDICTED = np.array([0, 0, 1, 1, 2, 2])
+NAMES = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def task(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> TrainingTask:
+    return TrainingTask("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
+
+
+@pytest.fixture
+def network(task: TrainingTask) -> torch.nn.Module:
+    return build_model(task.experiment.model, (1, 8, 8), 3, seed=5)
+
+
+@pytest.fixture
+def learned(task: TrainingTask, network: torch.nn.Module, packed_split: PackedSplit) -> Path:
+    """The folder that a training leaves."""
+    write_learned(task, packed_split, CPU, network, [], "0" * 64)
+    return task.out / records.LEARNED
+
+
+def test_the_scores_are_those_worked_out_by_hand() -> None:
+    scores = score(ACTUAL, PREDICTED, 0.5, NAMES)
+    assert scores.confusion == ((2, 1, 0), (0, 1, 1), (0, 0, 1))
+    assert scores.test_accuracy == pytest.approx(4 / 6)
+    assert scores.test_loss == 0.5
+    by_hand = {"cat": (1, 2 / 3, 4 / 5, 3), "dog": (1 / 2, 1 / 2, 1 / 2, 2), "owl": (1 / 2, 1, 2 / 3, 1)}
+    for name, (precision, recall, f1, count) in by_hand.items():
+        found = scores.classes[name]
+        assert (found.precision, found.recall, found.f1) == pytest.approx((precision, recall, f1))
+        assert found.image_count == count
+    assert scores.macro_f1 == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+
+
+def test_a_class_that_is_neither_there_nor_predicted_scores_zero() -> None:
+    scores = score(ACTUAL, PREDICTED, 0.5, (*NAMES, "yak"))
+    assert scores.classes["yak"] == records.ClassScores(precision=0, recall=0, f1=0, image_count=0)
+    assert [len(row) for row in scores.confusion] == [4, 4, 4, 4]
+
+
+def test_a_class_that_is_never_predicted_has_a_precision_of_zero() -> None:
+    scores = score(ACTUAL, np.zeros_like(ACTUAL), 0.5, NAMES)
+    assert (scores.classes["dog"].precision, scores.classes["dog"].recall) == (0, 0)
+    assert scores.classes["cat"].recall == 1
+
+
+def test_a_network_read_back_is_judged_on_the_test_images(
+    learned: Path, network: torch.nn.Module, packed_split: PackedSplit
+) -> None:
+    scores = evaluate("small-mlp", {"cpu": learned}, packed_split).devices["cpu"]
+    manifest = packed_split.manifest
+    images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("test"))))
+    labels = torch.from_numpy(packed_split.labels("test"))
+    with torch.inference_mode():
+        outputs = network.eval()(images)
+    assert scores.test_accuracy == (outputs.argmax(1) == labels).sum().item() / len(labels)
+    assert scores.test_loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, labels).item(), rel=1e-5)
+    assert sum(map(sum, scores.confusion)) == len(labels)
+
+
+def test_judging_again_gives_the_same_figures(learned: Path, packed_split: PackedSplit) -> None:
+    assert evaluate("small-mlp", {"cpu": learned}, packed_split) == evaluate(
+        "small-mlp", {"cpu": learned}, packed_split
+    )
+
+
+def test_the_same_weights_score_the_same_whatever_device_they_were_trained_on(
+    learned: Path, packed_split: PackedSplit
+) -> None:
+    devices = evaluate("small-mlp", {"cpu": learned, "gpu": learned}, packed_split).devices
+    assert devices["cpu"] == devices["gpu"]
+
+
+def test_a_device_that_was_unavailable_is_left_out(
+    learned: Path, task: TrainingTask, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    gpu = TrainingTask(task.name, "gpu", task.experiment, task.host, task.data, tmp_path / "gpu")
+    write_unavailable(gpu, "no accelerator")
+    evaluation = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.LEARNED}, packed_split)
+    assert list(evaluation.devices) == ["cpu"]
+
+
+@pytest.mark.parametrize("damage", ["one bit", "cut short", "gone"])
+def test_damaged_weights_are_named(learned: Path, packed_split: PackedSplit, damage: str) -> None:
+    weights = learned / records.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data[:-4] if damage == "cut short" else data)
+    if damage == "gone":
+        weights.unlink()
+    with pytest.raises(UserError, match=r"is damaged|can't be read") as caught:
+        evaluate("small-mlp", {"cpu": learned}, packed_split)
+    assert str(weights) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"status": "trained"}'], ids=["gone", "empty", "bare", "incomplete"])
+def test_a_damaged_record_is_named(learned: Path, packed_split: PackedSplit, text: str | None) -> None:
+    record = learned / records.RECORD
+    record.unlink()
+    if text is not None:
+        record.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="is not a record that can be read") as caught:
+        evaluate("small-mlp", {"cpu": learned}, packed_split)
+    assert str(record) in str(caught.value)
+
+
+def test_a_network_is_never_judged_on_other_data_than_it_was_trained_for(learned: Path, tmp_path: Path) -> None:
+    split(DigitsDataset(source="digits", validation=0.2, test=0.2), learnable_images(side=9), tmp_path / "other")
+    with pytest.raises(UserError, match="holds other data than the network was trained on"):
+        evaluate("small-mlp", {"cpu": learned}, PackedSplit(tmp_path / "other"))
+
+
+def test_the_files_hold_all_of_it_and_the_main_figures(
+    learned: Path, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    evaluation = evaluate("small-mlp", {"cpu": learned}, packed_split)
+    write_evaluation(evaluation, tmp_path)
+    assert records.read_record(tmp_path / records.EVALUATION, records.Evaluation) == evaluation
+    scores = evaluation.devices["cpu"]
+    assert json.loads((tmp_path / records.METRICS).read_text(encoding="utf-8")) == {
+        "cpu": {
+            "test_accuracy": scores.test_accuracy,
+            "test_loss": scores.test_loss,
+            "macro_f1": scores.macro_f1,
+        }
+    }

@@ -1,0 +1,82 @@
+"""A file is either whole or not there, and its sha256 is that of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from photofinish import files
+
+
+def fail(*_: Any) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file.txt"
+    files.write_text_atomically(path, "größe\n")
+    assert path.read_bytes() == "größe\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    files.write_bytes_atomically(path, b"something long")
+    files.write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["fdopen", "fsync", "chmod", "replace"])
+def test_a_failed_write_leaves_what_was_there_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_leaves_what_was_there_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: int) -> NoReturn:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
+    data = bytes(index % 251 for index in range(size))
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert files.sha256_of_file(path) == files.sha256_of_bytes(data) == hashlib.sha256(data).hexdigest()
+
+
+def test_the_same_value_gives_the_same_json_whatever_the_order_of_its_keys(tmp_path: Path) -> None:
+    files.write_json_atomically(tmp_path / "a.json", {"b": 1, "a": "größe"})
+    files.write_json_atomically(tmp_path / "b.json", {"a": "größe", "b": 1})
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert text == '{\n  "a": "größe",\n  "b": 1\n}\n'
+    assert (tmp_path / "b.json").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json_atomically(tmp_path / "file.json", {"loss": value})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,191 @@
+"""On an accelerator: the same start and the same batches as on the CPU, repeatable, and measured by a clock that waits.
+
+Needs torch, NumPy and pytest only, so that it also runs on a bare GPU machine:
+`PYTHONPATH=src pytest --noconftest -c /dev/null tests/test_gpu.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photofinish.batches import Batches, LoaderBatches, Normaliser, ResidentBatches
+from photofinish.clock import Clock
+from photofinish.devices import CPU, accelerator, apply_policy, autocast, device_name, peak_memory_bytes
+from photofinish.epochs import EpochMetrics
+from photofinish.models import build_model
+from photofinish.trainer import Trainer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here"),
+]
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first matrix product
+SHAPE, CLASSES, IMAGES, VALIDATION_IMAGES = (1, 16, 16), 4, 500, 100
+CNN = SimpleNamespace(name="cnn", channels=(8, 16), hidden=(32,))
+LOADER = SimpleNamespace(name="loader", workers=2)
+PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return accelerator("auto")
+
+
+def experiment(**changes: Any) -> Any:
+    """With the settings that the trainer reads; the schema of params.yaml would need pydantic."""
+    sgd = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+    settings: dict[str, Any] = {
+        "optimizer": SimpleNamespace(**sgd),
+        "schedule": SimpleNamespace(name="constant"),
+        "input": SimpleNamespace(name="resident"),
+        "precision": "fp32",
+        "epochs": 4,
+        "batch_size": 32,
+        "seed": 0,
+    }
+    return SimpleNamespace(**(settings | changes))
+
+
+def batches(settings: Any, device: torch.device, count: int, seed: int) -> Batches:
+    """Noise with one bright row, whose place is the class."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count, dtype=np.int64) % CLASSES
+    images = random.integers(0, 160, size=(count, *SHAPE), dtype=np.uint8)
+    images[np.arange(count), 0, labels * 3] = 255
+    arguments: Any = (images, labels, Normaliser((0.3,), (0.2,)), settings.batch_size, settings.seed, device)
+    if settings.input.name == "loader":
+        return LoaderBatches(*arguments, workers=settings.input.workers, pin_memory=True)
+    return ResidentBatches(*arguments)
+
+
+def trainer(settings: Any, device: torch.device) -> Trainer:
+    apply_policy(device, settings.precision, threads=2)
+    network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
+    training, validation = batches(settings, device, IMAGES, 0), batches(settings, device, VALIDATION_IMAGES, 1)
+    return Trainer(settings, network, training, validation, device)
+
+
+def run(settings: Any, device: torch.device) -> Trainer:
+    trained = trainer(settings, device)
+    trained.warm_up()
+    trained.train(lambda _metrics, _timing: None)
+    return trained
+
+
+def weights(network: nn.Module) -> list[torch.Tensor]:
+    return [tensor.cpu() for tensor in network.state_dict().values()]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+def losses(metrics: list[EpochMetrics]) -> list[float]:
+    return [loss for each in metrics for loss in (each.training_loss, each.validation_loss)]
+
+
+def test_it_starts_from_the_same_weights_as_on_the_cpu(device: torch.device) -> None:
+    on_cpu, there = trainer(experiment(), CPU), trainer(experiment(), device)
+    assert next(there.network.parameters()).device.type == device.type
+    assert same(weights(on_cpu.network), weights(there.network))
+
+
+@pytest.mark.parametrize("source", [SimpleNamespace(name="resident"), LOADER], ids=["resident", "loader"])
+def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(device: torch.device, source: Any) -> None:
+    settings = experiment(input=source)
+    on_cpu, there = (list(batches(settings, place, IMAGES, 0).shuffled(3)) for place in (CPU, device))
+    for batch, batch_there in zip(on_cpu, there, strict=True):
+        assert {tensor.device.type for tensor in batch_there} == {device.type}
+        assert same(list(batch), [tensor.cpu() for tensor in batch_there])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_training_again_gives_the_same_bits(device: torch.device, precision: str) -> None:
+    first, again = (run(experiment(precision=precision), device) for _ in range(2))
+    assert first.progress.metrics == again.progress.metrics
+    assert same(weights(first.network), weights(again.network))
+
+
+def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
+    whole, first_half = run(experiment(), device), run(experiment(epochs=2), device)
+    file = io.BytesIO()
+    torch.save(first_half.state_dict(), file)
+    file.seek(0)
+    resumed = trainer(experiment(), device)
+    resumed.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    resumed.train(lambda _metrics, _timing: None)
+    assert resumed.progress.metrics == whole.progress.metrics
+    assert same(weights(resumed.network), weights(whole.network))
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 0.01), ("tf32", 0.05), ("bf16", 0.15), ("fp16", 0.05)])
+def test_the_losses_follow_those_of_the_cpu(device: torch.device, precision: str, tolerance: float) -> None:
+    on_cpu, there = run(experiment(), CPU), run(experiment(precision=precision), device)
+    assert on_cpu.progress.metrics[-1].validation_accuracy > 0.9
+    assert losses(there.progress.metrics) == pytest.approx(
+        losses(on_cpu.progress.metrics), rel=tolerance, abs=tolerance
+    )
+
+
+def test_a_loader_trains_to_the_same_bits_as_resident_images(device: torch.device) -> None:
+    resident, loaded = run(experiment(), device), run(experiment(input=LOADER), device)
+    assert same(weights(resident.network), weights(loaded.network))
+
+
+def test_the_clock_waits_until_the_device_has_finished(device: torch.device) -> None:
+    matrix = torch.rand(2048, 2048, device=device)
+    clock = Clock(device)
+    clock.now_seconds()
+    for _ in range(50):
+        matrix = torch.nn.functional.normalize(matrix @ matrix)
+    clock.now_seconds()
+    started_seconds = time.perf_counter()
+    torch.accelerator.synchronize()
+    nothing_left_seconds = time.perf_counter() - started_seconds
+    started_seconds = clock.now_seconds()
+    for _ in range(50):
+        matrix = torch.nn.functional.normalize(matrix @ matrix)
+    assert clock.now_seconds() - started_seconds > nothing_left_seconds
+
+
+def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        pytest.skip("this accelerator has no TF32")
+    random = torch.Generator().manual_seed(0)
+    one, other = (torch.rand(512, 512, generator=random) for _ in range(2))
+    exact = one.double() @ other.double()
+    errors = {}
+    for precision in ("fp32", "tf32"):
+        apply_policy(device, precision, threads=2)
+        with autocast(device, precision):
+            errors[precision] = ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
+    assert errors["fp32"] < errors["tf32"] / 10
+
+
+def test_a_network_trained_there_is_pickled_to_load_on_the_cpu(device: torch.device, tmp_path: Any) -> None:
+    pytest.importorskip("pydantic")
+    from photofinish.learned import pickle_network
+
+    trained = run(experiment(epochs=1), device)
+    pickle_network(trained.network, tmp_path / "model.pth")
+    loaded = torch.load(tmp_path / "model.pth", weights_only=False)
+    assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu"}
+    assert same(weights(loaded), weights(trained.network))
+    assert next(trained.network.parameters()).device.type == device.type
+
+
+def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.device) -> None:
+    run(experiment(epochs=1), device)
+    peak_bytes = peak_memory_bytes(device)
+    assert device_name(device)
+    assert peak_bytes is None if device.type == "mps" else peak_bytes and peak_bytes > IMAGES * 16 * 16 * 4

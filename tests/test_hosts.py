@@ -1,0 +1,307 @@
+"""The fingerprint of the machine holds what determines speed and bits, and nothing that changes by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from photofinish import hosts
+from photofinish.params import CpuDevice, Devices, GpuDevice
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+H200_BYTES = 150_754_820_096
+
+
+def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
+    monkeypatch.setattr(hosts, "_read", lambda path: files.get(path, ""))
+
+
+def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+    monkeypatch.setattr(hosts.platform, "system", lambda: system)
+    monkeypatch.setattr(hosts.platform, "machine", lambda: machine)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A machine with one NVIDIA GPU; counts how often its driver was opened and closed."""
+    calls = {"opened": 0, "closed": 0}
+
+    def count(call: str) -> None:
+        calls[call] += 1
+
+    answers: dict[str, Any] = {
+        "nvmlInit": lambda: count("opened"),
+        "nvmlShutdown": lambda: count("closed"),
+        "nvmlSystemGetDriverVersion": lambda: "580.65.06",
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda _: "NVIDIA H200",
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=H200_BYTES),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return calls
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Linux machine without an accelerator of any kind."""
+
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+    monkeypatch.setattr(hosts, "_amd_gpus", list)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    pretend_system(monkeypatch, "Linux", "x86_64")
+
+
+def python(code: str) -> str:
+    """What the code prints in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def keys_of(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
+
+
+def test_the_fingerprint_is_the_same_at_every_call() -> None:
+    assert hosts.fingerprint(Devices()) == hosts.fingerprint(Devices())
+
+
+def test_the_fingerprint_is_the_same_in_another_process() -> None:
+    code = "from photofinish import hosts, params; print(hosts.fingerprint(params.Devices())[0].model_dump_json())"
+    assert python(code) == hosts.fingerprint(Devices())[0].model_dump_json()
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
+    documents = [json.loads(host.model_dump_json()) for host in hosts.fingerprint(Devices())]
+    variables = set().union(*(document["software"]["variables"] for document in documents))
+    assert keys_of(documents) - variables == {
+        *("threads", "cpu", "software", "kind", "count", "if_missing", "accelerators", "missing"),
+        *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
+        *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
+    }
+    assert variables <= set(hosts.SPEED_VARIABLES)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG"])
+def test_a_variable_that_changes_speed_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(name, raising=False)
+    without, _ = hosts.fingerprint(Devices())
+    monkeypatch.setenv(name, "1")
+    with_one, _ = hosts.fingerprint(Devices())
+    assert without != with_one
+    assert with_one.software.variables[name] == "1"
+
+
+def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hosts.fingerprint(Devices())
+    monkeypatch.setenv("EDITOR", "another")
+    assert hosts.fingerprint(Devices()) == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from photofinish import hosts, params; hosts.fingerprint(params.Devices())",
+        "import photofinish.params_reader",
+        "import photofinish.plan",
+        "import photofinish.comparison",
+    ],
+)
+def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:
+    heavy = python(f"{code}; import sys; print({{'torch', 'torchvision', 'mlflow', 'sklearn'}} & sys.modules.keys())")
+    assert heavy == "set()"
+
+
+# -- accelerators -------------------------------------------------------------------------------------
+
+
+def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dict[str, int]) -> None:
+    found, missing = hosts.accelerators("auto")
+    assert found == [
+        hosts.AcceleratorFacts(kind="cuda", name="NVIDIA H200", memory_bytes=H200_BYTES, driver="580.65.06")
+    ]
+    assert missing is None
+    assert one_gpu == {"opened": 1, "closed": 1}
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
+    cpu_host, gpu_host = hosts.fingerprint(Devices(cpu=CpuDevice.model_validate({"threads": 1})))
+    assert (gpu_host.cpu, gpu_host.software) == (cpu_host.cpu, cpu_host.software)
+    assert gpu_host.missing is None
+    assert cpu_host.threads == 1
+    assert gpu_host.threads == hosts.fingerprint(Devices())[0].threads  # the setting is about training on the CPU
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize("hidden", ["", "-1", " "])
+def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    found, missing = hosts.accelerators("cuda")
+    assert found == []
+    assert missing == "cuda: CUDA_VISIBLE_DEVICES hides every GPU"
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_gpu_of_another_kind_than_asked_for_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_system(monkeypatch, "Linux", "x86_64")
+    found, missing = hosts.accelerators("mps")
+    assert found == []
+    assert missing == "mps: this is not Apple silicon"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_an_accelerator_the_host_says_why_of_each_kind_and_holds_nothing_of_the_cpu() -> None:
+    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(if_missing="fail")))
+    assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)
+    assert host.if_missing == "fail"
+    assert host.missing is not None
+    assert [reason.partition(":")[0] for reason in host.missing.split("; ")] == ["cuda", "mps", "xpu"]
+    assert "no NVIDIA driver answers" in host.missing
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_a_driver_that_fails_is_a_reason_and_no_crash(
+    monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int], call: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, call, fail)
+    found, missing = hosts.accelerators("cuda")
+    assert found == []
+    assert str(missing).startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
+    assert one_gpu["closed"] == 1
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_supported(_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", not_supported)
+    assert [gpu.memory_bytes for gpu in hosts.accelerators("cuda")[0]] == [None]
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_driver_without_a_gpu_is_told_apart_from_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
+    assert hosts.accelerators("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = hosts.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
+    monkeypatch.setattr(hosts, "_amd_gpus", lambda: [gpu])
+    assert hosts.accelerators("auto") == ([gpu], None)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_system(monkeypatch, "Darwin", "arm64")
+    monkeypatch.setattr(hosts, "_mac_cpu_name", lambda: "Apple M4 Pro")
+    monkeypatch.setattr(hosts.platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
+    found, missing = hosts.accelerators("auto")
+    assert found == [hosts.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
+    assert missing is None
+
+
+# -- the CPU ------------------------------------------------------------------------------------------
+
+
+def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sysctl(command: list[str], **_: Any) -> SimpleNamespace:
+        assert command[0] == "sysctl"
+        return SimpleNamespace(stdout="Apple M4 Pro\n")
+
+    pretend_files(monkeypatch, {})
+    pretend_system(monkeypatch, "Darwin", "arm64")
+    monkeypatch.setattr(hosts.subprocess, "run", sysctl)
+    monkeypatch.delattr(hosts.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(hosts.os, "cpu_count", lambda: 12)
+    assert hosts.cpu_facts() == hosts.CpuFacts(
+        model="Apple M4 Pro",
+        architecture="arm64",
+        usable_cores=12,
+        cgroup_cores_limit=None,
+        instruction_sets=(),
+        system="Darwin",
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "model", "instruction_sets"),
+    [
+        (
+            "processor\t: 0\nmodel name\t: AMD EPYC 9654\nflags\t\t: fpu sse4_2 avx2 avx avx512f fma rdtscp\n",
+            "AMD EPYC 9654",
+            ("avx", "avx2", "avx512f", "fma", "sse4_2"),
+        ),
+        ("processor\t: 0\nFeatures\t: fp asimd sve2 bf16 crc32\n", "an unnamed CPU", ("asimd", "bf16", "sve2")),
+    ],
+)
+def test_the_instruction_sets_that_change_bits_are_read_from_proc(
+    monkeypatch: pytest.MonkeyPatch, info: str, model: str, instruction_sets: tuple[str, ...]
+) -> None:
+    pretend_files(monkeypatch, {Path("/proc/cpuinfo"): info})
+    pretend_system(monkeypatch, "Linux", "x86_64")
+    monkeypatch.setattr(hosts.platform, "processor", lambda: "an unnamed CPU")
+    facts = hosts.cpu_facts()
+    assert (facts.model, facts.instruction_sets) == (model, instruction_sets)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({CPU_MAX: "200000 100000\n"}, 2.0),
+        ({CPU_MAX: "150000 100000\n"}, 1.5),
+        ({CPU_MAX: "max 100000\n"}, None),
+        ({QUOTA: "400000\n", PERIOD: "100000\n"}, 4.0),
+        ({QUOTA: "-1\n", PERIOD: "100000\n"}, None),
+        ({CPU_MAX: "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_the_limit_of_a_container_is_read_in_cores(
+    monkeypatch: pytest.MonkeyPatch, files: dict[Path, str], limit: float | None
+) -> None:
+    pretend_files(monkeypatch, files)
+    assert hosts.cpu_facts().cgroup_cores_limit == limit
+
+
+@pytest.mark.parametrize(
+    ("setting", "cores", "quota", "threads"),
+    [
+        ("auto", 8, "max", 8),
+        ("auto", 8, "400000", 4),
+        ("auto", 8, "150000", 1),
+        ("auto", 8, "50000", 1),
+        ("auto", 2, "400000", 2),
+        (6, 8, "400000", 6),
+    ],
+)
+def test_auto_threads_are_the_cores_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, setting: str | int, cores: int, quota: str, threads: int
+) -> None:
+    pretend_files(monkeypatch, {CPU_MAX: f"{quota} 100000"})
+    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    cpu = CpuDevice.model_validate({"threads": setting})
+    assert hosts.fingerprint(Devices(cpu=cpu))[0].threads == threads

@@ -1,0 +1,225 @@
+"""A training that is killed outright, at whatever moment, goes on where it was and ends with the same bits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeExperiment, clone_project
+from training_process import NEVER, RENAMES, KillBefore, train
+from training_stage import TrainingStage, contents, read_until, wait_for
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.hosts import CpuHost
+
+pytestmark = pytest.mark.slow
+
+_MOMENTS = 24
+_EPOCHS_WITH_MLFLOW = 400
+_SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
+
+
+class Trainings:
+    """Training processes in one folder, forked from one that has torch imported already."""
+
+    def __init__(self, context: ForkServerContext, stage: TrainingStage) -> None:
+        self._context, self.stage, self.folder = context, stage, stage.folder
+
+    def start(self, kill: KillBefore = NEVER) -> BaseProcess:
+        """As dvc does, which deletes a stage's outs before it runs."""
+        shutil.rmtree(self.stage.out, ignore_errors=True)
+        (self.folder / "output.txt").write_text("", encoding="utf-8")
+        process = self._context.Process(target=train, args=(self.folder, self.stage.data, self.stage.out, kill))
+        process.start()
+        return process
+
+    def learn(self) -> dict[str, bytes]:
+        """Run to the end; what was learned."""
+        process = self.start()
+        process.join()
+        assert process.exitcode == 0, self.output()
+        assert self.checkpoints() == []
+        return self.stage.learned()
+
+    def kill(self, kill: KillBefore) -> None:
+        process = self.start(kill)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, kill
+
+    def start_over(self) -> None:
+        shutil.rmtree(self.folder / ".photofinish", ignore_errors=True)
+
+    def output(self) -> str:
+        return (self.folder / "output.txt").read_text(encoding="utf-8")
+
+    def checkpoints(self) -> list[Path]:
+        """The oldest first."""
+        return sorted((self.folder / ".photofinish" / "checkpoints").rglob("*.pt"))
+
+
+MakeTrainings = Callable[..., Trainings]
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServerContext]:
+    context = multiprocessing.get_context("forkserver")
+    # What takes long to import, the optimizers' first use of torch._dynamo included.
+    context.set_forkserver_preload(["pytest", "photofinish.train_stage", "photofinish.training", "torch._dynamo"])
+    yield context
+    from multiprocessing.forkserver import _forkserver
+
+    _forkserver._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def make_trainings(
+    fork_server: ForkServerContext,
+    tmp_path: Path,
+    packed_split: PackedSplit,
+    cpu_host: CpuHost,
+    make_experiment: MakeExperiment,
+) -> MakeTrainings:
+    def make(**overrides: Any) -> Trainings:
+        experiment = make_experiment(**overrides)
+        return Trainings(fork_server, TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder))
+
+    return make
+
+
+def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=3)
+    learned = trainings.learn()
+    operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
+    assert operations.count("os.rename") == 3 + 3 + 1  # checkpoints, learned, timed: none is written in place
+    for number, operation in enumerate(operations, start=1):
+        trainings.start_over()
+        trainings.kill(KillBefore(number))
+        assert trainings.learn() == learned, f"killed before operation {number}, {operation}"
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bits(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(model=_SMALL_CNN, epochs=60, schedule={"name": "cosine"})
+    learned, resumed = trainings.learn(), 0
+    for moment in range(_MOMENTS):
+        trainings.start_over()
+        process = trainings.start()
+        while process.is_alive() and trainings.output().count("\n") < moment * 60 // _MOMENTS:
+            process.join(0.001)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert trainings.learn() == learned, f"killed at moment {moment}"
+        resumed += "goes on after epoch" in trainings.output()
+    assert resumed >= _MOMENTS - 2
+
+
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [_flip_a_bit, _cut, _empty])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    make_trainings: MakeTrainings, damage: Callable[[Path], None]
+) -> None:
+    trainings = make_trainings(epochs=5)
+    learned = trainings.learn()
+    trainings.kill(KillBefore(4, RENAMES))
+    older, newest = trainings.checkpoints()
+    damage(newest)
+    assert trainings.learn() == learned
+    assert f"{newest} is damaged" in trainings.output()
+    assert str(older) not in trainings.output()
+    assert "goes on after epoch 2\n" in trainings.output()
+
+
+def test_with_every_checkpoint_damaged_each_is_named_and_training_starts_over(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=5)
+    learned = trainings.learn()
+    trainings.kill(KillBefore(4, RENAMES))
+    damaged = trainings.checkpoints()
+    assert len(damaged) == 2
+    for path in damaged:
+        _flip_a_bit(path)
+    assert trainings.learn() == learned
+    assert all(f"{path} is damaged" in trainings.output() for path in damaged)
+    assert "goes on" not in trainings.output()
+
+
+def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings: MakeTrainings) -> None:
+    make_trainings(epochs=5).kill(KillBefore(4, RENAMES))
+    changed = make_trainings(epochs=5, seed=1)
+    process = changed.start()
+    process.join()
+    assert process.exitcode == 0
+    assert "epoch 1/5" in changed.output()
+    assert "goes on" not in changed.output()
+
+
+def test_killed_three_times_with_mlflow_it_is_one_run_with_every_epoch_once(
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+) -> None:
+    experiment = make_experiment(model=_SMALL_CNN, epochs=_EPOCHS_WITH_MLFLOW)
+    undisturbed = TrainingStage.prepare(tmp_path / "undisturbed", experiment, cpu_host, packed_split.folder)
+    assert undisturbed.start_with_a_checkpoint_each_epoch().wait() == 0
+    killed = TrainingStage.prepare(tmp_path / "killed", experiment, cpu_host, packed_split.folder)
+    for epoch in (10, 200, 350):
+        process = killed.start_with_a_checkpoint_each_epoch()
+        read_until(process, f"epoch {epoch}/")
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    process = killed.start_with_a_checkpoint_each_epoch()
+    read_until(process, "goes on after epoch")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert killed.learned() == undisturbed.learned()
+    assert _rows(killed.folder, "SELECT status FROM runs") == [("FINISHED",)]
+    steps = _rows(killed.folder, "SELECT step FROM metrics WHERE key = 'loss/training' ORDER BY step")
+    assert steps == [(epoch,) for epoch in range(1, _EPOCHS_WITH_MLFLOW + 1)]
+
+
+def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Path) -> None:
+    project = clone_project(tmp_path / "project")
+    project.write_params(
+        {
+            "defaults": {"epochs": 60, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+            "experiments": {"killed": {"dataset": "digits", "model": {**_SMALL_CNN, "channels": [16, 32]}}},
+        }
+    )
+    process = project.start("dvc", "repro")
+    read_until(process, "epoch 1/60")
+    wait_for(lambda: [*(project.root / ".photofinish" / "checkpoints").rglob("epoch-*.pt")])
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    output = project.repro()
+    assert "Stage 'split@digits' didn't change" in output
+    assert "killed on cpu  goes on after epoch" in output
+    assert (project.root / "report" / "index.html").is_file()
+    resumed = contents(project.root / "results" / "killed" / "cpu" / "learned")
+    assert "goes on" not in project.repro("--force", "--single-item", "train-cpu@killed")
+    assert contents(project.root / "results" / "killed" / "cpu" / "learned") == resumed
+
+
+def _rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
+        return connection.execute(query).fetchall()

@@ -1,0 +1,311 @@
+"""What is on disk is shown in MLflow exactly once, whatever MLflow had of it before."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from conftest import MakeResult
+from mlflow.entities import Run
+from result_files import write_result, write_scores
+from safetensors.torch import load_file
+
+from photofinish import records
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.models import build_model
+from photofinish.provenance import package_versions
+from photofinish.results import weights_of
+from photofinish.tracking import documents
+from photofinish.tracking.documents import training_document
+from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points
+from photofinish.tracking.store import Store, open_store
+from photofinish.tracking.sync import sync_experiments, sync_report
+
+# sqlite3 and MLflow's readers of old formats warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
+
+NAME = "small-mlp"
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: MLflow takes seconds for its tables."""
+    root = tmp_path_factory.mktemp("mlflow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        open_store(root, root / ".photofinish")
+    return root / "mlflow.db"
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The project's own store; its database was made in another folder, so that it has followed a move."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    return open_store(tmp_path, tmp_path / ".photofinish")
+
+
+@pytest.fixture
+def results(tmp_path: Path, make_result: MakeResult) -> Path:
+    """A training on the CPU with its weights, and no accelerator."""
+    result = make_result(NAME)
+    assert isinstance(result.record, records.Training)
+    assert result.timings
+    weights = weights_of(build_model(result.record.experiment.model, (1, 8, 8), 2, seed=3))
+    trained = replace(
+        result,
+        record=result.record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
+        timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
+    )
+    folder = write_result(tmp_path / "results", trained)
+    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_result(tmp_path / "results", make_result(NAME, "gpu", unavailable="no accelerator"))
+    return tmp_path / "results"
+
+
+def run_on(store: Store, device: str) -> Run:
+    """The one run of this device."""
+    (run,) = find_runs(store, f"tags.`{documents.TAG_DEVICE}` = '{device}'")
+    return run
+
+
+def steps(store: Store, run: Run) -> Counter[tuple[str, int]]:
+    run_id = run.info.run_id
+    return Counter(
+        (key, metric.step) for key in run.data.metrics for metric in store.client.get_metric_history(run_id, key)
+    )
+
+
+def artifacts(store: Store, run: Run, folder: str = "") -> set[str]:
+    found: set[str] = set()
+    for file in store.client.list_artifacts(run.info.run_id, folder):
+        found |= artifacts(store, run, file.path) if file.is_dir else {file.path}
+    return found
+
+
+def test_a_result_is_mirrored_once_and_completely(store: Store, results: Path, make_result: MakeResult) -> None:
+    write_scores(results, make_result(NAME))
+    assert sync_experiments(store, [NAME], results) == 2
+    assert sync_experiments(store, [NAME], results) == 0
+    run, document = run_on(store, "cpu"), training_document(NAME, "cpu", results)
+    assert run.info.run_name == f"{NAME}/cpu"
+    assert (run.info.status, run.info.start_time) == ("FINISHED", document.started_ms)
+    assert run.info.end_time == document.ended_ms
+    assert run.data.params == document.facts.params
+    assert document.facts.tags.items() <= run.data.tags.items()
+    assert run.data.tags[documents.TAG_RESTORED] == "true"
+    assert steps(store, run) == Counter((point.key, point.step) for point in document.points)
+    assert artifacts(store, run) >= {
+        *(f"learned/{name}" for name in (records.RECORD, records.HISTORY, records.WEIGHTS)),
+        f"timed/{records.TIMINGS}",
+        f"evaluation/{records.EVALUATION}",
+    }
+    (dataset,) = run.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("small", "d" * 36)
+    assert len(run.outputs.model_outputs) == 1
+
+
+def test_an_unavailable_device_is_mirrored_with_its_reason(store: Store, results: Path) -> None:
+    sync_experiments(store, [NAME], results)
+    run = run_on(store, "gpu")
+    assert run.data.tags[documents.TAG_STATUS] == "unavailable"
+    assert "no accelerator" in run.data.tags["mlflow.note.content"]
+    assert run.data.metrics == {}
+
+
+def test_scores_that_come_later_complete_the_same_run(store: Store, results: Path, make_result: MakeResult) -> None:
+    sync_experiments(store, [NAME], results)
+    trained = run_on(store, "cpu")
+    write_scores(results, make_result(NAME))
+    assert sync_experiments(store, [NAME], results) == 1
+    evaluated = run_on(store, "cpu")
+    assert evaluated.info.run_id == trained.info.run_id
+    assert len(evaluated.data.metrics) == len(trained.data.metrics) + 3
+    assert set(steps(store, evaluated).values()) == {1}
+    assert len(evaluated.outputs.model_outputs) == 1
+
+
+@pytest.mark.parametrize("told", [0, 5, 14])
+def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
+    store: Store, results: Path, told: int
+) -> None:
+    document = training_document(NAME, "cpu", results)
+    assert document.started_ms
+    run_id = create_run(store, document.facts)
+    earlier = [replace(point, timestamp_ms=point.timestamp_ms - 5) for point in document.points[:told]]
+    write_points(store.client, run_id, earlier)  # MLflow would show the same step with two times twice
+    store.client.set_tag(run_id, documents.TAG_PROCESS, gone_process(document.started_ms / 1000))
+    sync_experiments(store, [NAME], results)
+    run = run_on(store, "cpu")
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
+    assert documents.TAG_RESTORED not in run.data.tags
+    assert steps(store, run) == Counter((point.key, point.step) for point in document.points)
+    assert sync_experiments(store, [NAME], results) == 0
+
+
+@pytest.mark.parametrize("began_seconds", [-100.0, 100.0])
+def test_an_earlier_or_later_attempt_is_not_taken_for_the_run_of_a_result(
+    store: Store, results: Path, began_seconds: float
+) -> None:
+    document = training_document(NAME, "cpu", results)
+    run_id = create_run(store, document.facts)
+    store.client.set_tag(run_id, documents.TAG_PROCESS, gone_process(1.7e9 + began_seconds))
+    sync_experiments(store, [NAME], results)
+    runs = {run.info.run_id: run.info.status for run in find_runs(store, f"tags.`{documents.TAG_DEVICE}` = 'cpu'")}
+    assert runs.pop(run_id) == "KILLED"
+    assert list(runs.values()) == ["FINISHED"]
+
+
+def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_process(
+    store: Store, results: Path
+) -> None:
+    timings_file = results / NAME / "cpu" / records.TIMED / records.TIMINGS
+    timings = records.read_record(timings_file, records.Timings)
+    began_seconds = psutil.Process().create_time()
+    epochs = tuple(replace(epoch, ended_at_unix_seconds=began_seconds + 1) for epoch in timings.epochs)
+    lasting = {"started_at_unix_seconds": began_seconds - 1, "epochs": epochs}
+    records.write_record(timings_file, timings.model_copy(update=lasting))
+    run_id = create_run(store, training_document(NAME, "cpu", results).facts)
+    store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
+    sync_experiments(store, [NAME], results)
+    assert run_on(store, "cpu").info.status == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("process", "status"),
+    [
+        ("gone", "KILLED"),
+        ("another with the same id", "KILLED"),
+        ("of another machine", "RUNNING"),
+        ("this", "RUNNING"),
+        ("unknown", "RUNNING"),
+    ],
+)
+def test_a_run_left_running_is_closed_only_if_its_process_is_gone(store: Store, process: str, status: str) -> None:
+    run_id = str(store.client.create_run(store.experiment_id).info.run_id)
+    tags = {
+        "gone": gone_process(1.7e9),
+        "another with the same id": json.dumps([platform.node(), os.getpid(), 1.7e9]),
+        "of another machine": json.dumps([f"not-{platform.node()}", os.getpid(), 1.7e9]),
+        "this": process_tag(),
+    }
+    if process in tags:
+        store.client.set_tag(run_id, documents.TAG_PROCESS, tags[process])
+    close_abandoned_runs(store)
+    assert store.client.get_run(run_id).info.status == status
+
+
+@pytest.mark.parametrize(
+    "lost", ["mlruns", "one artifact", "the model"], ids=["all files", "one artifact", "the model"]
+)
+def test_files_that_were_deleted_come_back_in_the_same_run(
+    store: Store, results: Path, tmp_path: Path, lost: str
+) -> None:
+    sync_experiments(store, [NAME], results)
+    before = run_on(store, "cpu")
+    files = {path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()}
+    if lost == "mlruns":
+        shutil.rmtree(tmp_path / "mlruns")
+    else:
+        next(path for path in files if path.name == ("MLmodel" if lost == "the model" else records.WEIGHTS)).unlink()
+    assert sync_experiments(store, [NAME], results) == 1
+    assert {path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()} == files
+    after = run_on(store, "cpu")
+    assert after.info.run_id == before.info.run_id
+    assert [output.model_id for output in after.outputs.model_outputs] == [
+        output.model_id for output in before.outputs.model_outputs
+    ]
+    assert sync_experiments(store, [NAME], results) == 0
+
+
+def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.pytorch
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    sync_experiments(store, [NAME], results)
+    (output,) = run_on(store, "cpu").outputs.model_outputs
+    loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
+    learned = results / NAME / "cpu" / records.LEARNED
+    network = build_model(training_record(learned).experiment.model, (1, 8, 8), 2, seed=0)
+    network.load_state_dict(load_file(learned / records.WEIGHTS))
+    images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(loaded(images), network.eval()(images))
+    assert mlflow.pyfunc.load_model(f"models:/{output.model_id}").predict(images.numpy()).shape == (5, 2)
+
+
+def test_a_result_that_is_only_half_written_is_passed_by(store: Store, results: Path) -> None:
+    (results / NAME / "cpu" / records.TIMED / records.TIMINGS).unlink()
+    sync_experiments(store, [NAME], results)
+    assert find_runs(store, f"tags.`{documents.TAG_DEVICE}` = 'cpu'") == []
+
+
+def test_damaged_weights_are_named(store: Store, results: Path) -> None:
+    path = results / NAME / "cpu" / records.LEARNED / records.WEIGHTS
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=rf"{path} is damaged"):
+        sync_experiments(store, [NAME], results)
+
+
+def test_an_experiment_without_results_is_no_error(store: Store, results: Path) -> None:
+    assert sync_experiments(store, ["never-trained"], results) == 0
+    assert find_runs(store) == []
+
+
+def test_the_report_is_mirrored_once_and_anew_when_it_changes(store: Store, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    assert not sync_report(store, report)
+    report.mkdir()
+    row = dict.fromkeys(("test_accuracy", "epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup"), "")
+    row |= {"experiment": NAME, "device": "cpu", "test_accuracy": "0.75"}
+    table = report / documents.REPORT_TABLE
+    table.write_text(f"{','.join(row)}\n{','.join(row.values())}\n", encoding="utf-8")
+    assert [sync_report(store, report) for _ in range(2)] == [True, False]
+    (run,) = find_runs(store)
+    assert run.data.metrics == {f"{NAME}/cpu/test_accuracy": 0.75}
+    assert artifacts(store, run) == {f"report/{documents.REPORT_TABLE}"}
+    table.write_text(table.read_text(encoding="utf-8").replace("0.75", "0.8"), encoding="utf-8")
+    assert sync_report(store, report)
+    assert len(find_runs(store)) == 2
+
+
+def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
+    asked = (
+        "import photofinish.tracking.store, os\n"
+        "from mlflow.environment_variables import MLFLOW_DISABLE_TELEMETRY as disabled\n"
+        "from mlflow.telemetry import get_telemetry_client\n"
+        "print(disabled.get(), os.environ['DO_NOT_TRACK'], get_telemetry_client())"
+    )
+    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare(), capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "true", "None"], ran.stderr
+
+
+def bare() -> dict[str, str]:
+    silenced = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")
+    return {name: value for name, value in os.environ.items() if name not in silenced}
+
+
+def training_record(folder: Path) -> records.Training:
+    record: Any = records.read_training(folder)
+    assert isinstance(record, records.Training)
+    return record
+
+
+def gone_process(began_at_unix_seconds: float) -> str:
+    """The tag of a process that has ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return json.dumps([platform.node(), ended.pid, began_at_unix_seconds])

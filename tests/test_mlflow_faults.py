@@ -1,0 +1,349 @@
+"""Whatever becomes of MLflow, training goes on, and the next sync puts right what MLflow shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from conftest import MakeExperiment
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from training_stage import TrainingStage, contents, read_until, wait_for
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.hosts import CpuHost
+from photofinish.records import read_history
+from photofinish.tracking.documents import TAG_RESTORED, training_document
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # SQLAlchemy's, of MLflow's tables
+]
+
+EPOCHS = 3
+LONG_EPOCHS = 1500
+"""seconds of training, in which something can happen"""
+MOST_DELAY_SECONDS = 10.0
+MOST_SYNC_SECONDS = 15
+TIMED = f"""
+import atexit, runpy, time
+from photofinish.tracking.client import Tracker
+
+waited_seconds = [0.0]
+
+def timed(method):
+    def call(*args, **kwargs):
+        started_seconds = time.monotonic()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            waited_seconds[0] += time.monotonic() - started_seconds
+    return call
+
+for name in ("__init__", "__exit__", "start", "wait_until_ready", "epoch_ended", "training_ended"):
+    setattr(Tracker, name, timed(getattr(Tracker, name)))
+atexit.register(lambda: print(f"waited {{waited_seconds[0]:.2f}} s for MLflow"))
+runpy.run_path({str(Path(__file__).parent.parent / "stages" / "train.py")!r}, run_name="__main__")
+"""
+"""The stage, telling at its end how long it stood still for MLflow."""
+
+MakeTracked = Callable[..., "Tracked"]
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A training stage in a folder that `sync` and the MLflow UI take for a project."""
+
+    stage: TrainingStage
+
+    @property
+    def database(self) -> Path:
+        return self.stage.folder / "mlflow.db"
+
+    def run(self) -> Run:
+        """The only run that MLflow shows."""
+        (run,) = self.runs(self.database)
+        return run
+
+    def runs(self, database: Path) -> list[Run]:
+        client = MlflowClient(f"sqlite:///{database}")
+        experiments = client.search_experiments(filter_string="name = 'photofinish'")
+        return list(client.search_runs([experiment.experiment_id for experiment in experiments]))
+
+    def epochs_told(self, run: Run, database: Path) -> Counter[int]:
+        """How often MLflow was told each epoch's training loss."""
+        losses = {row.training_loss for row in read_history(self.stage.out / "learned")}
+        document = training_document("small", "cpu", self.stage.out.parent.parent)
+        key = next(point.key for point in document.points if point.value in losses)
+        with closing(sqlite3.connect(database)) as connection:
+            query = "SELECT step FROM metrics WHERE run_uuid = ? AND key = ?"
+            return Counter(step for (step,) in connection.execute(query, [run.info.run_id, key]))
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=self.stage.folder,
+            env=inherited | {"MLFLOW_DISABLE_TELEMETRY": "true"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def sync(self, **environment: str) -> str:
+        process = self.start("photofinish.tracking.sync", **environment)
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
+        return output
+
+
+@pytest.fixture(scope="session")
+def make_tracked(
+    packed_split: PackedSplit,
+    cpu_host: CpuHost,
+    make_experiment: MakeExperiment,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> MakeTracked:
+    def make(**overrides: Any) -> Tracked:
+        folder = tmp_path_factory.mktemp("tracked") / "project"
+        stage = TrainingStage.prepare(folder, make_experiment(**overrides), cpu_host, packed_split.folder)
+        plan = folder / "data" / "plan" / "experiments"
+        plan.mkdir(parents=True)
+        shutil.copy(folder / "small.json", plan)
+        return Tracked(stage)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained_once(make_tracked: MakeTracked) -> Tracked:
+    """A training of less than a second that MLflow was told of; what it printed is kept beside it."""
+    tracked = make_tracked(epochs=EPOCHS)
+    output, _ = (process := tracked.stage.start()).communicate()
+    assert process.returncode == 0, output
+    (tracked.stage.folder / "output.txt").write_text(output, encoding="utf-8")
+    return tracked
+
+
+@pytest.fixture
+def trained(trained_once: Tracked, tmp_path: Path) -> Tracked:
+    """A copy of it, to be damaged."""
+    folder = Path(shutil.copytree(trained_once.stage.folder, tmp_path / "project"))
+    return Tracked(TrainingStage(folder, trained_once.stage.data))
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def refusing(free_port: int) -> str:
+    return f"http://127.0.0.1:{free_port}"
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """A server that takes every connection and never says a word."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def another_site() -> Iterator[str]:
+    """A web server that is no MLflow: it answers everything with a page."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>welcome</html>")
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_arguments: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def ask(url: str, question: dict[str, Any] | None = None) -> bytes:
+    data = json.dumps(question).encode() if question else None
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        return bytes(answer.read())
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(ask(url))
+    except OSError:
+        return False
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def delay_seconds(output: str) -> float:
+    match = re.search(r"waited ([\d.]+) s for MLflow", output)
+    assert match, output
+    return float(match[1])
+
+
+def test_a_training_of_less_than_a_second_has_system_metrics_and_prints_nothing_of_mlflow(
+    trained_once: Tracked,
+) -> None:
+    lines = (trained_once.stage.folder / "output.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == EPOCHS
+    assert all(line.startswith("small on cpu  epoch ") for line in lines)
+    run = trained_once.run()
+    assert run.info.status == "FINISHED"
+    assert TAG_RESTORED not in run.data.tags
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= run.data.metrics.keys()
+    assert trained_once.epochs_told(run, trained_once.database) == Counter(range(1, EPOCHS + 1))
+
+
+@pytest.mark.filterwarnings("ignore:.*pickle.*")
+def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loads(
+    trained: Tracked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.pytorch
+
+    assert trained.sync() == "MLflow is up to date\n"
+    run = trained.run()
+    assert run.info.artifact_uri.startswith(trained.stage.folder.as_uri())
+    client = MlflowClient(f"sqlite:///{trained.database}")
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"learned", "timed"}
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", f"sqlite:///{trained.database}")
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.artifact_location.startswith(trained.stage.folder.as_uri())
+    assert not mlflow.pytorch.load_model(model.artifact_location).training
+
+
+def test_a_bare_mlflow_ui_in_the_projects_folder_shows_its_runs(trained: Tracked, free_port: int) -> None:
+    ui = trained.start("mlflow", "ui", "--port", str(free_port))
+    try:
+        address = f"http://127.0.0.1:{free_port}"
+        wait_for(lambda: answers(f"{address}/health"))
+        api = f"{address}/api/2.0/mlflow"
+        experiment = json.loads(ask(f"{api}/experiments/get-by-name?experiment_name=photofinish"))["experiment"]
+        (run,) = json.loads(ask(f"{api}/runs/search", {"experiment_ids": [experiment["experiment_id"]]}))["runs"]
+    finally:
+        end_group(ui)
+    assert (run["info"]["run_name"], run["info"]["status"]) == ("small/cpu", "FINISHED")
+
+
+def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_four_processes_that_start_at_once(
+    trained: Tracked,
+) -> None:
+    trained.database.unlink()
+    shutil.rmtree(trained.stage.folder / "mlruns")
+    processes = [trained.start("photofinish.tracking.sync") for _ in range(4)]
+    ended = [(process.communicate()[0], process.returncode) for process in processes]
+    assert [code for _, code in ended] == [0] * 4, ended
+    assert sum("1 runs were added" in output for output, _ in ended) == 1
+    run = trained.run()
+    assert (run.info.status, run.data.tags[TAG_RESTORED]) == ("FINISHED", "true")
+    assert trained.epochs_told(run, trained.database) == Counter(range(1, EPOCHS + 1))
+
+
+@pytest.mark.parametrize("server", ["refusing", "hanging"])
+def test_without_a_server_training_is_little_delayed_and_the_next_sync_sends_what_was_missed(
+    make_tracked: MakeTracked, trained_once: Tracked, server: str, request: pytest.FixtureRequest
+) -> None:
+    tracked = make_tracked(epochs=EPOCHS)
+    process = tracked.stage.start("-c", TIMED, MLFLOW_TRACKING_URI=request.getfixturevalue(server))
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert delay_seconds(output) <= MOST_DELAY_SECONDS
+    assert output.count("MLflow: ") == 1
+    assert "Traceback" not in output
+    assert contents(tracked.stage.out / "learned") == contents(trained_once.stage.out / "learned")
+    tracked.sync()
+    assert tracked.run().data.tags[TAG_RESTORED] == "true"
+
+
+@pytest.mark.parametrize("server", ["refusing", "hanging", "another_site"])
+def test_a_sync_without_a_server_ends_soon_with_one_line(
+    trained: Tracked, server: str, request: pytest.FixtureRequest
+) -> None:
+    process = trained.start("photofinish.tracking.sync", MLFLOW_TRACKING_URI=request.getfixturevalue(server))
+    output, _ = process.communicate(timeout=MOST_SYNC_SECONDS)
+    assert process.returncode == 1
+    (line,) = output.splitlines()
+    assert line.startswith("error: MLflow can't be brought up to date: ")
+
+
+def test_a_server_that_goes_away_in_the_middle_delays_training_little_and_its_run_is_completed_later(
+    make_tracked: MakeTracked, free_port: int, tmp_path: Path
+) -> None:
+    tracked = make_tracked(epochs=LONG_EPOCHS)
+    database, address = tmp_path / "server.db", f"http://127.0.0.1:{free_port}"
+    where = ["--backend-store-uri", f"sqlite:///{database}", "--default-artifact-root", str(tmp_path / "artifacts")]
+    server = tracked.start(
+        *("mlflow", "server", "--port", str(free_port), "--workers", "1", "--no-serve-artifacts"), *where
+    )
+    try:
+        wait_for(lambda: answers(f"{address}/health"))
+        process = tracked.stage.start("-c", TIMED, MLFLOW_TRACKING_URI=address)
+        read_until(process, "epoch 20/")
+    finally:
+        end_group(server)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert delay_seconds(output) <= MOST_DELAY_SECONDS
+    assert output.count("MLflow: ") == 1
+    assert [run.info.status for run in tracked.runs(database)] == ["RUNNING"]
+    tracked.sync(MLFLOW_TRACKING_URI=f"sqlite:///{database}")
+    (run,) = tracked.runs(database)
+    assert run.info.status == "FINISHED"
+    assert tracked.epochs_told(run, database) == Counter(range(1, LONG_EPOCHS + 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_training_that_is_ended_by_a_signal_ends_its_run_too(
+    make_tracked: MakeTracked, number: signal.Signals
+) -> None:
+    tracked = make_tracked(epochs=10 * LONG_EPOCHS)
+    process = tracked.stage.start()
+    read_until(process, "epoch 5/")
+    process.send_signal(number)
+    output, _ = process.communicate()
+    assert process.returncode != 0, output
+    assert "Traceback" not in output
+    wait_for(lambda: tracked.run().info.status == "KILLED", most_seconds=10)
+
+
+def test_a_training_that_diverges_leaves_a_failed_run_with_the_reason(make_tracked: MakeTracked) -> None:
+    tracked = make_tracked(optimizer={"name": "sgd", "lr": 1e30, "momentum": 0.9})
+    output, _ = (process := tracked.stage.start()).communicate()
+    assert process.returncode == 1, output
+    run = tracked.run()
+    assert run.info.status == "FAILED"
+    assert "no longer finite" in run.data.tags["mlflow.note.content"]

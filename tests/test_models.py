@@ -1,0 +1,112 @@
+"""The networks: their shapes, their sizes, where their first weights come from, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from photofinish.errors import UserError
+from photofinish.models import Shape, build_model, count_parameters
+from photofinish.params import Model
+
+MNIST: Shape = (1, 28, 28)
+CIFAR: Shape = (3, 32, 32)
+LINEAR: dict[str, Any] = {"name": "linear"}
+MLP: dict[str, Any] = {"name": "mlp", "hidden": (128,)}
+CNN: dict[str, Any] = {"name": "cnn", "channels": (16, 32), "hidden": (64,)}
+LENET: dict[str, Any] = {"name": "lenet"}
+OWN_MODELS = pytest.mark.parametrize("settings", [LINEAR, MLP, CNN, LENET], ids=lambda settings: str(settings["name"]))
+
+
+def built(settings: dict[str, Any], shape: Shape = MNIST, classes: int = 10, seed: int = 0) -> nn.Module:
+    model: Model = TypeAdapter(Model).validate_python(settings)
+    return build_model(model, shape, classes, seed)
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "parameters"),
+    [
+        pytest.param(LINEAR, MNIST, 7_850, id="linear"),
+        pytest.param(LINEAR, (1, 8, 8), 650, id="linear on digits"),
+        pytest.param(MLP, MNIST, 784 * 128 + 128 + 128 * 10 + 10, id="mlp"),
+        pytest.param(CNN, (1, 8, 8), 160 + 4_640 + (128 * 64 + 64) + (64 * 10 + 10), id="cnn"),
+        pytest.param(CNN | {"hidden": ()}, (1, 8, 8), 160 + 4_640 + 128 * 10 + 10, id="cnn without hidden layers"),
+        pytest.param(LENET, MNIST, 156 + 1_812 + (192 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10), id="lenet"),
+        pytest.param({"name": "resnet18"}, CIFAR, 11_181_642, id="resnet18"),
+    ],
+)
+def test_a_network_has_the_parameters_worked_out_by_hand(
+    settings: dict[str, Any], shape: Shape, parameters: int
+) -> None:
+    assert count_parameters(built(settings, shape)) == parameters
+
+
+@OWN_MODELS
+@pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 17, 23)], ids=str)
+def test_a_network_gives_one_output_a_class_for_images_of_any_shape(settings: dict[str, Any], shape: Shape) -> None:
+    assert built(settings, shape, classes=7)(torch.zeros(5, *shape)).shape == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("resnet18", 32), ("googlenet", 32), ("inception_v3", 299), ("vit_b_32", 224)]
+)
+def test_a_classifier_of_torchvision_trains_and_gives_one_output_a_class(name: str, side: int) -> None:
+    with torch.device("meta"):  # shapes without the arithmetic: filling millions of weights takes seconds
+        network = built({"name": name}, (3, side, side), classes=7)
+        assert network.training
+        assert network(torch.zeros(2, 3, side, side)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "settings", [LINEAR, MLP, CNN, LENET, {"name": "resnet18"}], ids=lambda model: str(model["name"])
+)
+def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_random_stream_as_it_was(
+    settings: dict[str, Any],
+) -> None:
+    shape = CIFAR
+    torch.manual_seed(1)
+    first = built(settings, shape)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    again = built(settings, shape)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same_weights(first, again)
+    assert not same_weights(first, built(settings, shape, seed=1))
+
+
+@OWN_MODELS
+def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhere(settings: dict[str, Any]) -> None:
+    assert {type(module).__module__.partition(".")[0] for module in built(settings).modules()} == {"torch"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    [
+        ({"name": "resnet18"}, MNIST, "model resnet18 takes images of 3 channels; these have 1"),
+        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 can't take images of 32x32 pixels"),
+        ({"name": "alexnet"}, CIFAR, "model alexnet can't take images of 32x32 pixels"),
+        (LENET, (1, 15, 40), "model lenet needs images of at least 16x16 pixels; these are 15x40"),
+        (
+            CNN | {"channels": (4, 4, 4, 4)},
+            (1, 8, 20),
+            r"model.channels \[4, 4, 4, 4\] halves images of 8x20 too often",
+        ),
+    ],
+    ids=["grey", "of another size", "too small for it", "too small", "too deep"],
+)
+def test_images_that_a_network_cannot_take_are_refused(settings: dict[str, Any], shape: Shape, message: str) -> None:
+    with torch.device("meta"), pytest.raises(UserError, match=message):
+        built(settings, shape)
+
+
+def test_a_cnn_may_halve_the_image_down_to_one_pixel() -> None:
+    assert built({"name": "cnn", "channels": (4, 4, 4)}, (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape == (1, 10)

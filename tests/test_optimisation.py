@@ -1,0 +1,174 @@
+"""Optimisers and schedules are PyTorch's own, with the settings that were asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+
+from photofinish import params
+from photofinish.errors import UserError
+from photofinish.optimisation import Schedule, build_optimizer
+
+EPOCHS, STEPS = 6, 4
+LR = 0.1
+VALIDATION_LOSSES = [1.0, 0.5, 0.6, 0.7, 0.8, 0.9]  # worse from the third epoch on
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01, "nesterov": False},
+    "adam": {"betas": (0.8, 0.99), "eps": 1e-7, "weight_decay": 0.02},
+    "adamw": {"betas": (0.7, 0.98), "eps": 1e-6, "weight_decay": 0.03},
+}
+CLASSES: dict[str, Callable[..., Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "step": {"step_size": 2, "gamma": 0.5},
+    "cosine": {"eta_min": 0.01},
+    "one_cycle": {"max_lr": 0.4, "pct_start": 0.25},
+    "reduce_on_plateau": {"factor": 0.5, "patience": 1, "min_lr": 0.04},
+}
+THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS, eta_min=0.01),
+    "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.4, epochs=EPOCHS, steps_per_epoch=STEPS, pct_start=0.25
+    ),
+    "reduce_on_plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.5, patience=1, min_lr=0.04
+    ),
+}
+
+
+def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
+    settings: params.Optimizer = TypeAdapter(params.Optimizer).validate_python({"name": name, "lr": LR, **changes})
+    return settings
+
+
+def schedule_for(
+    name: str, optimizer: Optimizer, *, epochs: int = EPOCHS, steps: int = STEPS, **changes: Any
+) -> Schedule:
+    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES.get(name, {}), **changes})
+    return Schedule(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
+
+
+def sgd() -> Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=LR)
+
+
+def learning_rates(schedule: Schedule, optimizer: Optimizer, epochs: range = range(EPOCHS)) -> list[float]:
+    """At each step of training."""
+    rates = []
+    for epoch in epochs:
+        for _ in range(STEPS):
+            rates.append(schedule.learning_rate)
+            optimizer.step()
+            schedule.batch_ended()
+        schedule.epoch_ended(VALIDATION_LOSSES[epoch])
+    return rates
+
+
+def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
+    """As PyTorch's documentation has its loops."""
+    scheduler, rates = THEIR_SCHEDULERS[name](optimizer), []
+    for epoch in range(EPOCHS):
+        for _ in range(STEPS):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if name == "one_cycle":
+                scheduler.step()
+        if name == "reduce_on_plateau":
+            scheduler.step(VALIDATION_LOSSES[epoch])
+        elif name != "one_cycle":
+            scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_pytorchs_with_every_setting_handed_on(name: str) -> None:
+    ours = build_optimizer(optimizer_settings(name, **OPTIMIZERS[name]), [nn.Parameter(torch.ones(1))])
+    theirs = CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **OPTIMIZERS[name])
+    assert type(ours) is type(theirs)
+    assert ours.defaults == theirs.defaults
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_left_alone_has_pytorchs_defaults(name: str) -> None:
+    ours = build_optimizer(optimizer_settings(name), [nn.Parameter(torch.ones(1))])
+    assert ours.defaults == CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR).defaults
+
+
+def test_nesterov_momentum_is_handed_on() -> None:
+    settings = optimizer_settings("sgd", momentum=0.9, nesterov=True)
+    assert build_optimizer(settings, [nn.Parameter(torch.ones(1))]).defaults["nesterov"] is True
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(name: str, optimizer_name: str) -> None:
+    ours, theirs = (
+        build_optimizer(optimizer_settings(optimizer_name), [nn.Parameter(torch.ones(1))]) for _ in range(2)
+    )
+    assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
+
+
+def test_the_constant_schedule_never_changes_the_learning_rate() -> None:
+    optimizer = sgd()
+    assert set(learning_rates(schedule_for("constant", optimizer), optimizer)) == {LR}
+
+
+def test_cosine_follows_its_curve_once_an_epoch() -> None:
+    optimizer = sgd()
+    rates = learning_rates(schedule_for("cosine", optimizer), optimizer)[::STEPS]
+    expected = [0.01 + (LR - 0.01) * (1 + math.cos(math.pi * epoch / EPOCHS)) / 2 for epoch in range(EPOCHS)]
+    assert rates == pytest.approx(expected)
+
+
+def test_one_cycle_rises_and_falls_within_the_run_a_step_a_batch() -> None:
+    optimizer = sgd()
+    rates = learning_rates(schedule_for("one_cycle", optimizer), optimizer)
+    top = rates.index(max(rates))
+    assert (rates[0], rates[top], rates[-1]) == pytest.approx((0.4 / 25, 0.4, 0.4 / 25 / 1e4))
+    assert top == 0.25 * EPOCHS * STEPS - 1
+    assert rates == sorted(rates[: top + 1]) + sorted(rates[top + 1 :], reverse=True)
+
+
+def test_on_a_plateau_the_learning_rate_is_reduced_but_not_below_its_least() -> None:
+    optimizer = sgd()
+    rates = learning_rates(schedule_for("reduce_on_plateau", optimizer), optimizer)[::STEPS]
+    assert [*rates, optimizer.param_groups[0]["lr"]] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.04]
+
+
+@pytest.mark.parametrize("name", ["constant", *SCHEDULES])
+def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
+    optimizer, resumed_optimizer = sgd(), sgd()
+    schedule, resumed = schedule_for(name, optimizer), schedule_for(name, resumed_optimizer)
+    learning_rates(schedule, optimizer, range(3))
+    resumed_optimizer.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    rest = range(3, EPOCHS)
+    assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(schedule, optimizer, rest)
+
+
+@pytest.mark.parametrize(("epochs", "steps", "pct_start"), [(1, 4, 0.25), (10, 1, 0.1)])
+def test_a_one_cycle_that_would_rise_within_one_step_is_refused(epochs: int, steps: int, pct_start: float) -> None:
+    with pytest.raises(UserError, match=rf"schedule\.pct_start is {pct_start}: of {epochs * steps} steps"):
+        schedule_for("one_cycle", sgd(), epochs=epochs, steps=steps, pct_start=pct_start)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 1), (1, 2), (2, 1), (1, 3)])
+def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
+    optimizer = sgd()
+    schedule = schedule_for("one_cycle", optimizer, epochs=epochs, steps=steps, pct_start=0.3)
+    for _ in range(epochs * steps):
+        assert 0 < schedule.learning_rate <= 0.4 * 1.001
+        optimizer.step()
+        schedule.batch_ended()

@@ -1,0 +1,183 @@
+"""The plan has one file an experiment, a data set and a device, and only what a change touches is written again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+from photofinish.plan_reader import read_cpu_host, read_dataset, read_experiment, read_gpu_host
+
+PARAMS = """\
+defaults:
+  epochs: 10
+  batch_size: 128
+  optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+datasets:
+  digits: {source: digits, validation: 0.15, test: 0.15}
+  few-digits: {source: digits, validation: 50, test: 50}
+experiments:
+  linear: {dataset: digits, model: linear}
+  long: {dataset: digits, model: linear, epochs: 50}
+  adam: {dataset: few-digits, model: linear, optimizer: {name: adam, lr: 0.001}}
+"""
+LONG_AGO = 1_000_000_000
+
+
+def plan(params_file: Path, folder: Path, text: str) -> None:
+    params_file.write_text(text, encoding="utf-8")
+    write_plan(read_params(params_file), folder)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(params_file: Path) -> Path:
+    """The plan of PARAMS, all of it written long ago."""
+    folder = params_file.parent / "plan"
+    plan(params_file, folder, PARAMS)
+    for name in files_in(folder):
+        os.utime(folder / name, (LONG_AGO, LONG_AGO))
+    return folder
+
+
+def written_since(folder: Path) -> set[str]:
+    return {name for name in files_in(folder) if (folder / name).stat().st_mtime != LONG_AGO}
+
+
+def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The stage as DVC runs it, in an empty folder of its own."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "stages" / "plan.py"), *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_plan_has_one_file_an_experiment_a_data_set_and_a_device(folder: Path) -> None:
+    assert files_in(folder) == {
+        "hosts/cpu.json",
+        "hosts/gpu.json",
+        "datasets/digits.json",
+        "datasets/few-digits.json",
+        "experiments/linear.json",
+        "experiments/long.json",
+        "experiments/adam.json",
+    }
+
+
+def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path) -> None:
+    params = read_params(params_file)
+    assert read_experiment(folder / "experiments/adam.json") == params.experiments["adam"]
+    assert read_dataset(folder / "datasets/few-digits.json") == params.datasets["few-digits"]
+    assert read_cpu_host(folder / "hosts/cpu.json").threads >= 1
+    assert read_gpu_host(folder / "hosts/gpu.json").if_missing == "skip"
+
+
+def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
+    plan(params_file, folder, PARAMS)
+    assert written_since(folder) == set()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "written"),
+    [
+        ("epochs: 50", "epochs: 60", {"experiments/long.json"}),
+        ("epochs: 10", "epochs: 11", {"experiments/linear.json", "experiments/adam.json"}),
+        ("lr: 0.1", "lr: 0.2", {"experiments/linear.json", "experiments/long.json"}),
+        ("validation: 50", "validation: 60", {"datasets/few-digits.json"}),
+        ("epochs: 10", "epochs: 10  # the usual", set()),
+        ("  epochs: 10\n  batch_size: 128", "  batch_size: 128\n  epochs: 10", set()),
+        ("datasets:", "devices: {cpu: {threads: 63}}\ndatasets:", {"hosts/cpu.json"}),
+        ("datasets:", "devices: {gpu: {if_missing: fail}}\ndatasets:", {"hosts/gpu.json"}),
+    ],
+)
+def test_a_change_writes_only_the_files_it_touches(
+    params_file: Path, folder: Path, old: str, new: str, written: set[str]
+) -> None:
+    assert old in PARAMS
+    plan(params_file, folder, PARAMS.replace(old, new, 1))
+    assert written_since(folder) == written
+
+
+def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(params_file: Path, folder: Path) -> None:
+    plan(params_file, folder, PARAMS[: PARAMS.index("  adam:")].replace("  few-digits", "  # few-digits"))
+    assert files_in(folder) == {
+        "hosts/cpu.json",
+        "hosts/gpu.json",
+        "datasets/digits.json",
+        "experiments/linear.json",
+        "experiments/long.json",
+    }
+    assert written_since(folder) == set()
+
+
+def test_a_damaged_file_is_written_again(params_file: Path, folder: Path) -> None:
+    (folder / "experiments/long.json").write_bytes(b"\xff\xfe")
+    plan(params_file, folder, PARAMS)
+    assert written_since(folder) == {"experiments/long.json"}
+    assert read_experiment(folder / "experiments/long.json").epochs == 50
+
+
+def test_files_beside_the_plans_own_folders_are_left_alone(params_file: Path, folder: Path) -> None:
+    (folder / "experiments/left-over.json").touch()
+    (folder / "notes.txt").touch()
+    plan(params_file, folder, PARAMS)
+    assert "notes.txt" in files_in(folder)
+    assert "experiments/left-over.json" not in files_in(folder)
+
+
+def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> None:
+    ran = run_stage(tmp_path, "--params", str(ROOT / "params.yaml"), "--out", "data/plan")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    planned = {path.stem for path in (tmp_path / "data/plan/experiments").iterdir()}
+    assert planned == read_params(ROOT / "params.yaml").experiments.keys()
+    assert json.loads((tmp_path / "data/plan/hosts/cpu.json").read_text(encoding="utf-8"))["threads"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            PARAMS.replace("lr: 0.1,", "lr: -1,").replace("epochs: 50", "epoch: 50"),
+            "has 2 mistakes; nothing was started",
+        ),
+        ("defaults: [", "params.yaml:1  this is not valid YAML"),
+        ("", "params.yaml has 1 mistake; nothing was started"),
+    ],
+)
+def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
+    tmp_path: Path, params_file: Path, text: str, told: str
+) -> None:
+    params_file.write_text(text, encoding="utf-8")
+    started = time.monotonic()
+    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
+    seconds = time.monotonic() - started
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: params.yaml")
+    assert told in ran.stderr
+    assert "Traceback" not in ran.stderr + ran.stdout
+    assert files_in(tmp_path) == {"params.yaml"}
+    assert seconds < 2
+
+
+def test_a_bad_file_leaves_the_plan_before_it_as_it_was(params_file: Path, folder: Path) -> None:
+    ran = run_stage(params_file.parent, "--params", "no-such.yaml", "--out", "plan")
+    assert ran.returncode == 2
+    assert "no-such.yaml  there is no such file" in ran.stderr
+    assert written_since(folder) == set()
+    assert "experiments/long.json" in files_in(folder)

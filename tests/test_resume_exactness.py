@@ -1,0 +1,89 @@
+"""A run that goes on from a checkpoint ends with the same bits as one that was never interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+
+from photofinish.checkpoint import CheckpointStore
+from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.trainer import Trainer
+
+EPOCHS = 4
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+    {"name": "adam", "lr": 0.01},
+    {"name": "adamw", "lr": 0.01},
+]
+SCHEDULES: list[dict[str, Any]] = [
+    {"name": "constant"},
+    {"name": "step", "step_size": 2},
+    {"name": "cosine"},
+    {"name": "one_cycle", "max_lr": 0.1},
+    {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5},
+]
+
+
+def network() -> nn.Module:
+    """With dropout, which draws random numbers, and batch-norm, which keeps running means."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def refuse_damage(path: Path) -> None:
+    raise AssertionError(f"{path} was read back damaged")
+
+
+def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
+    """In another process the random stream is anywhere, and the network is warmed up anew."""
+    state = store.load_latest(refuse_damage)
+    assert state is not None
+    trainer.load_state_dict(state)
+    torch.rand(13)
+    trainer.warm_up()
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: str(schedule["name"]))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: str(optimizer["name"]))
+def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
+    optimizer: dict[str, Any],
+    schedule: dict[str, Any],
+    precision: str,
+) -> None:
+    experiment = make_experiment(optimizer=optimizer, schedule=schedule, precision=precision, epochs=EPOCHS)
+    whole = make_trainer(experiment, network())
+    stores = [CheckpointStore(tmp_path / str(epoch)) for epoch in range(1, EPOCHS + 1)]
+
+    def save(metrics: EpochMetrics, _timing: EpochTiming) -> None:
+        stores[metrics.epoch - 1].save(metrics.epoch, whole.state_dict())
+
+    whole.train(save)
+    for store in stores:
+        again = resumed(make_trainer(experiment, network()), store)
+        assert again.progress.metrics == whole.progress.metrics
+        assert again.steps_done == whole.steps_done
+        for name, tensor in whole.network.state_dict().items():
+            assert torch.equal(tensor, again.network.state_dict()[name]), name
+
+
+def test_the_timings_of_the_epochs_before_the_interruption_are_kept(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
+) -> None:
+    store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(epochs=2))
+    first.train(lambda _metrics, _timing: None)
+    store.save(2, first.state_dict())
+    again = resumed(make_trainer(make_experiment(epochs=3)), store)
+    assert again.progress.timings[:2] == first.progress.timings
+    assert len(again.progress.timings) == 3

@@ -1,0 +1,194 @@
+"""Splitting: three parts that never overlap, drawn evenly, decided by the seed, and packed so that damage shows."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import learnable_images
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photofinish.datasets.images import Int64Array, LabelledImages
+from photofinish.datasets.packed import PARTS, PackedSplit, images_file, rows_file
+from photofinish.datasets.split import divide, split
+from photofinish.errors import MistakeError, UserError
+from photofinish.params import DigitsDataset
+
+LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
+FILES = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels")]
+
+
+def dataset(**settings: Any) -> DigitsDataset:
+    return DigitsDataset(**{"source": "digits", "validation": 0.2, "test": 0.1, **settings})
+
+
+def colour_images() -> LabelledImages:
+    """Three channels of different brightness, the last one of a single value."""
+    grey = learnable_images()
+    images = np.concatenate([grey.images, grey.images // 2, np.full_like(grey.images, 7)], axis=1)
+    return LabelledImages(images, grey.labels, grey.class_names)
+
+
+def read_part(packed: PackedSplit, name: str) -> None:
+    part, content = name.removesuffix(".npy").split("-")
+    getattr(packed, content)(part)
+
+
+@pytest.mark.parametrize(
+    ("validation", "test", "expected"),
+    [
+        pytest.param(0.2, 0.1, (84, 24, 12), id="fractions"),
+        pytest.param(30, 9, (81, 30, 9), id="counts"),
+        pytest.param(0.25, 6, (84, 30, 6), id="one of each"),
+        pytest.param(0.129, 0.121, (90, 15, 15), id="rounded"),
+    ],
+)
+def test_sizes_are_fractions_or_counts(
+    validation: float | int, test: float | int, expected: tuple[int, int, int]
+) -> None:
+    rows = divide(LABELS, validation=validation, test=test, seed=0)
+    assert tuple(len(rows[part]) for part in PARTS) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    validation=st.one_of(st.integers(1, 30), st.floats(0.01, 0.99)),
+    test=st.one_of(st.integers(1, 30), st.floats(0.01, 0.99)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
+    labels: list[int], validation: float | int, test: float | int, seed: int
+) -> None:
+    try:
+        rows = divide(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed)
+    except MistakeError:
+        return
+    assert sorted(row for part in rows.values() for row in part.tolist()) == list(range(len(labels)))
+    assert all(len(part) for part in rows.values())
+
+
+def test_each_part_holds_the_classes_in_the_proportions_of_the_whole() -> None:
+    labels = np.array([0] * 200 + [1] * 100 + [2] * 20, dtype=np.int64)
+    rows = divide(labels, validation=0.2, test=0.1, seed=3)
+    counts = {part: np.bincount(labels[rows[part]]).tolist() for part in PARTS}
+    assert counts == {"train": [140, 70, 14], "validation": [40, 20, 4], "test": [20, 10, 2]}
+
+
+def test_the_seed_alone_decides_the_split() -> None:
+    first = divide(LABELS, validation=0.2, test=0.2, seed=1)
+    np.random.default_rng(99).random()
+    again = divide(LABELS, validation=0.2, test=0.2, seed=1)
+    other = divide(LABELS, validation=0.2, test=0.2, seed=2)
+    assert all(np.array_equal(first[part], again[part]) for part in PARTS)
+    assert not any(np.array_equal(first[part], other[part]) for part in PARTS)
+
+
+@pytest.mark.parametrize(("validation", "test"), [(60, 60), (0.5, 0.5), (500, 0.1)])
+def test_parts_that_leave_nothing_to_train_on_are_refused(validation: float | int, test: float | int) -> None:
+    with pytest.raises(MistakeError, match=r"leave nothing to train on: the data set has 120 images"):
+        divide(LABELS, validation=validation, test=test, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "validation", "test", "part"),
+    [
+        pytest.param([0] * 30 + [1], 6, 6, "test", id="a class of one image"),
+        pytest.param([0] * 30 + [1] * 2, 6, 16, "validation", id="a class used up by the test part"),
+        pytest.param([0, 1, 2] * 10, 6, 2, "test", id="a part smaller than the number of classes"),
+    ],
+)
+def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
+    labels: list[int], validation: int, test: int, part: str
+) -> None:
+    with pytest.raises(MistakeError, match=rf"a {part} part of \d+ images can't be drawn evenly"):
+        divide(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=0)
+
+
+def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_training_part(tmp_path: Path) -> None:
+    manifest = split(dataset(), colour_images(), tmp_path)
+    training = PackedSplit(tmp_path).images("train") / 255.0
+    assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
+    assert manifest.std[:2] == pytest.approx(training.std(axis=(0, 2, 3)).tolist()[:2], rel=1e-12)
+
+
+def test_a_channel_of_one_value_can_be_divided_by_its_deviation(tmp_path: Path) -> None:
+    assert split(dataset(), colour_images(), tmp_path).std[2] == 1.0
+
+
+def test_the_manifest_says_what_the_files_hold(tmp_path: Path) -> None:
+    manifest = split(dataset(), colour_images(), tmp_path)
+    assert manifest == PackedSplit(tmp_path).manifest
+    assert manifest.counts == {"train": 84, "validation": 24, "test": 12}
+    assert manifest.shape == (3, 8, 8)
+    assert manifest.class_names == ("class 0", "class 1", "class 2")
+
+
+def test_the_manifest_has_the_sha256_of_every_file(tmp_path: Path) -> None:
+    manifest = split(dataset(), learnable_images(), tmp_path)
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("*.npy")}
+    assert manifest.sha256 == files
+    assert set(FILES) < set(files)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_mapped(
+    tmp_path: Path, part: Any
+) -> None:
+    raw = learnable_images()
+    split(dataset(), raw, tmp_path)
+    packed, rows = PackedSplit(tmp_path), np.load(tmp_path / rows_file(part))
+    images = packed.images(part)
+    assert isinstance(images, np.memmap)
+    assert images.dtype == np.uint8
+    assert np.array_equal(images, raw.images[rows])
+    assert np.array_equal(packed.labels(part), raw.labels[rows])
+
+
+def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        split(dataset(), learnable_images(), tmp_path / name)
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["one bit", "cut short", "gone"])
+def test_a_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
+    split(dataset(), learnable_images(), tmp_path)
+    path = tmp_path / name
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut short":
+        path.write_bytes(data[:-1])
+    else:
+        data[-1] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(UserError, match="missing or damaged") as caught:
+        read_part(PackedSplit(tmp_path), name)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"counts": {}}'], ids=["gone", "empty", "cut short", "incomplete"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, text: str | None) -> None:
+    split(dataset(), learnable_images(), tmp_path)
+    manifest = tmp_path / "manifest.json"
+    manifest.unlink()
+    if text is not None:
+        manifest.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="can't be read") as caught:
+        PackedSplit(tmp_path)
+    assert str(manifest) in str(caught.value)
+
+
+def test_other_parts_can_be_used_while_one_is_damaged(tmp_path: Path) -> None:
+    split(dataset(), learnable_images(), tmp_path)
+    (tmp_path / images_file("test")).unlink()
+    assert len(PackedSplit(tmp_path).images("train")) == 84

@@ -1,0 +1,197 @@
+"""A stage never waits for MLflow longer than it was allowed to, whatever becomes of the process that talks to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from photofinish.errors import TerminatedError
+from photofinish.tracking import client
+from photofinish.tracking.client import Tracker
+from photofinish.tracking.documents import RunFacts
+
+PATIENCE_SECONDS = 1.0
+MARGIN_SECONDS = 1.0
+"""for starting a Python and ending it, on a busy machine"""
+SERVER = "http://tracking.example"
+
+ANSWERING = """
+    print('"ready"', flush=True)
+    for line in sys.stdin:
+        open("heard.jsonl", "a").write(line)
+        print('"done"', flush=True)
+"""
+SLOW = ANSWERING.replace("print('\"done\"'", "time.sleep(0.2), print('\"done\"'")
+SILENT = "time.sleep(600)"
+DEAF = """
+    print('"ready"', flush=True)
+    time.sleep(600)
+"""
+DEAF_TO_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+DYING = "sys.exit(3)"
+DYING_LATER = """
+    print('"ready"', flush=True)
+    sys.stdin.readline()
+"""
+FAILING = """
+    print('"the disk is full"', flush=True)
+    sys.exit(1)
+"""
+NEVER_ENDING = ANSWERING + "    time.sleep(600)\n"
+
+FakeWorker = Callable[[str], None]
+
+
+@pytest.fixture
+def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
+    """Let another program take the worker's place, and a server that is far away MLflow's."""
+
+    def put(code: str) -> None:
+        program = tmp_path / "worker"
+        program.write_text(f"#!{sys.executable}\nimport sys, time\n{textwrap.dedent(code)}", encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", SERVER)
+    monkeypatch.setattr(client, "_REMOTE_PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(client, "_FLUSH_SECONDS", 0.0)
+    return put
+
+
+def train(tracker: Tracker, epochs: int = 300) -> None:
+    """All that a training tells, without the training."""
+    tracker.start(RunFacts("small/cpu", {"tag": "long " * 100}, {}, None), "key", 600)
+    tracker.wait_until_ready()
+    for epoch in range(epochs):
+        tracker.epoch_ended({"epoch": epoch}, {"training_seconds": 0.5})
+    tracker.training_ended("small", "cpu", Path("results"), [], None)
+
+
+def heard(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "heard.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        pytest.param(SILENT, "it does not answer", id="never answers"),
+        pytest.param(DEAF, "it does not answer", id="answers once"),
+        pytest.param(DEAF_TO_SIGTERM, "it does not answer", id="can't be terminated"),
+        pytest.param(SLOW, "it does not answer", id="slow"),
+        pytest.param(DYING, "its process ended", id="dies at once"),
+        pytest.param(DYING_LATER, "its process ended", id="dies later"),
+        pytest.param(FAILING, "the disk is full", id="says what is wrong"),
+    ],
+)
+def test_a_worker_that_fails_delays_training_by_no_more_than_the_patience_and_is_reported_once(
+    fake_worker: FakeWorker, worker: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_worker(worker)
+    started_seconds = time.monotonic()
+    with Tracker() as tracker:
+        process = tracker._process
+        train(tracker)
+    assert time.monotonic() - started_seconds < PATIENCE_SECONDS + MARGIN_SECONDS
+    assert tracker.waited_seconds < PATIENCE_SECONDS + MARGIN_SECONDS
+    assert capfd.readouterr().err.splitlines() == [
+        f"MLflow: {reason}. The run goes on; `make ui` sends what was missed."
+    ]
+    assert process
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize("worker", [SILENT, DEAF])
+def test_a_worker_that_reads_nothing_blocks_no_message_however_long(fake_worker: FakeWorker, worker: str) -> None:
+    fake_worker(worker)
+    started_seconds = time.monotonic()
+    with Tracker() as tracker:
+        for _ in range(300):  # far more than a pipe holds
+            tracker.start(RunFacts("small/cpu", {"tag": "long " * 1000}, {}, None), "key", 600)
+        assert time.monotonic() - started_seconds < PATIENCE_SECONDS
+    assert time.monotonic() - started_seconds < PATIENCE_SECONDS + MARGIN_SECONDS
+
+
+def test_a_worker_that_does_not_end_is_ended(fake_worker: FakeWorker, capfd: pytest.CaptureFixture[str]) -> None:
+    fake_worker(NEVER_ENDING)
+    with Tracker() as tracker:
+        process = tracker._process
+        train(tracker, epochs=1)
+    assert process
+    assert process.returncode is not None
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_answers_hears_everything_in_order(fake_worker: FakeWorker, tmp_path: Path) -> None:
+    fake_worker(ANSWERING)
+    with Tracker() as tracker:
+        train(tracker, epochs=3)
+    told = heard(tmp_path)
+    assert [message["do"] for message in told] == ["start", "epochs", "epochs", "epochs", "training_ended"]
+    assert [message["epochs"] for message in told[1:4]] == [
+        [[{"epoch": epoch}, {"training_seconds": 0.5}]] for epoch in range(3)
+    ]
+
+
+def test_epochs_that_follow_quickly_are_told_together(
+    fake_worker: FakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worker(ANSWERING)
+    monkeypatch.setattr(client, "_FLUSH_SECONDS", 600.0)
+    with Tracker() as tracker:
+        train(tracker, epochs=100)
+    assert [message["do"] for message in heard(tmp_path)] == ["start", "epochs", "training_ended"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("the loss is no longer finite"), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (TerminatedError("terminated"), "KILLED"),
+    ],
+)
+def test_a_training_that_stops_is_told_with_its_reason(
+    fake_worker: FakeWorker, tmp_path: Path, error: BaseException, status: str
+) -> None:
+    fake_worker(ANSWERING)
+    with pytest.raises(type(error)), Tracker():
+        raise error
+    (message,) = heard(tmp_path)
+    assert message == {"do": "stopped", "status": status, "reason": str(error) or "KeyboardInterrupt"}
+
+
+def test_an_error_of_the_training_passes_a_worker_that_is_gone(fake_worker: FakeWorker) -> None:
+    fake_worker(DYING)
+    with pytest.raises(ZeroDivisionError), Tracker():
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("uri", "far"),
+    [
+        (None, False),
+        ("", False),
+        ("sqlite:////srv/mlflow.db", False),
+        ("/srv/mlruns", False),
+        (SERVER, True),
+        ("postgresql://db", True),
+    ],
+)
+def test_a_server_is_given_less_patience_than_a_database_on_disk(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, uri: str | None, far: bool
+) -> None:
+    fake_worker(ANSWERING)
+    if uri is None:
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with Tracker() as tracker:
+        expected_seconds = PATIENCE_SECONDS if far else client._LOCAL_PATIENCE_SECONDS
+        assert tracker._patience_seconds == expected_seconds

@@ -1,0 +1,143 @@
+"""What MLflow should show of a run follows from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import MakeExperiment, MakeResult
+from result_files import write_result, write_scores
+
+from photofinish import records
+from photofinish.errors import UserError
+from photofinish.hosts import AcceleratorFacts, CpuHost, GpuHost
+from photofinish.tracking import documents
+from photofinish.tracking.documents import report_document, run_facts, training_document
+
+
+def test_settings_become_flat_parameters(make_experiment: MakeExperiment) -> None:
+    params = run_facts("small-mlp", "cpu", make_experiment(epochs=7), None, {}, None, None).params
+    assert params["optimizer.lr"] == "0.1"
+    assert params["model.name"] == "mlp"
+    assert params["epochs"] == "7"
+    assert params["device"] == "cpu"
+
+
+@pytest.mark.parametrize("git_commit", [None, "c0ffee-dirty"])
+def test_host_packages_and_commit_become_tags(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, git_commit: str | None
+) -> None:
+    tags = run_facts("small-mlp", "cpu", make_experiment(), cpu_host, {"torch": "2.14.1"}, git_commit, None).tags
+    assert cpu_host.cpu
+    assert tags["host.cpu"] == cpu_host.cpu.model
+    assert tags["package.torch"] == "2.14.1"
+    assert tags.get("mlflow.source.git.commit") == git_commit
+
+
+def test_the_accelerator_becomes_a_tag(make_experiment: MakeExperiment, cpu_host: CpuHost) -> None:
+    accelerator = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=None, driver="580.1")
+    common = cpu_host.model_dump(include={"threads", "cpu", "software"})
+    host = GpuHost(**common, kind="auto", count=1, if_missing="skip", accelerators=(accelerator,), missing=None)
+    tags = run_facts("small-mlp", "gpu", make_experiment(), host, {}, None, None).tags
+    assert tags["host.accelerator"] == "Some GPU"
+    assert tags["host.accelerator_driver"] == "580.1"
+
+
+def test_every_epoch_has_a_point_of_each_metric_at_its_own_step_and_time(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    write_result(tmp_path, make_result(epoch_seconds=(2.0, 4.0)))
+    points = training_document("small-mlp", "cpu", tmp_path).points
+    by_epoch = [{point.key for point in points if point.step == step and point.value > 0} for step in (1, 2)]
+    assert len(by_epoch[0]) == 7
+    assert by_epoch[0] < by_epoch[1]  # the last step has the summary of the whole run too
+    assert len(points) == len({(point.key, point.step) for point in points})
+    assert {point.timestamp_ms for point in points} == {1_700_000_000_000}
+    assert [point.value for point in points if point.value == 600 / 4.0]  # images a second
+
+
+def test_a_run_begins_and_ends_when_the_training_did(tmp_path: Path, make_result: MakeResult) -> None:
+    result = make_result()
+    assert result.timings
+    ended = [replace(epoch, ended_at_unix_seconds=1.7e9 + number) for number, epoch in enumerate(result.timings.epochs)]
+    write_result(tmp_path, replace(result, timings=result.timings.model_copy(update={"epochs": tuple(ended)})))
+    document = training_document("small-mlp", "cpu", tmp_path)
+    assert (document.started_ms, document.ended_ms) == (1_700_000_000_000, 1_700_000_002_000)
+
+
+def test_test_scores_complete_the_same_run_once_they_are_there(tmp_path: Path, make_result: MakeResult) -> None:
+    result = make_result(accuracy=0.875)
+    write_result(tmp_path, result)
+    trained = training_document("small-mlp", "cpu", tmp_path)
+    write_scores(tmp_path, result)
+    evaluated = training_document("small-mlp", "cpu", tmp_path)
+    assert evaluated.result == trained.result
+    assert evaluated.mirrored != trained.mirrored
+    (accuracy,) = {point.value for point in evaluated.points} - {point.value for point in trained.points} - {0.5, 0.7}
+    assert accuracy == 0.875
+    assert [folder for path, folder in evaluated.artifacts if path.name == records.EVALUATION] == ["evaluation"]
+
+
+def test_the_scores_of_the_other_device_add_no_points(tmp_path: Path, make_result: MakeResult) -> None:
+    write_result(tmp_path, make_result())
+    points = training_document("small-mlp", "cpu", tmp_path).points
+    write_scores(tmp_path, make_result(device="gpu"))
+    assert training_document("small-mlp", "cpu", tmp_path).points == points
+
+
+@pytest.mark.parametrize("changed", [{"accuracy": 0.1}, {"total_seconds": 31.0}, {"initial_weights_sha256": "c" * 64}])
+def test_what_training_left_tells_runs_apart(
+    tmp_path: Path, make_result: MakeResult, changed: dict[str, float | str]
+) -> None:
+    write_result(tmp_path / "first", make_result())
+    write_result(tmp_path / "again", make_result())
+    write_result(tmp_path / "other", make_result(**changed))
+    first, again, other = (
+        training_document("small-mlp", "cpu", tmp_path / name) for name in ("first", "again", "other")
+    )
+    assert first.result == again.result
+    assert (first.result == other.result) == ("accuracy" in changed)  # a test score is no part of the training
+
+
+def test_an_unavailable_device_is_shown_with_its_reason_and_nothing_else(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    write_result(tmp_path, make_result(device="gpu", unavailable="no NVIDIA driver"))
+    document = training_document("small-mlp", "gpu", tmp_path)
+    assert document.facts.tags[documents.TAG_STATUS] == "unavailable"
+    assert "no NVIDIA driver" in document.note
+    assert (document.points, document.artifacts, document.learned) == ([], [], None)
+
+
+@pytest.mark.parametrize(
+    "file", [f"learned/{records.RECORD}", f"learned/{records.HISTORY}", f"timed/{records.TIMINGS}"]
+)
+@pytest.mark.parametrize("damage", [lambda path: path.write_text("{\nhalf"), Path.unlink])
+def test_a_damaged_file_is_named(
+    tmp_path: Path, make_result: MakeResult, file: str, damage: Callable[[Path], object]
+) -> None:
+    path = write_result(tmp_path, make_result()) / file
+    damage(path)
+    with pytest.raises((UserError, OSError), match=path.name):
+        training_document("small-mlp", "cpu", tmp_path)
+
+
+def test_the_report_is_one_run_with_a_metric_for_each_figure_of_its_table(tmp_path: Path) -> None:
+    table = "experiment,device,test_accuracy,epoch_seconds,total_seconds,epoch_speedup,end_to_end_speedup\n"
+    (tmp_path / documents.REPORT_TABLE).write_text(table + "small,cpu,0.75,2.0,30.0,,\nsmall,gpu,,,,,\n")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "loss.svg").write_text("<svg/>")
+    document = report_document(tmp_path)
+    assert {point.key: point.value for point in document.points} == {
+        "small/cpu/test_accuracy": 0.75,
+        "small/cpu/epoch_seconds": 2.0,
+        "small/cpu/total_seconds": 30.0,
+    }
+    assert {(path.name, folder) for path, folder in document.artifacts} == {
+        (documents.REPORT_TABLE, "report"),
+        ("loss.svg", "report/plots"),
+    }
+    (tmp_path / "plots" / "loss.svg").write_text("<svg></svg>")
+    assert report_document(tmp_path).result != document.result

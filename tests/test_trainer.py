@@ -1,0 +1,256 @@
+"""The training loop: it learns, repeats bit for bit, and computes what a loop written out by hand computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from photofinish.datasets.packed import PackedSplit, PartName
+from photofinish.models import build_model
+from photofinish.randomness import batch_order
+from photofinish.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+    "adam": {"name": "adam", "lr": 0.01},
+    "adamw": {"name": "adamw", "lr": 0.01},
+}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "constant": {"name": "constant"},
+    "step": {"name": "step", "step_size": 1},
+    "cosine": {"name": "cosine"},
+    "one_cycle": {"name": "one_cycle", "max_lr": 0.05},
+    "reduce_on_plateau": {"name": "reduce_on_plateau", "patience": 0},
+}
+GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
+PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
+
+
+class FailsAtStep(nn.Module):
+    """Gives something that is not a number at one training step, counted from 1; at step 0 means in validation."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.layer, self.step, self.steps = nn.Linear(64, 3), step, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        fails = self.steps == self.step if self.training else self.step == 0
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * float("nan") if fails else outputs
+
+
+def network_with_state() -> nn.Module:
+    """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def trained(trainer: Trainer) -> Trainer:
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+def normalised(split: PackedSplit, part: PartName) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (split.manifest.mean, split.manifest.std))
+    images = torch.from_numpy(np.array(split.images(part))).float()
+    return (images / 255 - mean) / std, torch.from_numpy(split.labels(part))
+
+
+def assert_same_run(one: Trainer, other: Trainer) -> None:
+    assert one.progress.metrics == other.progress.metrics
+    for name, tensor in one.network.state_dict().items():
+        assert torch.equal(tensor, other.network.state_dict()[name]), name
+
+
+def test_it_learns_the_small_data_set(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
+    metrics = trained(make_trainer(make_experiment(optimizer=GENTLE, epochs=30))).progress.metrics
+    assert metrics[0].validation_accuracy < metrics[-1].validation_accuracy == 1
+    assert metrics[-1].validation_loss < metrics[0].validation_loss / 2
+    assert metrics[-1].training_loss < metrics[0].training_loss / 2
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_trains_under_every_schedule(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, optimizer: str, schedule: str
+) -> None:
+    experiment = make_experiment(optimizer=OPTIMIZERS[optimizer], schedule=SCHEDULES[schedule], epochs=4)
+    metrics = trained(make_trainer(experiment)).progress.metrics
+    assert [each.epoch for each in metrics] == [1, 2, 3, 4]
+    assert metrics[-1].training_loss < metrics[0].training_loss
+    expected = 0.05 / 25 if schedule == "one_cycle" else OPTIMIZERS[optimizer]["lr"]
+    assert metrics[0].learning_rate == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_training_again_gives_the_same_bits_in_every_precision(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str
+) -> None:
+    experiment = make_experiment(precision=precision)
+    first = trained(make_trainer(experiment, network_with_state()))
+    torch.rand(7)
+    assert_same_run(first, trained(make_trainer(experiment, network_with_state())))
+
+
+@pytest.mark.parametrize(("precision", "other"), [("bf16", True), ("fp16", True), ("tf32", False)])
+def test_on_the_cpu_half_precision_gives_other_bits_and_tf32_is_plain_fp32(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str, other: bool
+) -> None:
+    plain, shorter = (trained(make_trainer(make_experiment(precision=name))) for name in ("fp32", precision))
+    assert (plain.progress.metrics != shorter.progress.metrics) is other
+    assert shorter.progress.metrics[-1].validation_loss == pytest.approx(
+        plain.progress.metrics[-1].validation_loss, rel=0.05
+    )
+
+
+def test_another_seed_gives_another_run(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
+    runs = [trained(make_trainer(make_experiment(seed=seed))).progress.metrics for seed in (0, 1)]
+    assert runs[0] != runs[1]
+
+
+def test_a_loader_trains_to_the_same_bits_as_resident_images(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+) -> None:
+    resident = trained(make_trainer(make_experiment(), network_with_state()))
+    loaded = trained(make_trainer(make_experiment(input={"name": "loader"}), network_with_state()))
+    assert_same_run(resident, loaded)
+
+
+def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
+) -> None:
+    experiment = make_experiment(epochs=3)
+    trainer = trained(make_trainer(experiment))
+
+    images, labels = normalised(packed_split, "train")
+    network = build_model(experiment.model, (1, 8, 8), 3, experiment.seed)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for epoch in range(3):
+        sum_of_losses = 0.0
+        for rows in batch_order(len(labels), experiment.seed, epoch).split(16):
+            optimizer.zero_grad()
+            loss = cross_entropy(network(images[rows]), labels[rows])
+            loss.backward()
+            optimizer.step()
+            sum_of_losses += loss.item() * len(rows)
+        losses.append(sum_of_losses / len(labels))
+
+    assert [each.training_loss for each in trainer.progress.metrics] == losses
+    for ours, theirs in zip(trainer.network.parameters(), network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
+) -> None:
+    trainer = trained(make_trainer(make_experiment(batch_size=7, epochs=2, optimizer=GENTLE)))
+    images, labels = normalised(packed_split, "validation")
+    with torch.inference_mode():
+        outputs = trainer.network.eval()(images)
+    last = trainer.progress.metrics[-1]
+    assert 0 < last.validation_accuracy < 1
+    assert last.validation_loss == pytest.approx(cross_entropy(outputs.double(), labels).item(), rel=1e-6)
+    assert last.validation_accuracy == (outputs.argmax(1) == labels).sum().item() / len(labels)
+
+
+@pytest.mark.parametrize("batch_size", [16, 50, 71, 72, 1000])
+def test_each_image_weighs_the_same_in_the_training_loss_also_in_a_last_smaller_batch(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit, batch_size: int
+) -> None:
+    still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
+    trainer = trained(make_trainer(make_experiment(optimizer=still, batch_size=batch_size, epochs=1)))
+    images, labels = normalised(packed_split, "train")
+    with torch.inference_mode():
+        loss = cross_entropy(trainer.network(images), labels).item()
+    assert trainer.progress.metrics[0].training_loss == pytest.approx(loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("failing_step", "where"),
+    [(1, "epoch 1, at step 1 of 5"), (8, "epoch 2, at step 3 of 5"), (0, "epoch 1, in validation")],
+)
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [("constant", r"optimizer\.lr in params\.yaml \(it is 0\.1\)"), ("one_cycle", r"schedule\.max_lr .*0\.05")],
+)
+def test_a_loss_that_is_not_finite_ends_the_training_and_says_where_and_which_learning_rate_to_lower(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, failing_step: int, where: str, schedule: str, key: str
+) -> None:
+    trainer = make_trainer(make_experiment(schedule=SCHEDULES[schedule]), FailsAtStep(failing_step))
+    with pytest.raises(NonFiniteLossError, match=rf"{where}\..*lower {key}"):
+        trained(trainer)
+
+
+def test_the_epochs_before_the_loss_was_no_longer_finite_are_kept(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+) -> None:
+    trainer = make_trainer(make_experiment(), FailsAtStep(8))
+    with pytest.raises(NonFiniteLossError):
+        trained(trainer)
+    assert trainer.progress.epochs_done == len(trainer.progress.metrics) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
+@pytest.mark.parametrize("network", [network_with_state, lambda: None], ids=["with dropout and batch-norm", "plain"])
+def test_warming_up_changes_no_result(
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    network: Callable[[], nn.Module | None],
+    schedule: str,
+    precision: str,
+) -> None:
+    experiment = make_experiment(schedule=SCHEDULES[schedule], precision=precision)
+    cold, warm = make_trainer(experiment, network()), make_trainer(experiment, network())
+    assert warm.warm_up() > 0
+    assert_same_run(trained(cold), trained(warm))
+
+
+def test_a_warm_up_takes_a_few_steps_on_a_copy_and_stops(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(make_experiment())
+    steps: list[nn.Module] = []
+    step = trainer._step
+
+    def counted_step(network: nn.Module, *arguments: Any) -> torch.Tensor:
+        steps.append(network)
+        return step(network, *arguments)
+
+    monkeypatch.setattr(trainer, "_step", counted_step)
+    trainer.warm_up()
+    assert len(steps) == WARM_UP_STEPS
+    assert not any(network is trainer.network for network in steps)
+    assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
+
+
+def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+) -> None:
+    trainer = make_trainer(make_experiment(epochs=3))
+    told = []
+    trainer.train(lambda metrics, timing: told.append((metrics, timing, trainer.steps_done)))
+    assert [(metrics.epoch, steps) for metrics, _, steps in told] == [(1, 5), (2, 10), (3, 15)]
+    assert [metrics for metrics, _, _ in told] == trainer.progress.metrics
+    assert [timing for _, timing, _ in told] == trainer.progress.timings
+
+
+def test_the_clock_is_read_at_the_ends_of_the_two_passes_and_never_within(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(make_experiment(epochs=2))
+    readings: Iterator[float] = iter([10.0, 13.0, 14.0, 20.0, 25.0, 25.5])
+    monkeypatch.setattr(trainer._clock, "now_seconds", lambda: next(readings))
+    timings = trained(trainer).progress.timings
+    assert [(each.training_seconds, each.validation_seconds) for each in timings] == [(3.0, 1.0), (5.0, 0.5)]
+    assert next(readings, None) is None

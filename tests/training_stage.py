@@ -1,0 +1,85 @@
+"""`stages/train.py` with all it needs in a folder of its own, without dvc around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.hosts import CpuHost
+from photofinish.params import Experiment
+
+_STAGE = Path(__file__).parent.parent / "stages" / "train.py"
+_CHECKPOINT_EACH_EPOCH = f"""
+import runpy, photofinish.training
+photofinish.training.CHECKPOINT_SECONDS = 0
+runpy.run_path({str(_STAGE)!r}, run_name="__main__")
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below, byte for byte."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    folder: Path
+    data: Path
+
+    @classmethod
+    def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "small.json").write_text(experiment.model_dump_json(), encoding="utf-8")
+        (folder / "cpu.json").write_text(host.model_dump_json(), encoding="utf-8")
+        return cls(folder, data)
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "results" / "small" / "cpu"
+
+    def learned(self) -> dict[str, bytes]:
+        return contents(self.out / "learned")
+
+    def start(self, *python: str, **environment: str) -> subprocess.Popen[str]:
+        """Start it as dvc does, in the project's folder; `python` replaces the script by another start."""
+        return subprocess.Popen(
+            [sys.executable, *(python or (str(_STAGE),)), *self._arguments()],
+            cwd=self.folder,
+            env={name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+            | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def start_with_a_checkpoint_each_epoch(self) -> subprocess.Popen[str]:
+        return self.start("-c", _CHECKPOINT_EACH_EPOCH)
+
+    def _arguments(self) -> list[str]:
+        files = {"experiment": "small.json", "host": "cpu.json", "data": str(self.data), "out": str(self.out)}
+        return ["--device", "cpu", *(text for name, value in files.items() for text in (f"--{name}", value))]
+
+
+def read_until(process: subprocess.Popen[str], wanted: str) -> str:
+    """Read its output up to the first line that holds `wanted`."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if wanted in line:
+            return seen
+    raise AssertionError(f"it ended without saying {wanted!r}:\n{seen}")
+
+
+def wait_for(condition: Callable[[], object], *, most_seconds: float = 60) -> float:
+    """Poll until it holds; how many seconds that took."""
+    started_seconds = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started_seconds < most_seconds, "it never came to pass"
+        time.sleep(0.02)
+    return time.monotonic() - started_seconds
