@@ -76,12 +76,15 @@ def make_experiment() -> MakeExperiment:
 @pytest.fixture
 def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
+    import torch
+
     from photofinish.batches import Batches, LoaderBatches, Normaliser, ResidentBatches
     from photofinish.datasets.packed import PartName
     from photofinish.devices import CPU
     from photofinish.models import build_model
     from photofinish.trainer import Trainer
 
+    torch.set_num_threads(1)  # batches this small gain nothing from more, and lose by it where other programs run
     manifest = packed_split.manifest
 
     def batches(experiment: Experiment, part: PartName) -> Batches:

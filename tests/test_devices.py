@@ -19,7 +19,9 @@ from photofinish.devices import (
     effective_precision,
     gradient_scaler,
     peak_memory_bytes,
+    refusals_explained,
 )
+from photofinish.errors import UserError
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
 
@@ -158,3 +160,15 @@ def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
 def test_what_a_device_does_not_tell_is_left_out() -> None:
     assert peak_memory_bytes(MPS) is None
     assert device_name(MPS) == "mps"
+
+
+def test_an_operation_that_does_not_repeat_is_explained() -> None:
+    refusal = "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set ..."
+    explained = pytest.raises(UserError, match=r"model vgg11 .* no deterministic adaptive_avg_pool2d_backward_cuda")
+    with explained, refusals_explained("vgg11"):
+        raise RuntimeError(refusal)
+
+
+def test_another_fault_of_torch_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), refusals_explained("vgg11"):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -24,8 +24,8 @@ from photofinish.hosts import CpuHost
 
 pytestmark = pytest.mark.slow
 
-_MOMENTS = 24
-_EPOCHS_WITH_MLFLOW = 400
+_MOMENTS = 20
+_EPOCHS_WITH_MLFLOW = 300
 _SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 
@@ -37,7 +37,7 @@ class Trainings:
 
     def start(self, kill: KillBefore = NEVER) -> BaseProcess:
         """As dvc does, which deletes a stage's outs before it runs."""
-        shutil.rmtree(self.stage.out, ignore_errors=True)
+        shutil.rmtree(self.folder / "results", ignore_errors=True)
         (self.folder / "output.txt").write_text("", encoding="utf-8")
         process = self._context.Process(target=train, args=(self.folder, self.stage.data, self.stage.out, kill))
         process.start()
@@ -176,24 +176,22 @@ def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings
 
 
 def test_killed_three_times_with_mlflow_it_is_one_run_with_every_epoch_once(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+    make_trainings: MakeTrainings, tmp_path: Path
 ) -> None:
-    experiment = make_experiment(model=_SMALL_CNN, epochs=_EPOCHS_WITH_MLFLOW)
-    undisturbed = TrainingStage.prepare(tmp_path / "undisturbed", experiment, cpu_host, packed_split.folder)
-    assert undisturbed.start_with_a_checkpoint_each_epoch().wait() == 0
-    killed = TrainingStage.prepare(tmp_path / "killed", experiment, cpu_host, packed_split.folder)
-    for epoch in (10, 200, 350):
-        process = killed.start_with_a_checkpoint_each_epoch()
-        read_until(process, f"epoch {epoch}/")
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-    process = killed.start_with_a_checkpoint_each_epoch()
-    read_until(process, "goes on after epoch")
-    output, _ = process.communicate()
+    undisturbed = make_trainings(model=_SMALL_CNN, epochs=_EPOCHS_WITH_MLFLOW)
+    killed = TrainingStage(undisturbed.folder, undisturbed.stage.data, tmp_path / "killed" / "small" / "cpu")
+    for epoch in (10, 150, 250):
+        with killed.start_with_a_checkpoint_each_epoch() as process:
+            read_until(process, f"epoch {epoch}/")
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+    with killed.start_with_a_checkpoint_each_epoch() as process:
+        read_until(process, "goes on after epoch")
+        output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert killed.learned() == undisturbed.learned()
+    assert killed.learned() == undisturbed.learn()
     assert _rows(killed.folder, "SELECT status FROM runs") == [("FINISHED",)]
-    steps = _rows(killed.folder, "SELECT step FROM metrics WHERE key = 'loss/training' ORDER BY step")
+    steps = _rows(killed.folder, "SELECT step FROM metrics WHERE key = 'training_loss' ORDER BY step")
     assert steps == [(epoch,) for epoch in range(1, _EPOCHS_WITH_MLFLOW + 1)]
 
 
@@ -201,23 +199,24 @@ def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Pa
     project = clone_project(tmp_path / "project")
     project.write_params(
         {
-            "defaults": {"epochs": 60, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "defaults": {"epochs": 40, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
-            "experiments": {"killed": {"dataset": "digits", "model": {**_SMALL_CNN, "channels": [16, 32]}}},
+            "experiments": {"killed": {"dataset": "digits", "model": {"name": "cnn", "channels": [16], "hidden": []}}},
         }
     )
-    process = project.start("dvc", "repro")
-    read_until(process, "epoch 1/60")
-    wait_for(lambda: [*(project.root / ".photofinish" / "checkpoints").rglob("epoch-*.pt")])
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    learned = project.root / "results" / "killed" / "cpu" / "learned"
+    with project.start("dvc", "repro") as process:
+        read_until(process, "epoch 1/40")
+        wait_for(lambda: [*(project.root / ".photofinish" / "checkpoints").rglob("epoch-*.pt")])
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
     output = project.repro()
     assert "Stage 'split@digits' didn't change" in output
     assert "killed on cpu  goes on after epoch" in output
     assert (project.root / "report" / "index.html").is_file()
-    resumed = contents(project.root / "results" / "killed" / "cpu" / "learned")
+    resumed = contents(learned)
     assert "goes on" not in project.repro("--force", "--single-item", "train-cpu@killed")
-    assert contents(project.root / "results" / "killed" / "cpu" / "learned") == resumed
+    assert contents(learned) == resumed
 
 
 def _rows(folder: Path, query: str) -> list[tuple[Any, ...]]:

@@ -247,7 +247,7 @@ def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loa
 
 
 def test_a_bare_mlflow_ui_in_the_projects_folder_shows_its_runs(trained: Tracked, free_port: int) -> None:
-    ui = trained.start("mlflow", "ui", "--port", str(free_port))
+    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1")
     try:
         address = f"http://127.0.0.1:{free_port}"
         wait_for(lambda: answers(f"{address}/health"))

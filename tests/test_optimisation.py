@@ -40,7 +40,7 @@ THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5),
     "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS, eta_min=0.01),
     "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.4, epochs=EPOCHS, steps_per_epoch=STEPS, pct_start=0.25
+        optimizer, max_lr=0.4, epochs=EPOCHS, steps_per_epoch=STEPS, pct_start=0.25, cycle_momentum=False
     ),
     "reduce_on_plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=0.5, patience=1, min_lr=0.04
@@ -130,6 +130,13 @@ def test_cosine_follows_its_curve_once_an_epoch() -> None:
     rates = learning_rates(schedule_for("cosine", optimizer), optimizer)[::STEPS]
     expected = [0.01 + (LR - 0.01) * (1 + math.cos(math.pi * epoch / EPOCHS)) / 2 for epoch in range(EPOCHS)]
     assert rates == pytest.approx(expected)
+
+
+def test_one_cycle_leaves_the_momentum_as_the_user_set_it() -> None:
+    optimizer = sgd()
+    before = optimizer.param_groups[0]["momentum"]
+    learning_rates(schedule_for("one_cycle", optimizer), optimizer)
+    assert optimizer.param_groups[0]["momentum"] == before
 
 
 def test_one_cycle_rises_and_falls_within_the_run_a_step_a_batch() -> None:

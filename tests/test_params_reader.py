@@ -184,7 +184,7 @@ ONE_MISTAKE = [
         "10  devices.cpu.threads = 0",
         "must be 'auto' (all the cores this process may use)",
     ),
-    ("threads: auto", "threads: 2.0", "10  devices.cpu.threads = 2.0", "or a count of at least 1"),
+    ("threads: auto", "threads: 2.0", "10  devices.cpu.threads = 2.0", "or a count from 1 to 1024"),
     ("cpu: {threads: auto}", "cpu: 4", "10  devices.cpu = 4", "must be a mapping of keys to values"),
     (DEVICES, "devices: []\n", "9  devices = []", "must be a mapping of keys to values"),
     # data sets

@@ -30,17 +30,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 class TrainingStage:
     folder: Path
     data: Path
+    out: Path
 
     @classmethod
     def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "small.json").write_text(experiment.model_dump_json(), encoding="utf-8")
         (folder / "cpu.json").write_text(host.model_dump_json(), encoding="utf-8")
-        return cls(folder, data)
-
-    @property
-    def out(self) -> Path:
-        return self.folder / "results" / "small" / "cpu"
+        return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:
         return contents(self.out / "learned")

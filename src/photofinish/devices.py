@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -42,6 +43,21 @@ def apply_policy(device: torch.device, precision: str, threads: int) -> None:
     # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def refusals_explained(model: str) -> Iterator[None]:
+    """Some operations have no implementation that repeats bit for bit: torch refuses them where they run."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic implementation" not in str(error):
+            raise
+        operation = str(error).split()[0]
+        raise UserError(
+            f"model {model} can't be trained on this device with the same result each time: torch has no "
+            f"deterministic {operation}; choose another model in params.yaml"
+        ) from error
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

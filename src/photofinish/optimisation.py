@@ -72,8 +72,13 @@ def _build(
                     f"schedule.pct_start is {settings.pct_start}: of {steps} steps in all, that is a rise of one step, "
                     f"which one_cycle can't do; give another pct_start in params.yaml"
                 )
+            # PyTorch would move the momentum too, away from what the user set.
             return lr_scheduler.OneCycleLR(
-                optimizer, max_lr=settings.max_lr, total_steps=steps, pct_start=settings.pct_start
+                optimizer,
+                max_lr=settings.max_lr,
+                total_steps=steps,
+                pct_start=settings.pct_start,
+                cycle_momentum=False,
             )
         case "reduce_on_plateau":
             return lr_scheduler.ReduceLROnPlateau(

@@ -201,12 +201,15 @@ class DigitsDataset(Settings):
 Dataset = DigitsDataset
 
 
+_MOST_THREADS = 1024
+
+
 def _check_threads(value: Any) -> Any:
     if value == "auto":
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_THREADS:
         return value
-    raise ValueError("must be 'auto' (all the cores this process may use) or a count of at least 1")
+    raise ValueError(f"must be 'auto' (all the cores this process may use) or a count from 1 to {_MOST_THREADS}")
 
 
 class CpuDevice(Settings):

@@ -14,7 +14,7 @@ from photofinish.checkpoint import CheckpointStore
 from photofinish.clock import Clock
 from photofinish.console import TrainingDisplay
 from photofinish.datasets.packed import PackedSplit, PartName
-from photofinish.devices import apply_policy
+from photofinish.devices import apply_policy, refusals_explained
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.files import sha256_of_bytes
 from photofinish.learned import pickle_network
@@ -51,7 +51,7 @@ class _TrainingRun:
         network = build_model(task.experiment.model, manifest.shape, len(manifest.class_names), task.experiment.seed)
         initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         trainer = Trainer(task.experiment, network, training, validation, self._device)
-        with self._display(trainer, training) as display:
+        with self._display(trainer, training) as display, refusals_explained(task.experiment.model.name):
             self._resume(trainer, display)
             warm_up_seconds = trainer.warm_up()
             startup_seconds = seconds_since_process_start()

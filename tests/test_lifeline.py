@@ -1,0 +1,137 @@
+"""A training ends soon after the dvc that started it, and cleanly on Ctrl-C and SIGTERM; the next one goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT, MakeExperiment, Project, clone_project
+from training_stage import TrainingStage, contents, read_until, wait_for
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.hosts import CpuHost
+
+pytestmark = pytest.mark.slow
+
+_MOST_SECONDS = 5.0
+_INTERRUPT_AT_IMPORT = """
+import os, runpy, signal, sys
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == {module!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.argv[0] = {stage!r}
+sys.addaudithook(interrupt)
+runpy.run_path({stage!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """One whose data is ready: an experiment that takes far too long, and one of seconds."""
+    project = clone_project(tmp_path_factory.mktemp("lifeline") / "project")
+    cnn = {"dataset": "digits", "model": {"name": "cnn", "channels": [16], "hidden": []}}
+    project.write_params(
+        {
+            "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+            "experiments": {"endless": {**cnn, "epochs": 100_000}, "short": {**cnn, "epochs": 60}},
+        }
+    )
+    project.repro("split@digits")
+    return project
+
+
+def _start_training(project: Project, name: str, said: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """dvc, and the process that trains, once that has said something and then written a checkpoint."""
+    checkpoints = project.root / ".photofinish" / "checkpoints"
+    before = set(checkpoints.rglob("epoch-*.pt"))
+    dvc = project.start("dvc", "repro", f"train-cpu@{name}")
+    read_until(dvc, said)
+    wait_for(lambda: set(checkpoints.rglob("epoch-*.pt")) - before)
+    [trainer] = [
+        process
+        for process in psutil.Process(dvc.pid).children(recursive=True)
+        if "stages/train.py" in process.cmdline() and process.name() not in ("sh", "bash", "zsh")
+    ]
+    return dvc, trainer
+
+
+def _runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _status_in_mlflow(project: Project, name: str) -> str:
+    with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
+        [(status,)] = connection.execute("SELECT status FROM runs WHERE name = ?", [f"{name}/cpu"]).fetchall()
+        return str(status)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_a_training_ends_by_itself_soon_after_its_dvc_was_killed(project: Project, kind: signal.Signals) -> None:
+    shutil.rmtree(project.root / ".photofinish" / "checkpoints", ignore_errors=True)
+    dvc, trainer = _start_training(project, "endless", "epoch 1/")
+    with dvc:
+        dvc.send_signal(kind)
+        dvc.wait()
+        seconds = wait_for(lambda: not _runs(trainer), most_seconds=_MOST_SECONDS)
+        print(f"the trainer ended {seconds:.1f} s after dvc")
+        output, _ = dvc.communicate()
+    assert output.endswith("stopped: terminated\n")
+    assert "Traceback" not in output
+    assert _status_in_mlflow(project, "endless") == "KILLED"
+
+
+def test_the_dvc_after_a_killed_one_goes_on_though_the_lock_files_are_still_there(project: Project) -> None:
+    dvc, _ = _start_training(project, "endless", "epoch ")
+    with dvc:
+        dvc.kill()
+        dvc.wait()
+        assert json.loads((project.root / ".dvc" / "tmp" / "rwlock").read_text(encoding="utf-8"))
+        again, trainer = _start_training(project, "endless", "goes on after epoch")  # while the first may still end
+    with again:
+        trainer.terminate()
+        output, _ = again.communicate()
+    assert again.returncode != 0
+    assert "stopped: terminated\n" in output
+    assert "exited with 143" in output
+    assert "Traceback" not in output
+
+
+def test_ctrl_c_ends_dvc_and_the_training_cleanly_and_the_next_run_learns_the_same(project: Project) -> None:
+    dvc, trainer = _start_training(project, "short", "epoch 1/")
+    with dvc:
+        os.killpg(dvc.pid, signal.SIGINT)
+        output, _ = dvc.communicate()
+    assert not _runs(trainer)
+    assert output.count("interrupted\n") == 1
+    assert "exited with 130" in output
+    assert "Traceback" not in output
+    assert _status_in_mlflow(project, "short") == "KILLED"
+    assert "goes on after epoch" in project.repro("train-cpu@short")
+    assert _status_in_mlflow(project, "short") == "FINISHED"
+    learned = project.root / "results" / "short" / "cpu" / "learned"
+    resumed = contents(learned)
+    assert "goes on" not in project.repro("--force", "--single-item", "train-cpu@short")
+    assert contents(learned) == resumed
+
+
+@pytest.mark.parametrize("module", ["photofinish.train_stage", "numpy", "torch", "photofinish.trainer"])
+def test_ctrl_c_during_the_imports_ends_in_one_line(
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment, module: str
+) -> None:
+    stage = TrainingStage.prepare(tmp_path, make_experiment(), cpu_host, packed_split.folder)
+    interrupted = _INTERRUPT_AT_IMPORT.format(module=module, stage=str(ROOT / "stages" / "train.py"))
+    with stage.start("-c", interrupted) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 130
+    assert output == "interrupted\n"

@@ -1,0 +1,120 @@
+"""One writer at a time: the second waits and says for whom, then works or ends; a lock never outlives its process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeExperiment
+from training_stage import TrainingStage, read_until
+
+from photofinish import locks
+from photofinish.datasets.packed import PackedSplit
+from photofinish.errors import UserError
+from photofinish.hosts import CpuHost
+from photofinish.locks import sole_writer
+
+_HOLD_UNTIL_TOLD = """
+import sys
+from pathlib import Path
+from photofinish.locks import sole_writer
+
+with sole_writer(Path(sys.argv[1]), *sys.argv[2:]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds `results/a` and `results/b` until it reads a line."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(tmp_path), "results/a", "results/b"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        read_until(process, "held")
+        yield process
+
+
+@pytest.mark.parametrize("wanted", [("results/a",), ("results/c", "results/b")])
+def test_the_second_writer_waits_with_a_message_then_names_the_process_and_ends(
+    tmp_path: Path,
+    holder: subprocess.Popen[str],
+    wanted: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 0.1)
+    with pytest.raises(UserError, match=rf"process {holder.pid} is still writing {wanted[-1]}: wait .* or end it"):
+        with sole_writer(tmp_path, *wanted):
+            pytest.fail("it was let in")
+    assert capsys.readouterr().err == f"waiting: process {holder.pid} is writing {wanted[-1]}\n"
+
+
+def test_the_second_writer_works_as_soon_as_the_first_is_done(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(tmp_path), "results/b", "results/a"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as second:
+        assert second.stderr is not None
+        assert second.stderr.readline() == f"waiting: process {holder.pid} is writing results/a\n"
+        holder.communicate("done\n")
+        read_until(second, "held")
+        second.communicate("done\n")
+    assert second.returncode == 0
+
+
+def test_a_writer_of_something_else_need_not_wait(
+    tmp_path: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sole_writer(tmp_path, "results/c"):
+        assert holder.poll() is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_killed_writer_leaves_no_lock_behind(
+    tmp_path: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with sole_writer(tmp_path, "results/a", "results/b"):
+        assert str(os.getpid()) in {path.read_text(encoding="utf-8") for path in tmp_path.glob("*.pid")}
+    assert capsys.readouterr().err == ""
+
+
+def test_after_an_error_the_next_writer_is_let_in(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), sole_writer(tmp_path, "results/a"):
+        _ = 1 / 0
+    with sole_writer(tmp_path, "results/a"):
+        assert list(tmp_path.glob("*.lock"))
+
+
+@pytest.mark.slow
+def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+) -> None:
+    experiment = make_experiment(epochs=3000)
+    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    with stage.start() as first:
+        read_until(first, "epoch 1/")
+        with stage.start() as second:
+            waiting = read_until(second, "waiting")
+            first.communicate()
+            assert first.returncode == 0
+            learned = stage.learned()
+            output, _ = second.communicate()
+    assert second.returncode == 0, output
+    assert re.search(rf"waiting: process {first.pid} is writing \S+", waiting)
+    assert "Traceback" not in output
+    assert stage.learned() == learned
