@@ -53,9 +53,9 @@ def test_the_second_writer_waits_with_a_message_then_names_the_process_and_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 0.1)
-    with pytest.raises(UserError, match=rf"process {holder.pid} is still writing {wanted[-1]}: wait .* or end it"):
-        with sole_writer(tmp_path, *wanted):
-            pytest.fail("it was let in")
+    message = rf"process {holder.pid} is still writing {wanted[-1]}: wait .* or end it"
+    with pytest.raises(UserError, match=message), sole_writer(tmp_path, *wanted):
+        pytest.fail("it was let in")
     assert capsys.readouterr().err == f"waiting: process {holder.pid} is writing {wanted[-1]}\n"
 
 
@@ -104,12 +104,14 @@ def test_after_an_error_the_next_writer_is_let_in(tmp_path: Path) -> None:
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
 ) -> None:
-    experiment = make_experiment(epochs=3000)
+    experiment = make_experiment(epochs=200)
     stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
     with stage.start() as first:
         read_until(first, "epoch 1/")
+        first.send_signal(signal.SIGSTOP)  # so that it's sure to be at work when the second comes
         with stage.start() as second:
             waiting = read_until(second, "waiting")
+            first.send_signal(signal.SIGCONT)
             first.communicate()
             assert first.returncode == 0
             learned = stage.learned()

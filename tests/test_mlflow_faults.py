@@ -15,7 +15,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -147,7 +147,8 @@ def trained_once(make_tracked: MakeTracked) -> Tracked:
 def trained(trained_once: Tracked, tmp_path: Path) -> Tracked:
     """A copy of it, to be damaged."""
     folder = Path(shutil.copytree(trained_once.stage.folder, tmp_path / "project"))
-    return Tracked(TrainingStage(folder, trained_once.stage.data))
+    out = folder / trained_once.stage.out.relative_to(trained_once.stage.folder)
+    return Tracked(replace(trained_once.stage, folder=folder, out=out))
 
 
 @pytest.fixture

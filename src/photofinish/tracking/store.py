@@ -31,6 +31,8 @@ MLFLOW_ERRORS = (MlflowException, RequestException, SQLAlchemyError, sqlite3.Err
 """What MLflow raises when its store or server fails."""
 
 
+_OPENS_AT_THE_RUNS = {"mlflow.experimentKind": "custom_model_development"}
+"""What MLflow's UI calls training; without it the page opens at chats and prompts."""
 _MOVES = tuple(
     f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) "  # noqa: S608  # names of our own
     f"WHERE substr({column}, 1, length(:old)) = :old"
@@ -76,7 +78,8 @@ def _open(uri: str, artifacts: Path | None, mirroring: FileLock) -> Store:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        experiment_id = client.create_experiment(EXPERIMENT, artifacts.as_uri() if artifacts else None)
+        location = artifacts.as_uri() if artifacts else None
+        experiment_id = client.create_experiment(EXPERIMENT, location, tags=_OPENS_AT_THE_RUNS)
     else:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":

@@ -1,0 +1,214 @@
+"""The whole pipeline as a user of DVC meets it: `dvc repro` runs what a change touches, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, clone_project
+from training_stage import contents
+
+pytestmark = pytest.mark.slow
+
+_INHERITS, _OWN = "inherits-epochs", "own-epochs"
+_PARAMS: dict[str, Any] = {
+    "defaults": {"seed": 0, "epochs": 2, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "devices": {"cpu": {"threads": 1}},
+    "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+    "experiments": {
+        _INHERITS: {"dataset": "digits", "model": "linear"},
+        _OWN: {"dataset": "digits", "model": "linear", "epochs": 3, "optimizer": {"lr": 0.05}},
+    },
+}
+_EACH = ("train-cpu", "train-gpu", "evaluate")
+
+
+def _new_project(root: Path) -> Project:
+    """A clone with two experiments of seconds, on a machine whose NVIDIA GPUs are hidden."""
+    project = clone_project(root)
+    project.environment["CUDA_VISIBLE_DEVICES"] = ""
+    project.write_params(_PARAMS)
+    project.commit()
+    return project
+
+
+@pytest.fixture(scope="module")
+def first_output() -> list[str]:
+    """What the very first `dvc repro` printed."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]) -> Project:
+    """One project for the whole module: everything has run once, and dvc.lock is committed."""
+    project = _new_project(tmp_path_factory.mktemp("pipeline") / "project")
+    first_output.append(project.repro())
+    first_output.append(project.git("status", "--porcelain"))
+    project.commit()
+    return project
+
+
+@pytest.fixture
+def project(reproduced: Project) -> Project:
+    """As the commit has it, whatever the test before did."""
+    if reproduced.git("status", "--porcelain"):
+        reproduced.git("checkout", ".")
+        checked_out = reproduced.run("dvc", "checkout", "--force")
+        assert checked_out.returncode == 0, checked_out.stderr
+    return reproduced
+
+
+def _stages_run(output: str) -> set[str]:
+    return set(re.findall(r"^Running stage '(.*)'", output, re.MULTILINE))
+
+
+def _stages_restored(output: str) -> set[str]:
+    return set(re.findall(r"^Stage '(.*)' is cached - skipping run", output, re.MULTILINE))
+
+
+def _of(experiment: str) -> set[str]:
+    return {f"{stage}@{experiment}" for stage in _EACH}
+
+
+def _dvc(project: Project, *arguments: str) -> str:
+    ran = project.run("dvc", *arguments)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def _changed(**experiments: dict[str, Any]) -> dict[str, Any]:
+    return {**_PARAMS, "experiments": experiments}
+
+
+def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_output: list[str]) -> None:
+    output, git_status = first_output
+    assert _stages_run(output) == {"plan", "download@digits", "split@digits", "compare"} | _of(_INHERITS) | _of(_OWN)
+    assert (project.root / "report" / "index.html").is_file()
+    assert git_status == "?? dvc.lock\n"
+    with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
+        statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
+    assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
+        (_INHERITS, "cpu"): "trained",
+        (_OWN, "cpu"): "trained",
+    }
+    assert len(statuses) == 4
+
+
+def test_with_nothing_changed_only_plan_runs(project: Project) -> None:
+    assert _stages_run(project.repro()) == {"plan"}
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_tells_this_mlflow(
+    project: Project,
+) -> None:
+    state = project.root / ".photofinish"
+    runs_before, locks_before = _run_addresses(project), set(state.rglob("*.lock"))
+    changes = (f"experiments.{_OWN}.optimizer.lr=0.02", f"+experiments.{_OWN}.batch_size=64")
+    options = [part for change in changes for part in ("--set-param", change)]
+    output = _dvc(project, "exp", "run", "--temp", "--name", "slower", *options)
+    assert _stages_run(output) == {"plan", "compare"} | _of(_OWN)
+    assert project.git("status", "--porcelain") == ""
+    new = _run_addresses(project) - runs_before
+    assert len(new) >= 3  # both devices and the comparison
+    assert all(address.startswith((project.root / "mlruns").as_uri()) for address in new)
+    assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
+    assert set(state.rglob("*.lock")) - locks_before  # the locks and checkpoints are this project's too
+
+    shown = _dvc(project, "exp", "show", "--csv")
+    rates = {row["Experiment"]: row[f"experiments.{_OWN}.optimizer.lr"] for row in csv.DictReader(shown.splitlines())}
+    assert (rates["slower"], rates[""]) == ("0.02", "0.05")  # without a name: the workspace
+
+    _dvc(project, "exp", "apply", "slower")
+    assert _stages_run(project.repro()) == {"plan"}
+
+
+def _run_addresses(project: Project) -> set[str]:
+    with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
+        return {str(row[0]) for row in connection.execute("SELECT artifact_uri FROM runs")}
+
+
+def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: Project) -> None:
+    output = _dvc(project, "exp", "run", "-S", "defaults.epochs=3")
+    assert _stages_run(output) == {"plan", "compare"} | _of(_INHERITS)
+    planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
+    assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
+
+    difference = json.loads(_dvc(project, "metrics", "diff", "--json"))
+    assert {path for path in difference if path.startswith("results")} == {
+        f"results/{_INHERITS}/evaluation/metrics.json"
+    }
+    changed = json.loads(_dvc(project, "params", "diff", "--json"))
+    assert changed["params.yaml"]["defaults.epochs"] == {"old": 2, "new": 3, "diff": 1}
+
+
+def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project: Project) -> None:
+    project.write_params(_changed(**{_OWN: _PARAMS["experiments"][_OWN]}))
+    assert _stages_run(project.repro()) == {"plan", "compare"}
+    assert (project.root / "results" / _INHERITS / "cpu" / "learned").is_dir()
+    for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv", "metrics.json"):
+        text = (project.root / "report" / name).read_text(encoding="utf-8")
+        assert _OWN in text, name
+        assert _INHERITS not in text, name
+
+
+def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_restored(project: Project) -> None:
+    timings = project.root / "results" / _OWN / "cpu" / "timed"
+    before = contents(timings)
+    elsewhere = project.repro(OMP_NUM_THREADS="1")
+    assert _stages_run(elsewhere) == {"plan", f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
+    assert contents(timings) != before
+    back = project.repro()
+    assert _stages_run(back) == {"plan"}
+    assert _stages_restored(back) == {f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
+    assert contents(timings) == before
+
+
+def test_another_clone_learns_the_same_bits(project: Project, tmp_path: Path) -> None:
+    clone = _new_project(tmp_path / "clone")
+    clone.repro(f"train-cpu@{_INHERITS}", f"train-gpu@{_INHERITS}")
+    for device in ("cpu", "gpu"):
+        learned = Path("results", _INHERITS, device, "learned")
+        assert contents(clone.root / learned) == contents(project.root / learned) != {}
+
+
+def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
+    metrics = json.loads(_dvc(project, "metrics", "show", "--json"))[""]["data"]
+    assert metrics[f"results/{_OWN}/evaluation/metrics.json"]["data"]["cpu"]["test_accuracy"] > 0.8
+    assert metrics["report/metrics.json"]["data"][_OWN]["cpu"]["total_seconds"] > 0
+    drawn = project.run("dvc", "plots", "show")
+    assert drawn.returncode == 0
+    assert "failed" not in drawn.stdout + drawn.stderr
+    page = (project.root / "dvc_plots" / "index.html").read_text(encoding="utf-8")
+    assert f"{_OWN} cpu" in page
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_a_missing_accelerator_is_an_error_if_asked_for(project: Project) -> None:
+    devices = {"cpu": {"threads": 1}, "gpu": {"kind": "cuda", "if_missing": "fail"}}
+    project.write_params({**_PARAMS, "devices": devices})
+    ran = project.run("dvc", "repro", f"train-gpu@{_OWN}")
+    assert ran.returncode != 0
+    message = r"^error: no accelerator: cuda: CUDA_VISIBLE_DEVICES hides every GPU \(devices.gpu.if_missing .*'fail'"
+    assert re.search(message, ran.stdout + ran.stderr, re.MULTILINE)
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_a_mistake_in_params_stops_everything_before_it_starts(project: Project) -> None:
+    before = contents(project.root / "data")
+    project.write_params({**_PARAMS, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}})
+    ran = project.run("dvc", "repro")
+    output = ran.stdout + ran.stderr
+    assert ran.returncode != 0
+    assert _stages_run(output) == {"plan"}
+    assert "params.yaml has 2 mistakes; nothing was started" in output
+    assert "did you mean 'epochs'" in output
+    assert "Traceback" not in output
+    assert contents(project.root / "data") == before
+    assert project.git("status", "--porcelain") == " M params.yaml\n"
