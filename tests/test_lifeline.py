@@ -8,7 +8,8 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -51,19 +52,24 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def _start_training(project: Project, name: str, said: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+@contextmanager
+def _training(project: Project, name: str, said: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
     """dvc, and the process that trains, once that has said something and then written a checkpoint."""
     checkpoints = project.root / ".photofinish" / "checkpoints"
     before = set(checkpoints.rglob("epoch-*.pt"))
-    dvc = project.start("dvc", "repro", f"train-cpu@{name}")
-    read_until(dvc, said)
-    wait_for(lambda: set(checkpoints.rglob("epoch-*.pt")) - before)
-    [trainer] = [
-        process
-        for process in psutil.Process(dvc.pid).children(recursive=True)
-        if "stages/train.py" in process.cmdline() and process.name() not in ("sh", "bash", "zsh")
-    ]
-    return dvc, trainer
+    with project.start("dvc", "repro", f"train-cpu@{name}") as dvc:
+        try:
+            read_until(dvc, said)
+            wait_for(lambda: set(checkpoints.rglob("epoch-*.pt")) - before)
+            [trainer] = [
+                process
+                for process in psutil.Process(dvc.pid).children(recursive=True)
+                if "stages/train.py" in process.cmdline() and process.name() not in ("sh", "bash", "zsh")
+            ]
+            yield dvc, trainer
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(dvc.pid, signal.SIGKILL)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -79,8 +85,7 @@ def _status_in_mlflow(project: Project, name: str) -> str:
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_a_training_ends_by_itself_soon_after_its_dvc_was_killed(project: Project, kind: signal.Signals) -> None:
     shutil.rmtree(project.root / ".photofinish" / "checkpoints", ignore_errors=True)
-    dvc, trainer = _start_training(project, "endless", "epoch 1/")
-    with dvc:
+    with _training(project, "endless", "epoch 1/") as (dvc, trainer):
         dvc.send_signal(kind)
         dvc.wait()
         seconds = wait_for(lambda: not _runs(trainer), most_seconds=_MOST_SECONDS)
@@ -92,15 +97,14 @@ def test_a_training_ends_by_itself_soon_after_its_dvc_was_killed(project: Projec
 
 
 def test_the_dvc_after_a_killed_one_goes_on_though_the_lock_files_are_still_there(project: Project) -> None:
-    dvc, _ = _start_training(project, "endless", "epoch ")
-    with dvc:
+    with _training(project, "endless", "epoch ") as (dvc, _):
         dvc.kill()
         dvc.wait()
         assert json.loads((project.root / ".dvc" / "tmp" / "rwlock").read_text(encoding="utf-8"))
-        again, trainer = _start_training(project, "endless", "goes on after epoch")  # while the first may still end
-    with again:
-        trainer.terminate()
-        output, _ = again.communicate()
+        # The first training may still be about to end.
+        with _training(project, "endless", "goes on after epoch") as (again, trainer):
+            trainer.terminate()
+            output, _ = again.communicate()
     assert again.returncode != 0
     assert "stopped: terminated\n" in output
     assert "exited with 143" in output
@@ -108,8 +112,7 @@ def test_the_dvc_after_a_killed_one_goes_on_though_the_lock_files_are_still_ther
 
 
 def test_ctrl_c_ends_dvc_and_the_training_cleanly_and_the_next_run_learns_the_same(project: Project) -> None:
-    dvc, trainer = _start_training(project, "short", "epoch 1/")
-    with dvc:
+    with _training(project, "short", "epoch 1/") as (dvc, trainer):
         os.killpg(dvc.pid, signal.SIGINT)
         output, _ = dvc.communicate()
     assert not _runs(trainer)

@@ -64,11 +64,11 @@ def test_the_second_writer_works_as_soon_as_the_first_is_done(tmp_path: Path, ho
         [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(tmp_path), "results/b", "results/a"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     ) as second:
-        assert second.stderr is not None
-        assert second.stderr.readline() == f"waiting: process {holder.pid} is writing results/a\n"
+        assert second.stdout is not None
+        assert second.stdout.readline() == f"waiting: process {holder.pid} is writing results/a\n"
         holder.communicate("done\n")
         read_until(second, "held")
         second.communicate("done\n")
