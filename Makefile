@@ -35,7 +35,8 @@ ui: setup ## bring MLflow up to date with the results and open its UI
 	python -m photofinish.tracking.sync
 	@case "$$MLFLOW_TRACKING_URI" in \
 		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
-		*) mlflow ui ;; \
+		"") mlflow ui ;; \
+		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" ;; \
 	esac
 
 test: setup ## the whole check: lint, format, types, tests

@@ -14,9 +14,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     from photofinish.datasets.sources import download
-    from photofinish.plan_reader import read_dataset
+    from photofinish.params import Dataset
+    from photofinish.plan_reader import read_plan
 
-    download(read_dataset(args.dataset), args.out)
+    download(read_plan(args.dataset, Dataset), args.out)
 
 
 if __name__ == "__main__":

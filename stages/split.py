@@ -16,9 +16,10 @@ def main() -> None:
     args = parser.parse_args()
     from photofinish.datasets.sources import read_raw
     from photofinish.datasets.split import split
-    from photofinish.plan_reader import read_dataset
+    from photofinish.params import Dataset
+    from photofinish.plan_reader import read_plan
 
-    dataset = read_dataset(args.dataset)
+    dataset = read_plan(args.dataset, Dataset)
     manifest = split(dataset, read_raw(dataset, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
 

@@ -18,7 +18,7 @@ import yaml
 from photofinish.datasets.images import LabelledImages
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.split import split
-from photofinish.hosts import CpuHost, cpu_facts, software_facts
+from photofinish.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
 from photofinish.params import DigitsDataset, Experiment
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
 
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuHost:
-    return CpuHost(threads=1, cpu=cpu_facts(), software=software_facts())
+    return CpuHost(threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
 
 
 @pytest.fixture

@@ -103,7 +103,6 @@ def test_torch_computes_with_the_threads_it_is_given(threads: int) -> None:
         (CPU, "fp32", "fp32"),
         (CPU, "tf32", "fp32"),
         (CPU, "bf16", "bf16"),
-        (CUDA, "tf32", "tf32"),
         (CUDA, "fp16", "fp16"),
         (MPS, "tf32", "fp32"),
         (XPU, "tf32", "fp32"),
@@ -114,6 +113,14 @@ def test_the_precision_on_record_is_the_one_really_computed_in(
     device: torch.device, asked: str, effective: str
 ) -> None:
     assert effective_precision(device, asked) == effective
+
+
+@pytest.mark.parametrize(("capability", "effective"), [((7, 5), "fp32"), ((8, 0), "tf32"), ((9, 0), "tf32")])
+def test_tf32_is_on_record_only_where_the_gpu_has_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], effective: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert effective_precision(CUDA, "tf32") == effective
 
 
 @pytest.mark.parametrize(

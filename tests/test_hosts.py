@@ -97,10 +97,25 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
         *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
         *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
     }
-    assert variables <= set(hosts.SPEED_VARIABLES)
+    assert variables <= set(hosts.GPU_VARIABLES)
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG"])
+@pytest.mark.usefixtures("one_gpu")
+def test_choosing_another_gpu_is_news_to_the_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    cpu_before, gpu_before = hosts.fingerprint(Devices())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    cpu_after, gpu_after = hosts.fingerprint(Devices())
+    assert cpu_before == cpu_after
+    assert gpu_before != gpu_after
+
+
+def test_the_threads_follow_the_variable_that_torch_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert hosts.fingerprint(Devices())[0].threads == 7
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY"])
 def test_a_variable_that_changes_speed_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name, raising=False)
     without, _ = hosts.fingerprint(Devices())
@@ -145,7 +160,9 @@ def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dic
 @pytest.mark.usefixtures("one_gpu")
 def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
     cpu_host, gpu_host = hosts.fingerprint(Devices(cpu=CpuDevice.model_validate({"threads": 1})))
-    assert (gpu_host.cpu, gpu_host.software) == (cpu_host.cpu, cpu_host.software)
+    assert gpu_host.cpu == cpu_host.cpu
+    assert gpu_host.software
+    assert gpu_host.software.torch == cpu_host.software.torch
     assert gpu_host.missing is None
     assert cpu_host.threads == 1
     assert gpu_host.threads == hosts.fingerprint(Devices())[0].threads  # the setting is about training on the CPU

@@ -21,6 +21,7 @@ from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.datasets.packed import PackedSplit
 from photofinish.hosts import CpuHost
+from photofinish.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -193,6 +194,15 @@ def test_killed_three_times_with_mlflow_it_is_one_run_with_every_epoch_once(
     assert _rows(killed.folder, "SELECT status FROM runs") == [("FINISHED",)]
     steps = _rows(killed.folder, "SELECT step FROM metrics WHERE key = 'training_loss' ORDER BY step")
     assert steps == [(epoch,) for epoch in range(1, _EPOCHS_WITH_MLFLOW + 1)]
+    assert _rows(killed.folder, "SELECT value FROM tags WHERE key = 'mlflow.note.content'") == []
+    checkpoints = sorted((killed.folder / "mlruns").rglob("checkpoints/epoch-*.pt"))
+    assert [path.name.split(".")[0] for path in checkpoints] == [
+        f"epoch-{epoch:06}" for epoch in (_EPOCHS_WITH_MLFLOW - 1, _EPOCHS_WITH_MLFLOW)
+    ]
+    timings = read_record(killed.out / "timed" / "timings.json", Timings)
+    assert len(timings.resumed_at_epochs) == 3
+    assert len(timings.epochs) == _EPOCHS_WITH_MLFLOW
+    assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)
 
 
 def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Path) -> None:

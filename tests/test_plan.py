@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from photofinish.hosts import CpuHost, GpuHost
+from photofinish.params import Dataset, Experiment
 from photofinish.params_reader import read_params
 from photofinish.plan import write_plan
-from photofinish.plan_reader import read_cpu_host, read_dataset, read_experiment, read_gpu_host
+from photofinish.plan_reader import read_plan
 
 PARAMS = """\
 defaults:
@@ -82,10 +84,10 @@ def test_the_plan_has_one_file_an_experiment_a_data_set_and_a_device(folder: Pat
 
 def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path) -> None:
     params = read_params(params_file)
-    assert read_experiment(folder / "experiments/adam.json") == params.experiments["adam"]
-    assert read_dataset(folder / "datasets/few-digits.json") == params.datasets["few-digits"]
-    assert read_cpu_host(folder / "hosts/cpu.json").threads >= 1
-    assert read_gpu_host(folder / "hosts/gpu.json").if_missing == "skip"
+    assert read_plan(folder / "experiments/adam.json", Experiment) == params.experiments["adam"]
+    assert read_plan(folder / "datasets/few-digits.json", Dataset) == params.datasets["few-digits"]
+    assert read_plan(folder / "hosts/cpu.json", CpuHost).threads >= 1
+    assert read_plan(folder / "hosts/gpu.json", GpuHost).if_missing == "skip"
 
 
 def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
@@ -130,7 +132,7 @@ def test_a_damaged_file_is_written_again(params_file: Path, folder: Path) -> Non
     (folder / "experiments/long.json").write_bytes(b"\xff\xfe")
     plan(params_file, folder, PARAMS)
     assert written_since(folder) == {"experiments/long.json"}
-    assert read_experiment(folder / "experiments/long.json").epochs == 50
+    assert read_plan(folder / "experiments/long.json", Experiment).epochs == 50
 
 
 def test_files_beside_the_plans_own_folders_are_left_alone(params_file: Path, folder: Path) -> None:

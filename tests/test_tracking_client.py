@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,12 @@ def train(tracker: Tracker, epochs: int = 300) -> None:
     tracker.training_ended("small", "cpu", Path("results"), [], None)
 
 
-def heard(folder: Path) -> list[dict[str, object]]:
+def heard(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "heard.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def epochs_in(messages: list[dict[str, Any]]) -> list[int]:
+    return [metrics["epoch"] for message in messages if message["do"] == "epochs" for metrics, _ in message["epochs"]]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,6 @@ def heard(folder: Path) -> list[dict[str, object]]:
         pytest.param(SILENT, "it does not answer", id="never answers"),
         pytest.param(DEAF, "it does not answer", id="answers once"),
         pytest.param(DEAF_TO_SIGTERM, "it does not answer", id="can't be terminated"),
-        pytest.param(SLOW, "it does not answer", id="slow"),
         pytest.param(DYING, "its process ended", id="dies at once"),
         pytest.param(DYING_LATER, "its process ended", id="dies later"),
         pytest.param(FAILING, "the disk is full", id="says what is wrong"),
@@ -133,10 +137,22 @@ def test_a_worker_that_answers_hears_everything_in_order(fake_worker: FakeWorker
     with Tracker() as tracker:
         train(tracker, epochs=3)
     told = heard(tmp_path)
-    assert [message["do"] for message in told] == ["start", "epochs", "epochs", "epochs", "training_ended"]
-    assert [message["epochs"] for message in told[1:4]] == [
-        [[{"epoch": epoch}, {"training_seconds": 0.5}]] for epoch in range(3)
-    ]
+    assert [told[0]["do"], told[-1]["do"]] == ["start", "training_ended"]
+    assert epochs_in(told) == [0, 1, 2]
+
+
+def test_a_slow_server_is_not_given_up_however_long_the_training(
+    fake_worker: FakeWorker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_worker(SLOW)
+    with Tracker() as tracker:
+        tracker.start(RunFacts("small/cpu", {}, {}, None), "key", 600)
+        for epoch in range(60):
+            time.sleep(0.05)  # the training: all in all much longer than the patience
+            tracker.epoch_ended({"epoch": epoch}, {"training_seconds": 0.5})
+        tracker.training_ended("small", "cpu", Path("results"), [], None)
+    assert capfd.readouterr().err == ""
+    assert epochs_in(heard(tmp_path)) == list(range(60))
 
 
 def test_epochs_that_follow_quickly_are_told_together(

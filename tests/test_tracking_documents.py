@@ -33,7 +33,8 @@ def test_host_packages_and_commit_become_tags(
     assert cpu_host.cpu
     assert tags["host.cpu"] == cpu_host.cpu.model
     assert tags["package.torch"] == "2.14.1"
-    assert tags.get("mlflow.source.git.commit") == git_commit
+    assert tags.get("mlflow.source.git.commit") == ("c0ffee" if git_commit else None)
+    assert tags.get("git.dirty") == ("true" if git_commit else None)
 
 
 def test_the_accelerator_becomes_a_tag(make_experiment: MakeExperiment, cpu_host: CpuHost) -> None:

@@ -16,7 +16,8 @@ from photofinish.records import DeviceLabel
 COLUMNS = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "test_accuracy",
     "test_loss", "macro_f1", "epoch_seconds", "images_per_second", "startup_seconds", "total_seconds",
-    "epoch_speedup", "end_to_end_speedup", "same_initial_weights", "host_name", "measured_at_unix_seconds", "reason",
+    "epoch_speedup", "end_to_end_speedup", "same_initial_weights", "resumed_at_epochs", "host_name",
+    "measured_at_unix_seconds", "reason",
 )  # fmt: skip
 
 
@@ -118,6 +119,7 @@ def _row(result: DeviceResult, cpu: DeviceResult | None) -> dict[str, object]:
         "images_per_second": timings.images_per_second,
         "startup_seconds": timings.startup_seconds,
         "total_seconds": timings.total_seconds,
+        "resumed_at_epochs": " ".join(map(str, timings.resumed_at_epochs)) or None,
         "host_name": timings.host_name,
         "measured_at_unix_seconds": timings.started_at_unix_seconds,
     }

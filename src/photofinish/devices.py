@@ -71,8 +71,12 @@ def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScale
 
 
 def effective_precision(device: torch.device, precision: str) -> str:
-    """What is really computed: TF32 is a permission that only NVIDIA's matrix units make use of."""
-    return "fp32" if precision == "tf32" and device.type != "cuda" else precision
+    """What is really computed: TF32 is a permission that only NVIDIA's matrix units, from Ampere on, make use of."""
+    return "fp32" if precision == "tf32" and not _has_tf32(device) else precision
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def device_name(device: torch.device) -> str:
@@ -81,6 +85,14 @@ def device_name(device: torch.device) -> str:
     if device.type == "xpu":
         return torch.xpu.get_device_name(device)
     return device.type
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """The warm-up trains a second copy: it must not count."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    if device.type == "xpu":
+        torch.xpu.reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:

@@ -20,13 +20,16 @@ from pydantic import BaseModel, ConfigDict
 
 from photofinish.params import Devices
 
-SPEED_VARIABLES = (
-    "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "HIP_VISIBLE_DEVICES", "KMP_AFFINITY",
-    "KMP_BLOCKTIME", "LD_PRELOAD", "MALLOC_CONF", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
-    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEAPI_DEVICE_SELECTOR", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "ZE_AFFINITY_MASK",
+CPU_VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
+    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+)  # fmt: skip
+GPU_VARIABLES = (
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "ONEAPI_DEVICE_SELECTOR", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "ROCR_VISIBLE_DEVICES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ZE_AFFINITY_MASK",
 )  # fmt: skip
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
 _INTEL_VENDOR = "0x8086"
@@ -84,7 +87,7 @@ class GpuHost(_Facts):
 
 
 def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
-    cpu, software = cpu_facts(), software_facts()
+    cpu = cpu_facts()
     usable = _usable_threads(cpu)
     found, missing = accelerators(devices.gpu.kind)
     gpu_host = GpuHost(
@@ -95,9 +98,9 @@ def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
         missing=missing,
         threads=usable if found else None,
         cpu=cpu if found else None,
-        software=software if found else None,
+        software=software_facts(GPU_VARIABLES) if found else None,
     )
-    return CpuHost(threads=devices.cpu.threads or usable, cpu=cpu, software=software), gpu_host
+    return CpuHost(threads=devices.cpu.threads or usable, cpu=cpu, software=software_facts(CPU_VARIABLES)), gpu_host
 
 
 def cpu_facts() -> CpuFacts:
@@ -113,13 +116,14 @@ def cpu_facts() -> CpuFacts:
     )
 
 
-def software_facts() -> Software:
+def software_facts(variables: tuple[str, ...]) -> Software:
+    """Versions, and those of the variables that are set: choosing another GPU is no news to the CPU."""
     return Software(
         python=platform.python_version(),
         torch=metadata.version("torch"),
         torchvision=metadata.version("torchvision"),
         cuda=_torch_cuda_version(),
-        variables={name: os.environ[name] for name in SPEED_VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in variables if name in os.environ},
     )
 
 
@@ -199,6 +203,10 @@ def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
 
 
 def _usable_threads(cpu: CpuFacts) -> int:
+    """As many as OMP_NUM_THREADS says, which torch heeds too; else every core this process may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     limit = cpu.cgroup_cores_limit
     return max(1, min(cpu.usable_cores, int(limit) if limit else cpu.usable_cores))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,13 +19,17 @@ _PATIENCE_SECONDS = 15.0
 
 
 @contextmanager
-def sole_writer(folder: Path, *held: str) -> Iterator[None]:
-    """Hold a lock in `folder` for each of the things named in `held`; wait for another process a little, not long."""
+def sole_writer(folder: Path, *held: str) -> Iterator[float]:
+    """Hold a lock in `folder` for each of the things named in `held`; wait for another process a little, not long.
+
+    Gives the seconds it had to wait.
+    """
+    started_seconds = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for name in sorted(held):
             stack.enter_context(_lock(folder / f"{sha256_of_bytes(name.encode())[:16]}.lock", name))
-        yield
+        yield time.monotonic() - started_seconds
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from photofinish.files import sha256_of_bytes
 _PACKAGES = (
     "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
 )  # fmt: skip
+_START_TIME_FIELD = 19  # of those after the name in brackets; see proc(5)
 _STATE_FOLDER = ".photofinish"
 
 
@@ -34,11 +35,11 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out, marked if the files differ from it."""
+    """The commit that is checked out, marked if the files differ from it; dvc.lock always does while dvc runs."""
     try:
         head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
+    except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head
 
@@ -52,7 +53,13 @@ def source_sha256() -> str:
 
 
 def seconds_since_process_start() -> float:
-    return time.time() - psutil.Process().create_time()
+    """From Linux's own record, to a hundredth: psutil adds it to a boot time in whole seconds."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8")
+    except OSError:
+        return time.time() - psutil.Process().create_time()
+    ticks = int(stat.rpartition(")")[2].split()[_START_TIME_FIELD])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _git(*arguments: str) -> str:

@@ -25,6 +25,7 @@ _SHOWN = {
     "experiment": "experiment",
     "device": "device",
     "device_name": "hardware",
+    "precision": "precision",
     "test_accuracy": "test accuracy",
     "test_loss": "test loss",
     "epoch_seconds": "epoch (median)",
@@ -62,7 +63,7 @@ def shown_table(table: pd.DataFrame) -> pd.DataFrame:
 def _markdown(verdicts: list[Verdict], shown: pd.DataFrame) -> str:
     lines = ["# photofinish", ""]
     lines += [f"* **{each.experiment}**: {each.sentence}" for each in verdicts]
-    lines += [f"\nNo GPU: {reason}" for reason in _reasons(verdicts)]
+    lines += [f"\nWhy no GPU: {reason}" for reason in _reasons(verdicts)]
     lines += ["", "| " + " | ".join(shown.columns) + " |", "|" + " --- |" * len(shown.columns)]
     lines += ["| " + " | ".join(row) + " |" for row in shown.to_numpy().tolist()]
     return "\n".join(lines) + "\n"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.hosts import GpuHost
+from photofinish.hosts import CpuHost, GpuHost
 from photofinish.locks import sole_writer
-from photofinish.plan_reader import read_cpu_host, read_experiment, read_gpu_host
+from photofinish.params import Experiment
+from photofinish.plan_reader import read_plan
 from photofinish.provenance import git_commit, package_versions, state_folder
 from photofinish.records import DeviceLabel
 from photofinish.tasks import TrainingTask, write_unavailable
@@ -22,12 +23,13 @@ from photofinish.tracking.documents import dataset_facts, run_facts
 
 
 def train(device: DeviceLabel, experiment_file: Path, host_file: Path, data: Path, out: Path) -> None:
-    host = read_cpu_host(host_file) if device == "cpu" else read_gpu_host(host_file)
-    task = TrainingTask(experiment_file.stem, device, read_experiment(experiment_file), host, data, out)
+    host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
+    task = TrainingTask(experiment_file.stem, device, read_plan(experiment_file, Experiment), host, data, out)
     # One writer at a time, from before MLflow hears of the run: another one's run must not be taken for ours.
-    with sole_writer(state_folder() / "locks", str(out.resolve()), task.key()), Tracker() as tracker:
+    writer = sole_writer(state_folder() / "locks", str(out.resolve()), task.key())
+    with writer as lock_seconds, Tracker() as tracker:
         _announce(tracker, task)
-        reason = _train_if_available(task, tracker)
+        reason = _train_if_available(task, tracker, lock_seconds)
         if reason is None:
             return
         if isinstance(host, GpuHost) and host.if_missing == "fail":
@@ -46,7 +48,7 @@ def _announce(tracker: Tracker, task: TrainingTask) -> None:
     tracker.start(facts, task.key(), manifest.counts["train"])
 
 
-def _train_if_available(task: TrainingTask, tracker: Tracker) -> str | None:
+def _train_if_available(task: TrainingTask, tracker: Tracker, lock_seconds: float) -> str | None:
     """Train, or tell why the device can't be used."""
     if isinstance(task.host, GpuHost) and task.host.missing:
         return f"no accelerator: {task.host.missing}"
@@ -57,5 +59,5 @@ def _train_if_available(task: TrainingTask, tracker: Tracker) -> str | None:
         device = accelerator(task.host.kind) if isinstance(task.host, GpuHost) else CPU
     except NoAcceleratorError as error:
         return str(error)
-    run_training(task, device, tracker)
+    run_training(task, device, tracker, lock_seconds)
     return None

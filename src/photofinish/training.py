@@ -14,7 +14,7 @@ from photofinish.checkpoint import CheckpointStore
 from photofinish.clock import Clock
 from photofinish.console import TrainingDisplay
 from photofinish.datasets.packed import PackedSplit, PartName
-from photofinish.devices import apply_policy, refusals_explained
+from photofinish.devices import apply_policy, forget_peak_memory, refusals_explained
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.files import sha256_of_bytes
 from photofinish.learned import pickle_network
@@ -29,15 +29,19 @@ CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
 
 
-def run_training(task: TrainingTask, device: torch.device, tracker: Tracker) -> None:
+def run_training(task: TrainingTask, device: torch.device, tracker: Tracker, lock_seconds: float) -> None:
     """Train, or go on where a killed run was, and write the results."""
     store = CheckpointStore(state_folder() / "checkpoints" / task.key())
-    _TrainingRun(task, device, tracker, store).run()
+    _TrainingRun(task, device, tracker, store, lock_seconds).run()
 
 
 class _TrainingRun:
-    def __init__(self, task: TrainingTask, device: torch.device, tracker: Tracker, store: CheckpointStore) -> None:
+    def __init__(
+        self, task: TrainingTask, device: torch.device, tracker: Tracker, store: CheckpointStore, lock_seconds: float
+    ) -> None:
         self._task, self._device, self._tracker, self._store = task, device, tracker, store
+        self._lock_seconds = lock_seconds
+        """how long another process kept this one waiting: no part of what the job takes"""
         self._started_at_unix_seconds = time.time() - seconds_since_process_start()
         self._earlier_seconds = 0.0
         self._resumed_at_epochs: tuple[int, ...] = ()
@@ -54,7 +58,8 @@ class _TrainingRun:
         with self._display(trainer, training) as display, refusals_explained(task.experiment.model.name):
             self._resume(trainer, display)
             warm_up_seconds = trainer.warm_up()
-            startup_seconds = seconds_since_process_start()
+            forget_peak_memory(self._device)
+            startup_seconds = seconds_since_process_start() - self._lock_seconds
             self._tracker.wait_until_ready()
             progress = trainer.train(lambda metrics, timing: self._epoch_ended(trainer, display, metrics, timing))
         write_learned(task, split, self._device, trainer.network, progress.metrics, initial_weights_sha256)
@@ -130,4 +135,5 @@ class _TrainingRun:
             self._tracker.training_ended(task.name, task.device, results, self._store.paths(), pickled)
 
     def _elapsed_seconds(self) -> float:
-        return self._earlier_seconds + seconds_since_process_start() - self._tracker.waited_seconds
+        idle_seconds = self._lock_seconds + self._tracker.waited_seconds
+        return self._earlier_seconds + seconds_since_process_start() - idle_seconds

@@ -21,7 +21,7 @@ class Verdict:
 def verdict(experiment: str, results: list[DeviceResult]) -> Verdict:
     cpu, gpu = (next(result for result in results if result.device == device) for device in records.DEVICE_LABELS)
     if isinstance(gpu.record, records.Unavailable):
-        sentence = f"{_alone(cpu)} There is no GPU here, so nothing can be said of one."
+        sentence = f"{_alone(cpu)} It was not trained on a GPU, so nothing can be said of one."
         return Verdict(experiment, sentence, missing=gpu.record.reason)
     if cpu.timings is None or gpu.timings is None:
         raise UserError(f"the timings of {experiment} are missing: run `dvc repro`")
@@ -40,11 +40,13 @@ def _alone(cpu: DeviceResult) -> str:
 
 def _speeds(cpu: records.Timings, gpu: records.Timings) -> str:
     an_epoch, another = epoch_seconds(gpu), epoch_seconds(cpu)
+    resumed = " One of the two was interrupted and resumed: its end-to-end time is the sum of its parts."
     return (
         f"{gpu.device_name} takes {seconds(an_epoch)} for an epoch, {cpu.device_name} {seconds(another)}: "
         f"{another / an_epoch:.2f} times the CPU's speed. End to end, start-up included, it is "
         f"{cpu.total_seconds / gpu.total_seconds:.2f} times ({seconds(gpu.total_seconds)} against "
         f"{seconds(cpu.total_seconds)}). These are medians without an interval."
+        f"{resumed if cpu.resumed_at_epochs or gpu.resumed_at_epochs else ''}"
     )
 
 

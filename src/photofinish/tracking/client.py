@@ -30,12 +30,12 @@ _END_SECONDS = 1.0
 
 
 class Tracker:
-    """Starts the worker at once; all the waiting for it, over a whole stage, stays within its patience."""
+    """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience."""
 
     def __init__(self) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
-        remote = not uri.startswith(("sqlite:", "file:", "/", "."))
-        self._patience_seconds = _REMOTE_PATIENCE_SECONDS if remote else _LOCAL_PATIENCE_SECONDS
+        self._remote = not uri.startswith(("sqlite:", "file:", "/", "."))
+        self._patience_seconds = _REMOTE_PATIENCE_SECONDS if self._remote else _LOCAL_PATIENCE_SECONDS
         self.waited_seconds = 0.0
         self._unanswered = 1  # the worker's first word is that it is ready
         self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -77,9 +77,11 @@ class Tracker:
 
     def epoch_ended(self, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
         self._epochs.append((metrics, timing))
-        if time.monotonic() - self._flushed_at_seconds >= _FLUSH_SECONDS:
-            self._flush()
-            self._wait()
+        if time.monotonic() - self._flushed_at_seconds < _FLUSH_SECONDS or not self._collect(time.monotonic()):
+            return  # too soon, or still busy with the epochs before: these go with the next ones
+        self._flush()
+        if not self._remote:
+            self._wait()  # a database on disk works on these cores: outside the timed pass, then
 
     def training_ended(
         self, name: str, device: str, results: Path, checkpoints: list[Path], pickled: Path | None
@@ -111,20 +113,25 @@ class Tracker:
             self._unanswered += 1
 
     def _wait(self) -> None:
-        """For every answer that is due, as long as patience lasts."""
+        """For every answer that is due, as long as patience lasts: with a server in all, with a database each time."""
         started_seconds = time.monotonic()
-        until_seconds = started_seconds + self._patience_seconds - self.waited_seconds
+        spent_seconds = self.waited_seconds if self._remote else 0.0
+        if not self._collect(started_seconds + self._patience_seconds - spent_seconds):
+            self._give_up("it does not answer")
+        self.waited_seconds += time.monotonic() - started_seconds
+
+    def _collect(self, until_seconds: float) -> bool:
+        """Take answers until none is due any more, or until the time is up: then False."""
         while self._process is not None and self._unanswered:
             try:
                 answer = self._answers.get(timeout=max(0.0, until_seconds - time.monotonic()))
             except queue.Empty:
-                self._give_up("it does not answer")
-                break
+                return False
             if answer not in ("ready", "done"):
                 self._give_up(answer or "its process ended")
-                break
+                return True
             self._unanswered -= 1
-        self.waited_seconds += time.monotonic() - started_seconds
+        return True
 
     def _give_up(self, why: str) -> None:
         print(f"MLflow: {why}. The run goes on; `make ui` sends what was missed.", file=sys.stderr, flush=True)

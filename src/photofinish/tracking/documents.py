@@ -24,6 +24,7 @@ TAG_TRAINING_KEY = "photofinish.training_key"
 TAG_RESULT = "photofinish.result"
 TAG_MIRRORED = "photofinish.mirrored"
 TAG_RESTORED = "photofinish.restored"
+TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
 
 
@@ -89,7 +90,8 @@ def run_facts(
         **{f"package.{package}": version for package, version in packages.items()},
     }
     if git_commit:
-        tags["mlflow.source.git.commit"] = git_commit
+        commit, _, dirty = git_commit.partition("-")
+        tags |= {"mlflow.source.git.commit": commit, "git.dirty": str(bool(dirty)).lower()}
     params = {key: str(value) for key, value in _flat(experiment.model_dump(mode="json"))}
     return RunFacts(f"{name}/{device}", tags, {**params, "device": device}, dataset)
 
@@ -98,7 +100,8 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     """Of one experiment on one device, from its folder under `results`."""
     folder = results / name / device
     record = records.read_training(folder / records.LEARNED)
-    result = _digest(folder / records.LEARNED / records.RECORD, folder / records.TIMED / records.TIMINGS)
+    files = (folder / records.LEARNED / records.RECORD, folder / records.TIMED / records.TIMINGS)
+    result = _digest(*files, text=f"{name}/{device}")
     if isinstance(record, records.Unavailable):
         facts = run_facts(name, device, record.experiment, None, {}, None, None)
         facts.tags[TAG_STATUS] = record.status
@@ -115,19 +118,19 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         for point in epoch_points(metrics, timing, timings.training_image_count)
     ]
     points += [Point(key, value, len(history), ended_ms) for key, value in _summary(timings).items()]
-    files = [(path, part) for part in (records.LEARNED, records.TIMED) for path in _files_in(folder / part)]
+    artifacts = [(path, part) for part in (records.LEARNED, records.TIMED) for path in _files_in(folder / part)]
     evaluation = results / name / records.EVALUATED / records.EVALUATION
     mirrored = result
     if evaluation.is_file():
         points += _test_points(evaluation, device, len(history), ended_ms)
-        files.append((evaluation, records.EVALUATED))
+        artifacts.append((evaluation, records.EVALUATED))
         mirrored = _digest(evaluation, text=result)
     return RunDocument(
         facts,
         result,
         mirrored,
         points,
-        files,
+        artifacts,
         learned=folder / records.LEARNED,
         started_ms=_milliseconds(timings.started_at_unix_seconds),
         ended_ms=ended_ms,

@@ -83,7 +83,7 @@ def mirror_run(store: Store, run_id: str, document: RunDocument, pickled: Path |
     if document.learned and not _has_model(store, model_id):
         _mirror_model(store, run_id, model_id, document, pickled)
     if document.note:
-        client.set_tag(run_id, "mlflow.note.content", document.note)
+        client.set_tag(run_id, documents.TAG_NOTE, document.note)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
     client.set_terminated(run_id, "FINISHED", document.ended_ms)
     client.set_tag(run_id, documents.TAG_MIRRORED, document.mirrored)
@@ -120,6 +120,15 @@ def find_unfinished_run(store: Store, document: RunDocument) -> Run | None:
 def process_tag() -> str:
     """Names this process so that another can tell whether it still lives."""
     return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
+
+
+def is_of_this_host(run: Run) -> bool:
+    tag = run.data.tags.get(documents.TAG_PROCESS)
+    return tag is not None and json.loads(tag)[0] == platform.node()
+
+
+def last_step(client: MlflowClient, run_id: str, key: str, default: int) -> int:
+    return max((metric.step for metric in client.get_metric_history(run_id, key)), default=default)
 
 
 def is_live(run: Run) -> bool:

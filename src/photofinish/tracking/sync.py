@@ -34,14 +34,14 @@ def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> 
     return _sync_document(store, documents.training_document(name, device, results))
 
 
-def sync_report(store: Store, report: Path) -> bool:
+def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
     """The comparison has a run of its own, with the report as its artifact."""
     if not (report / documents.REPORT_TABLE).is_file():
         return False
-    return _sync_document(store, documents.report_document(report))
+    return _sync_document(store, documents.report_document(report), restored=restored)
 
 
-def _sync_document(store: Store, document: documents.RunDocument) -> bool:
+def _sync_document(store: Store, document: documents.RunDocument, *, restored: bool = True) -> bool:
     with store.mirroring:
         found = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
         run = found[0] if found else find_unfinished_run(store, document)
@@ -51,7 +51,8 @@ def _sync_document(store: Store, document: documents.RunDocument) -> bool:
             run_id = str(run.info.run_id)
         else:
             run_id = create_run(store, document.facts, document.started_ms)
-            store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
+            if restored:
+                store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
         mirror_run(store, run_id, document)
     return True
 

@@ -14,6 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# Read by MLflow when it is imported. A stage waits for this process: a server that is gone must show in seconds.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")
+os.environ.setdefault("MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT", "4")
+
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.errors import UserError
 from photofinish.provenance import project_root, state_folder
@@ -23,10 +28,12 @@ from photofinish.tracking.mirror import (
     close_abandoned_runs,
     create_run,
     find_runs,
+    is_live,
+    is_of_this_host,
+    last_step,
     mirror_run,
     process_tag,
     write_facts,
-    write_missing_points,
     write_points,
 )
 from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
@@ -38,6 +45,7 @@ class Worker:
     def __init__(self) -> None:
         self._store = open_store(project_root(), state_folder())
         self._run_id = ""
+        self._last_epoch = 0
         self._sampler: SystemSampler | None = None
 
     def start(self, facts: dict[str, Any], training_key: str) -> None:
@@ -47,25 +55,32 @@ class Worker:
         run_facts = RunFacts(**facts, dataset=DatasetFacts(**dataset) if dataset else None)
         client = self._store.client
         same = find_runs(self._store, f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'")
-        unfinished = [run for run in same if run.info.status != "FINISHED"]
-        if unfinished:
-            self._run_id = str(unfinished[0].info.run_id)
+        killed = [run for run in same if run.info.status != "FINISHED" and is_of_this_host(run) and not is_live(run)]
+        if killed:
+            self._run_id = str(killed[0].info.run_id)
             client.update_run(self._run_id, status="RUNNING")
+            if documents.TAG_NOTE in killed[0].data.tags:
+                client.delete_tag(self._run_id, documents.TAG_NOTE)  # it tells how the run had ended
             write_facts(client, self._run_id, run_facts)
         else:
             self._run_id = create_run(self._store, run_facts)
             client.set_tag(self._run_id, documents.TAG_TRAINING_KEY, training_key)
         client.set_tag(self._run_id, documents.TAG_PROCESS, process_tag())
-        earlier = client.get_metric_history(self._run_id, "system/cpu_utilization_percentage")
-        self._sampler = SystemSampler(first_step=max((metric.step for metric in earlier), default=-1) + 1)
+        self._last_epoch = last_step(client, self._run_id, "training_loss", default=0)
+        self._sampler = SystemSampler(
+            first_step=last_step(client, self._run_id, "system/cpu_utilization_percentage", default=-1) + 1
+        )
 
     def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
+        """A resumed training repeats the epochs after its checkpoint: MLflow has those already."""
+        new = [pair for pair in epochs if pair[0]["epoch"] > self._last_epoch]
         points = [
             point
-            for metrics, timing in epochs
+            for metrics, timing in new
             for point in documents.epoch_points(EpochMetrics(**metrics), EpochTiming(**timing), training_images)
         ]
-        write_missing_points(self._store.client, self._run_id, points)
+        write_points(self._store.client, self._run_id, points)
+        self._last_epoch += len(new)
         self._write_system_metrics()
 
     def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str], pickled: str | None) -> None:
@@ -79,14 +94,14 @@ class Worker:
 
     def stopped(self, status: str, reason: str) -> None:
         if self._run_id:
-            self._store.client.set_tag(self._run_id, "mlflow.note.content", reason)
+            self._store.client.set_tag(self._run_id, documents.TAG_NOTE, reason)
             self._store.client.set_terminated(self._run_id, status)
             self._run_id = ""
 
     def sync(self, names: list[str], results: str, report: str | None) -> None:
         sync_experiments(self._store, names, Path(results))
         if report:
-            sync_report(self._store, Path(report))
+            sync_report(self._store, Path(report), restored=False)
 
     def _write_system_metrics(self) -> None:
         if self._sampler:

@@ -1,0 +1,67 @@
+"""Where a result comes from, and when its process began."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from photofinish.provenance import git_commit, project_root, source_sha256
+
+
+def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
+    code = "from photofinish.provenance import seconds_since_process_start as s; import time; print(time.time() - s())"
+    before = time.time()
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert -0.05 < float(ran.stdout) - before < 0.25
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    ran = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "params.yaml").write_text("one: 1", encoding="utf-8")
+    (tmp_path / "dvc.lock").write_text("one: 1", encoding="utf-8")
+    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "start")):
+        git(tmp_path, *command)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_commit_is_the_one_that_is_checked_out(repository: Path) -> None:
+    assert git_commit() == git(repository, "rev-parse", "HEAD")
+
+
+def test_a_changed_file_marks_the_commit(repository: Path) -> None:
+    (repository / "params.yaml").write_text("one: 2", encoding="utf-8")
+    assert git_commit() == git(repository, "rev-parse", "HEAD") + "-dirty"
+
+
+def test_the_lock_file_that_dvc_is_writing_marks_nothing(repository: Path) -> None:
+    (repository / "dvc.lock").write_text("one: 2", encoding="utf-8")
+    assert git_commit() == git(repository, "rev-parse", "HEAD")
+
+
+def test_outside_of_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit() is None
+
+
+def test_the_root_is_dvcs_where_dvc_runs_a_stage_in_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    assert project_root() == tmp_path.resolve()
+    monkeypatch.delenv("DVC_ROOT")
+    assert project_root() == Path.cwd()
+
+
+def test_the_code_has_one_digest() -> None:
+    assert len(source_sha256()) == 64
+    assert source_sha256() == source_sha256()

@@ -1,0 +1,39 @@
+"""The times on record are those that really passed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+from conftest import MakeExperiment
+from training_stage import TrainingStage
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.hosts import CpuHost
+from photofinish.records import Timings, read_record
+
+
+@pytest.mark.slow
+def test_what_a_stage_records_fits_the_clock_on_the_wall(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=20), cpu_host, packed_split.folder)
+    before = time.time()
+    with stage.start() as process:
+        output, _ = process.communicate()
+    wall_seconds = time.time() - before
+    assert process.returncode == 0, output
+    timings = read_record(stage.out / "timed" / "timings.json", Timings)
+    epochs_seconds = sum(epoch.training_seconds + epoch.validation_seconds for epoch in timings.epochs)
+    assert -0.05 < timings.started_at_unix_seconds - before < 0.5
+    assert timings.data_seconds + timings.warm_up_seconds < timings.startup_seconds
+    assert timings.startup_seconds + epochs_seconds < timings.total_seconds
+    assert timings.total_seconds + timings.tracking_seconds < wall_seconds + 0.05
+    assert timings.epochs[-1].ended_at_unix_seconds == pytest.approx(
+        timings.started_at_unix_seconds + timings.total_seconds + timings.tracking_seconds, abs=2
+    )
+    median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
+    assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
+    assert timings.resumed_at_epochs == ()
