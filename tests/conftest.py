@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from photofinish.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
+
+# A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeExperiment = Callable[..., Experiment]
 MakeTrainer = Callable[..., "Trainer"]

@@ -21,6 +21,7 @@ from photofinish.tracking.store import Store
 
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
+_START_ERROR_MS = 1000  # psutil knows the start of a process to the second only
 _DIGEST_CHARACTERS = 36  # as many as MLflow takes
 
 
@@ -112,7 +113,10 @@ def find_unfinished_run(store: Store, document: RunDocument) -> Run | None:
         if not tag or run.info.status == "FINISHED":
             continue
         host, _, created_at = json.loads(tag)
-        if host == tags["host.name"] and document.started_ms <= created_at * 1000 <= document.ended_ms:
+        if (
+            host == tags["host.name"]
+            and document.started_ms - _START_ERROR_MS <= created_at * 1000 <= document.ended_ms
+        ):
             return run
     return None
 
