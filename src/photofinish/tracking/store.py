@@ -32,8 +32,6 @@ MLFLOW_ERRORS = (MlflowException, RequestException, SQLAlchemyError, CommandErro
 """What MLflow raises when its store or server fails."""
 
 
-_OPENS_AT_THE_RUNS = {"mlflow.experimentKind": "custom_model_development"}
-"""What MLflow's UI calls training; without it the page opens at chats and prompts."""
 _MOVES = tuple(
     f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) "  # noqa: S608  # names of our own
     f"WHERE substr({column}, 1, length(:old)) = :old"
@@ -80,7 +78,7 @@ def _open(uri: str, artifacts: Path | None, mirroring: FileLock) -> Store:
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         location = artifacts.as_uri() if artifacts else None
-        experiment_id = client.create_experiment(EXPERIMENT, location, tags=_OPENS_AT_THE_RUNS)
+        experiment_id = client.create_experiment(EXPERIMENT, location)
     else:
         experiment_id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":
