@@ -22,7 +22,8 @@ from typing import Any, Self
 from photofinish.errors import TerminatedError
 from photofinish.tracking.documents import RunFacts
 
-_REMOTE_PATIENCE_SECONDS = 9.0
+_REMOTE_PATIENCE_SECONDS = 7.5
+"""With the ends of a worker that won't die (twice `_END_SECONDS`), less than the 10 seconds that are promised."""
 _LOCAL_PATIENCE_SECONDS = 120.0
 """A local database is slow at worst; it doesn't hang."""
 _FLUSH_SECONDS = 1.0
