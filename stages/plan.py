@@ -6,17 +6,20 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
+    parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
     args = parser.parse_args()
-    from photofinish.params_reader import read_params
-    from photofinish.plan import write_plan
+    with quick_imports():
+        from photofinish.params_reader import read_params
+        from photofinish.plan import write_plan
 
-    write_plan(read_params(args.params), args.out)
+    write_plan(read_params(args.params), args.out, args.splits)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from photofinish import hosts
-from photofinish.params import CpuDevice, Devices, GpuDevice
+from photofinish import accelerators, cpus, hosts
+from photofinish.errors import MistakeError
+from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -22,7 +23,8 @@ H200_BYTES = 150_754_820_096
 
 
 def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
-    monkeypatch.setattr(hosts, "_read", lambda path: files.get(path, ""))
+    for module in (cpus, accelerators):
+        monkeypatch.setattr(module, "read_or_empty", lambda path: files.get(path, ""))
 
 
 def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
@@ -43,14 +45,23 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         "nvmlShutdown": lambda: count("closed"),
         "nvmlSystemGetDriverVersion": lambda: "580.65.06",
         "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index:08x}-0000",
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetName": lambda _: "NVIDIA H200",
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=H200_BYTES),
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
+    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return calls
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int]) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 4)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: f"GPU {index}")
+    assert one_gpu["opened"] == 0
 
 
 @pytest.fixture
@@ -61,7 +72,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
-    monkeypatch.setattr(hosts, "_amd_gpus", list)
+    monkeypatch.setattr(accelerators, "_amd_gpus", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     pretend_system(monkeypatch, "Linux", "x86_64")
 
@@ -84,7 +95,10 @@ def test_the_fingerprint_is_the_same_at_every_call() -> None:
 
 
 def test_the_fingerprint_is_the_same_in_another_process() -> None:
-    code = "from photofinish import hosts, params; print(hosts.fingerprint(params.Devices())[0].model_dump_json())"
+    code = (
+        "from photofinish import hosts; from photofinish.params.devices import Devices; "
+        "print(hosts.fingerprint(Devices())[0].model_dump_json())"
+    )
     assert python(code) == hosts.fingerprint(Devices())[0].model_dump_json()
 
 
@@ -93,7 +107,20 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     documents = [json.loads(host.model_dump_json()) for host in hosts.fingerprint(Devices())]
     variables = set().union(*(document["software"]["variables"] for document in documents))
     assert keys_of(documents) - variables == {
-        *("threads", "cpu", "software", "kind", "count", "if_missing", "accelerators", "missing"),
+        *(
+            "processes",
+            "threads",
+            "cpu",
+            "software",
+            "kind",
+            "count",
+            "strategy",
+            "device_ids",
+            "output_device",
+            "if_missing",
+            "accelerators",
+            "missing",
+        ),
         *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
         *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
     }
@@ -134,7 +161,7 @@ def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "code",
     [
-        "from photofinish import hosts, params; hosts.fingerprint(params.Devices())",
+        "from photofinish import hosts; from photofinish.params.devices import Devices; hosts.fingerprint(Devices())",
         "import photofinish.params_reader",
         "import photofinish.plan",
         "import photofinish.comparison",
@@ -149,9 +176,9 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
 
 
 def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dict[str, int]) -> None:
-    found, missing = hosts.accelerators("auto")
+    found, missing = accelerators.accelerators("auto")
     assert found == [
-        hosts.AcceleratorFacts(kind="cuda", name="NVIDIA H200", memory_bytes=H200_BYTES, driver="580.65.06")
+        accelerators.AcceleratorFacts(kind="cuda", name="NVIDIA H200", memory_bytes=H200_BYTES, driver="580.65.06")
     ]
     assert missing is None
     assert one_gpu == {"opened": 1, "closed": 1}
@@ -172,7 +199,7 @@ def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
 @pytest.mark.parametrize("hidden", ["", "-1", " "])
 def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found, missing = hosts.accelerators("cuda")
+    found, missing = accelerators.accelerators("cuda")
     assert found == []
     assert missing == "cuda: CUDA_VISIBLE_DEVICES hides every GPU"
 
@@ -180,7 +207,7 @@ def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidd
 @pytest.mark.usefixtures("one_gpu")
 def test_a_gpu_of_another_kind_than_asked_for_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Linux", "x86_64")
-    found, missing = hosts.accelerators("mps")
+    found, missing = accelerators.accelerators("mps")
     assert found == []
     assert missing == "mps: this is not Apple silicon"
 
@@ -203,7 +230,7 @@ def test_a_driver_that_fails_is_a_reason_and_no_crash(
         raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
     monkeypatch.setattr(pynvml, call, fail)
-    found, missing = hosts.accelerators("cuda")
+    found, missing = accelerators.accelerators("cuda")
     assert found == []
     assert str(missing).startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
     assert one_gpu["closed"] == 1
@@ -215,29 +242,141 @@ def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatc
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", not_supported)
-    assert [gpu.memory_bytes for gpu in hosts.accelerators("cuda")[0]] == [None]
+    assert [gpu.memory_bytes for gpu in accelerators.accelerators("cuda")[0]] == [None]
 
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_driver_without_a_gpu_is_told_apart_from_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
-    assert hosts.accelerators("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
+    assert accelerators.accelerators("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
+
+
+# -- several accelerators -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("settings", "names", "processes"),
+    [
+        ({}, ["GPU 0"], 1),
+        ({"count": 3}, ["GPU 0", "GPU 1", "GPU 2"], 3),
+        ({"count": "all"}, ["GPU 0", "GPU 1", "GPU 2", "GPU 3"], 4),
+        ({"count": 2, "strategy": "data_parallel"}, ["GPU 0", "GPU 1"], 1),
+        ({"count": 2, "strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
+        ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
+        ({"strategy": "data_parallel", "count": "all", "output_device": 3}, [f"GPU {index}" for index in range(4)], 1),
+    ],
+)
+def test_the_fingerprint_holds_the_gpus_that_are_used_and_how_many_processes_use_them(
+    settings: dict[str, Any], names: list[str], processes: int
+) -> None:
+    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(**settings)))
+    assert [gpu.name for gpu in host.accelerators] == names
+    assert (host.count, host.processes, host.missing) == (len(names), processes, None)
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"count": 5}, "5 GPUs asked for (devices.gpu.count), 4 here"),
+        (
+            {"count": 2, "strategy": "data_parallel", "device_ids": (0, 4)},
+            "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3",
+        ),
+    ],
+)
+def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], reason: str) -> None:
+    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(**settings)))
+    assert (host.accelerators, host.missing, host.processes) == ((), reason, 1)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
+    settings = GpuDevice(count="all", strategy="data_parallel", output_device=30)
+    with pytest.raises(MistakeError, match=r"output_device in params\.yaml is 30, which is not among .* 0, 1, 2, 3$"):
+        hosts.fingerprint(Devices(gpu=settings))
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_system(monkeypatch, "Darwin", "arm64")
+    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
+    with pytest.raises(MistakeError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
+        hosts.fingerprint(Devices(gpu=GpuDevice(strategy="data_parallel")))
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(("settings", "count"), [({}, 1), ({"device_ids": (0, 1)}, 2)])
+def test_gpus_are_counted_where_no_count_is_given(settings: dict[str, Any], count: int) -> None:
+    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(strategy="data_parallel", **settings)))
+    assert host.count == count
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_how_gpus_talk_to_each_other_is_part_of_their_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    cpu_host, gpu_host = hosts.fingerprint(Devices())
+    assert gpu_host.software
+    assert gpu_host.software.variables["NCCL_ALGO"] == "Ring"
+    assert "NCCL_ALGO" not in cpu_host.software.variables
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("2", ["GPU 2"]),
+        ("3, 0", ["GPU 3", "GPU 0"]),
+        ("1,9,2", ["GPU 1"]),
+        ("GPU-00000002", ["GPU 2"]),
+        ("7", []),
+    ],
+)
+def test_only_the_gpus_that_cuda_may_see_count(monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found, missing = accelerators.accelerators("cuda")
+    assert [gpu.name for gpu in found] == names
+    assert missing == (None if names else f"cuda: CUDA_VISIBLE_DEVICES={visible} hides every GPU")
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_gpu_under_a_torch_without_cuda_is_told_apart_from_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: None)
+    found, missing = accelerators.accelerators("cuda")
+    assert found == []
+    assert "driver 580.65.06 lists NVIDIA H200, but this torch" in str(missing)
+    assert "built without CUDA: install" in str(missing)
+
+
+def test_processes_on_the_cpu_divide_its_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    pretend_files(monkeypatch, {})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    host, _ = hosts.fingerprint(Devices(cpu=CpuDevice(processes=4)))
+    assert (host.processes, host.threads) == (4, 2)
+    assert hosts.fingerprint(Devices(cpu=CpuDevice(processes=4, threads=8)))[0].threads == 8
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = hosts.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
-    monkeypatch.setattr(hosts, "_amd_gpus", lambda: [gpu])
-    assert hosts.accelerators("auto") == ([gpu], None)
+    gpu = accelerators.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
+    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [gpu])
+    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
+    assert accelerators.accelerators("auto") == ([gpu], None)
+    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: None)
+    found, missing = accelerators.accelerators("cuda")
+    assert found == []
+    assert "for the AMD GPU this torch" in str(missing)
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(hosts, "_mac_cpu_name", lambda: "Apple M4 Pro")
+    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
     monkeypatch.setattr(hosts.platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
-    found, missing = hosts.accelerators("auto")
-    assert found == [hosts.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
+    found, missing = accelerators.accelerators("auto")
+    assert found == [accelerators.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
     assert missing is None
 
 
@@ -251,10 +390,10 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
 
     pretend_files(monkeypatch, {})
     pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(hosts.subprocess, "run", sysctl)
-    monkeypatch.delattr(hosts.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(hosts.os, "cpu_count", lambda: 12)
-    assert hosts.cpu_facts() == hosts.CpuFacts(
+    monkeypatch.setattr(cpus.subprocess, "run", sysctl)
+    monkeypatch.delattr(cpus.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(cpus.os, "cpu_count", lambda: 12)
+    assert cpus.cpu_facts() == cpus.CpuFacts(
         model="Apple M4 Pro",
         architecture="arm64",
         usable_cores=12,
@@ -281,7 +420,7 @@ def test_the_instruction_sets_that_change_bits_are_read_from_proc(
     pretend_files(monkeypatch, {Path("/proc/cpuinfo"): info})
     pretend_system(monkeypatch, "Linux", "x86_64")
     monkeypatch.setattr(hosts.platform, "processor", lambda: "an unnamed CPU")
-    facts = hosts.cpu_facts()
+    facts = cpus.cpu_facts()
     assert (facts.model, facts.instruction_sets) == (model, instruction_sets)
 
 
@@ -301,7 +440,7 @@ def test_the_limit_of_a_container_is_read_in_cores(
     monkeypatch: pytest.MonkeyPatch, files: dict[Path, str], limit: float | None
 ) -> None:
     pretend_files(monkeypatch, files)
-    assert hosts.cpu_facts().cgroup_cores_limit == limit
+    assert cpus.cpu_facts().cgroup_cores_limit == limit
 
 
 @pytest.mark.parametrize(
@@ -319,6 +458,7 @@ def test_auto_threads_are_the_cores_this_process_may_use(
     monkeypatch: pytest.MonkeyPatch, setting: str | int, cores: int, quota: str, threads: int
 ) -> None:
     pretend_files(monkeypatch, {CPU_MAX: f"{quota} 100000"})
-    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     cpu = CpuDevice.model_validate({"threads": setting})
     assert hosts.fingerprint(Devices(cpu=cpu))[0].threads == threads

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import MistakeError
-from photofinish.params import Adam, ConstantSchedule, CosineSchedule, LinearModel, LoaderInput, MlpModel, Sgd
+from photofinish.params.networks import LinearModel, MlpModel
+from photofinish.params.training import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
 from photofinish.params_reader import Params, read_params
 
 GOOD = """\
@@ -37,7 +38,10 @@ LINEAR = "linear: {dataset: digits, model: linear}"
 LAST = "optimizer: {lr: 0.05}"
 A_NAME_IS = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 OPTIMIZERS = "allowed: sgd, adam, adamw"
-SETTINGS = "allowed: dataset, model, optimizer, schedule, input, precision, epochs, batch_size, seed"
+SETTINGS = (
+    "allowed: dataset, model, optimizer, schedule, input, precision, epochs, batch_size, validation_batch_size, seed, "
+    "augmentation, save_weights"
+)
 LONG_NAME = "x" * 65
 
 # What is changed in GOOD, to what; where it must be reported, as what value; and what must be said about it.
@@ -175,8 +179,30 @@ ONE_MISTAKE = [
     # devices
     ("kind: auto", "kind: rocm", '11  devices.gpu.kind = "rocm"', "unknown value; allowed: auto, cuda, mps, xpu"),
     ("kind: auto", "kind: cuda:0", '11  devices.gpu.kind = "cuda:0"', "did you mean 'cuda'?"),
-    ("count: 1", "count: 2", "11  devices.gpu.count = 2", "allowed: 1"),
-    ("count: 1", "count: true", "11  devices.gpu.count = true", "allowed: 1"),
+    ("count: 1", "count: 0", "11  devices.gpu.count = 0", "must be a count of at least 1, or 'all'"),
+    ("count: 1", "count: true", "11  devices.gpu.count = true", "must be a count of at least 1, or 'all'"),
+    ("count: 1", "count: every", '11  devices.gpu.count = "every"', "must be a count of at least 1, or 'all'"),
+    ("count: 1", "strategy: dp", '11  devices.gpu.strategy = "dp"', "unknown value; did you mean 'ddp'?"),
+    ("count: 1", "count: 2, device_ids: [0, 1]", "11  devices.gpu = {", "need strategy: data_parallel"),
+    (
+        "count: 1",
+        "count: 2, strategy: data_parallel, device_ids: [0, 0]",
+        "11  devices.gpu = {",
+        "device_ids names a GPU twice",
+    ),
+    (
+        "count: 1",
+        "count: 3, strategy: data_parallel, device_ids: [0, 1]",
+        "11  devices.gpu = {",
+        "device_ids names 2 GPUs, but count is 3",
+    ),
+    (
+        "count: 1",
+        "count: 2, strategy: data_parallel, output_device: 2",
+        "11  devices.gpu = {",
+        "output_device 2 is not one of the GPUs in use",
+    ),
+    ("threads: auto", "threads: auto, processes: 0", "10  devices.cpu.processes = 0", "must be at least 1"),
     ("skip", "error", '11  devices.gpu.if_missing = "error"', "unknown value; allowed: skip, fail"),
     (
         "threads: auto",
@@ -190,9 +216,107 @@ ONE_MISTAKE = [
     # data sets
     (
         "source: digits",
+        "source: mnist",
+        '13  datasets.digits.source = "mnist"',
+        "did you mean 'MNIST'? allowed: digits, ",
+    ),
+    ("source: digits", "source: MNIST", "13  datasets.digits.test = 0.15", "has its own test part: leave this key out"),
+    (
+        "{source: digits, validation: 0.15, test: 0.15}",
+        "{source: MNIST}",
+        "13  datasets.digits.validation",
+        "this key is required: a fraction between 0 and 1, or a count",
+    ),
+    (
+        "{source: digits, validation: 0.15, test: 0.15}",
+        "{source: EMNIST, validation: 0.1}",
+        "13  datasets.digits.variant",
+        "this key is required",
+    ),
+    ("source: digits", "source: csv", "13  datasets.digits = {", "give either path, or parts"),
+    (
+        "{source: digits, validation: 0.15, test: 0.15}",
+        "{source: csv, path: images.csv, validation: 0.1}",
+        "13  datasets.digits = {",
+        "test is required: a fraction between 0 and 1, or a count",
+    ),
+    (
+        "source: digits,",
+        "source: folder, parts: {train: a, test: b},",
+        "13  datasets.digits = {",
+        "both parts.test and test: is it given, or to be drawn?",
+    ),
+    ("source: digits,", "source: folder, parts: {test: b},", "13  datasets.digits.parts.train", "this key is required"),
+    (
+        "source: digits,",
+        "source: synthetic, images: 9, classes: 1, shape: [1, 2, 2],",
+        "13  datasets.digits.classes = 1",
+        "must be at least 2",
+    ),
+    (
+        "source: digits,",
+        "source: synthetic, images: 9, classes: 2, shape: [8, 8],",
+        "13  datasets.digits.shape = [8, 8]",
+        "must be a list of 3 numbers: channels, height, width",
+    ),
+    ("test: 0.15}", "test: 0.15, size: 0}", "13  datasets.digits.size = 0", "must be a side length from 1 to 4096"),
+    ("test: 0.15}", "test: 0.15, size: [8]}", "13  datasets.digits.size = [8]", "or a list of height and width"),
+    ("test: 0.15}", "test: 0.15, channels: 2}", "13  datasets.digits.channels = 2", "allowed: 1, 3"),
+    ("test: 0.15}", "test: 0.15, mean: [0.5]}", "13  datasets.digits = {", "mean and std go together"),
+    (
+        "test: 0.15}",
+        "test: 0.15, channels: 3, mean: [0.5], std: [0.5]}",
+        "13  datasets.digits = {",
+        "mean and std have 1 numbers for 3 channels",
+    ),
+    # networks, input and augmentation of the systems that load their data anew each epoch
+    (
+        "model: linear",
+        "model: {name: cnn, channels: [8], padding: -1}",
+        "15  experiments.linear.model.padding = -1",
+        "at least 0",
+    ),
+    (
+        "model: linear",
+        "model: {name: lenet, init: xavier}",
+        '15  experiments.linear.model.init = "xavier"',
+        "xavier_uniform",
+    ),
+    (
+        "model: linear",
+        "model: {name: resnet18, weights: imagenet}",
+        '15  experiments.linear.model.weights = "imagenet"',
+        "resnet18 has no such weights; allowed: IMAGENET1K_V1",
+    ),
+    (
+        "model: linear",
+        "model: linear, input: {name: loader, persistent_workers: true}",
+        "15  experiments.linear.input = {",
+        "need workers of at least 1",
+    ),
+    (
+        "model: linear",
+        "model: linear, augmentation: {flip: 2.0}",
+        "15  experiments.linear.augmentation.flip = 2.0",
+        "must be at most 1",
+    ),
+    (
+        "model: linear",
+        "model: linear, augmentation: {crop: 4}",
+        "15  experiments.linear.augmentation.crop = 4",
+        "did you mean 'crop_padding'?",
+    ),
+    (
+        "model: linear",
+        "model: linear, save_weights: all",
+        '15  experiments.linear.save_weights = "all"',
+        "allowed: last, every_epoch",
+    ),
+    (
+        "source: digits",
         "source: digts",
         '13  datasets.digits.source = "digts"',
-        "unknown value; did you mean 'digits'?",
+        "unknown source; did you mean 'digits'?",
     ),
     ("source: digits, ", "", "13  datasets.digits.source", "this key is required"),
     (
@@ -206,7 +330,7 @@ ONE_MISTAKE = [
     ("test: 0.15", "test: .nan", "13  datasets.digits.test = NaN", "must be a fraction between 0 and 1"),
     ("test: 0.15", "test: true", "13  datasets.digits.test = true", "must be a fraction between 0 and 1"),
     ("test: 0.15", "test: 0.9", "13  datasets.digits = {", "validation and test together must be less than 1"),
-    (DIGITS, "digits:", "13  datasets.digits = null", "must be a mapping of keys to values"),
+    (DIGITS, "digits:", "13  datasets.digits = null", "must be a mapping of settings, at least source"),
     (f"datasets:\n  {DIGITS}\n", "datasets:\n", "12  datasets = null", "must be a mapping with at least one entry"),
     (f"datasets:\n  {DIGITS}\n", "", "1  datasets", "this key is required, with at least one entry"),
     # experiments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.wording import seconds
+from photofinish.wording import markdown_cell, seconds
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,10 @@ from photofinish.wording import seconds
 )
 def test_seconds_have_three_digits_in_the_unit_that_suits(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"), [("Some CPU", "Some CPU"), ("CPU | 8 cores", r"CPU \| 8 cores"), ("a\\|b", r"a\\\|b")]
+)
+def test_a_bar_in_a_cell_does_not_end_it(text: str, cell: str) -> None:
+    assert markdown_cell(text) == cell

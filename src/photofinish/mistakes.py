@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from photofinish.params import SHORTHAND_KEYS
+from photofinish.nearest import nearest_name
+from photofinish.params.training import SHORTHAND_KEYS
 from photofinish.yaml_reader import KeyPath
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
-_MOST_NAMES_SHOWN = 12
+_MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
 _TYPES_IN_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -49,18 +49,13 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     """'unknown optimizer; did you mean adam? allowed: ...'"""
     nearest = nearest_name(name, allowed)
     hint = f"; did you mean '{nearest}'?" if nearest else ";"
-    shown = ", ".join(allowed[:_MOST_NAMES_SHOWN])
-    more = f" and {len(allowed) - _MOST_NAMES_SHOWN} more" if len(allowed) > _MOST_NAMES_SHOWN else ""
-    return f"unknown {what}{hint} allowed: {shown}{more}"
+    if len(allowed) <= _MOST_NAMES_SHOWN:
+        return f"unknown {what}{hint} allowed: {', '.join(allowed)}"
+    shown = ", ".join(allowed[:_FIRST_NAMES])
+    return f"unknown {what}{hint} allowed: {shown} and {len(allowed) - _FIRST_NAMES} more"
 
 
-def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
-    plain = {_plain(option): option for option in allowed}
-    matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
-    return plain[matches[0]] if matches else None
-
-
-def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> Mistake:
+def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     """Put one of pydantic's complaints about `schema` in words; `path` is where the user's file has it."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
@@ -68,18 +63,18 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> 
     if kind == "missing":
         return Mistake(path, REQUIRED, has_value=False)
     if kind == "union_tag_not_found":
-        return Mistake((*path, "name"), REQUIRED, has_value=False)
+        return Mistake((*path, _unquote(context["discriminator"])[0]), REQUIRED, has_value=False)
     if kind == "union_tag_invalid":
-        allowed = _unquote(context["expected_tags"])
-        name = value["name"]
-        return Mistake((*path, "name"), unknown_name(str(path[-1]), name, allowed), name)
+        tag = _unquote(context["discriminator"])[0]
+        allowed, what = _unquote(context["expected_tags"]), str(path[-1]) if tag == "name" else tag
+        return Mistake((*path, tag), unknown_name(what, value[tag], allowed), value[tag])
     if kind == "literal_error":
         allowed = _unquote(context["expected"].replace(" or ", ", "))
         return Mistake(path, unknown_name("value", value, allowed), value)
     if kind == "string_pattern_mismatch":
         return Mistake(path, NAME_RULE, value)
     if kind == "value_error":
-        return Mistake(path, str(context["error"]), value)
+        return Mistake(path, str(context["error"]), value, has_value=value is not None)
     if kind == "too_short":
         return Mistake(path, f"must have at least {_count(context['min_length'], 'item')}", value)
     if kind in _TYPES_IN_WORDS:
@@ -106,16 +101,22 @@ def _type_in_words(kind: str, key: str | int, value: Any) -> str:
     return words
 
 
-def _allowed_keys(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
     """The keys that the part of `schema` at pydantic's `location` (tags of unions included) accepts."""
-    models: list[Any] = [schema]
+    models: list[Any] = _models_in(schema)
     for part in location:
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
         if fields:
             models = [member for field in fields for member in _models_in(field)]
         else:
-            models = [model for model in models if part in get_args(model.model_fields["name"].annotation)]
+            models = [model for model in models if part in _tags_of(model)]
     return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+def _tags_of(model: type[BaseModel]) -> tuple[Any, ...]:
+    """The names by which a union tells this member from the others."""
+    tag = model.model_fields.get("name") or model.model_fields["source"]
+    return get_args(tag.annotation)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -128,10 +129,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _unquote(names: str) -> list[str]:
     return [name.strip(" '") for name in names.split(",")]
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
 
 
 def _count(count: int, noun: str) -> str:

@@ -7,14 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from photofinish.device_rules import misfits
 from photofinish.errors import MistakeError
-from photofinish.mistakes import NAME_RULE, REQUIRED, Mistake, nearest_name, of_pydantic, unknown_name, without_echoes
-from photofinish.params import SHORTHAND_KEYS, Dataset, Devices, Experiment, is_name
+from photofinish.mistakes import NAME_RULE, REQUIRED, Mistake, of_pydantic, unknown_name, without_echoes
+from photofinish.nearest import nearest_name
+from photofinish.params.base import is_name
+from photofinish.params.datasets import Dataset
+from photofinish.params.devices import Devices
+from photofinish.params.training import SHORTHAND_KEYS, Experiment
 from photofinish.yaml_reader import KeyPath, YamlDocument
 
-_SECTIONS = ("defaults", "devices", "datasets", "experiments")
+_SECTIONS = ("defaults", "devices", "datasets", "experiments", "mirror")
+_DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -25,6 +31,7 @@ class Params:
     experiments: dict[str, Experiment]
     datasets: dict[str, Dataset]
     devices: Devices
+    mirror: str | None = None
 
 
 def read_params(path: Path) -> Params:
@@ -61,7 +68,7 @@ class _Reader:
         devices = self._validated(Devices, self._section_or_empty("devices"), ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
-            dataset = self._validated(Dataset, given, ("datasets", name))
+            dataset = self._read_dataset(name, given)
             if dataset:
                 datasets[name] = dataset
         defaults = self._read_defaults()
@@ -70,7 +77,30 @@ class _Reader:
             experiment = self._read_experiment(name, given, defaults)
             if experiment:
                 experiments[name] = experiment
-        return Params(experiments, datasets, devices)
+        for mistake in misfits(devices, experiments):
+            self.mistakes.setdefault(mistake.path, mistake)
+        return Params(experiments, datasets, devices, self._read_mirror())
+
+    def _read_mirror(self) -> str | None:
+        mirror = self._document.get("mirror")
+        if mirror is None or (isinstance(mirror, str) and mirror):
+            return mirror
+        self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
+        return None
+
+    def _read_dataset(self, name: str, given: Any) -> Dataset | None:
+        where = ("datasets", name)
+        if not isinstance(given, dict):
+            self._note(where, "must be a mapping of settings, at least source", given)
+            return None
+        try:
+            return _DATASET.validate_json(_json(given))
+        except ValidationError as error:
+            for detail in without_echoes(error.errors()):
+                location = detail["loc"][1:]  # without the source, which pydantic puts first
+                mistake = of_pydantic(detail, (*where, *location), Dataset)
+                self.mistakes.setdefault(mistake.path, mistake)
+        return None
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
         self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))

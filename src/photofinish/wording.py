@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 
 def seconds(value: float) -> str:
     """Three digits, in the unit that suits."""
@@ -9,6 +12,28 @@ def seconds(value: float) -> str:
         if value * scale >= 1:
             return f"{_three_digits(value * scale)} {unit}"
     return f"{_three_digits(value * 1e6)} µs"
+
+
+def utc_minute(unix_seconds: float) -> str:
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([part for part in (", ".join(texts[:-1]), *texts[-1:]) if part])
+
+
+def byte_size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def markdown_cell(text: str) -> str:
+    """As the text of a table's cell, where a bar would end it."""
+    return text.replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _three_digits(value: float) -> str:

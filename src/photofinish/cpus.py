@@ -1,0 +1,85 @@
+"""What is known of this machine's CPU, and of it what stays the same from run to run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+_INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
+
+
+class Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class CpuFacts(Facts):
+    model: str
+    architecture: str
+    usable_cores: int
+    cgroup_cores_limit: float | None
+    instruction_sets: tuple[str, ...]
+    system: str
+
+
+def cpu_facts() -> CpuFacts:
+    info = read_or_empty(Path("/proc/cpuinfo"))
+    flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
+    return CpuFacts(
+        model=_first_match(r"^model name\s*:\s*(.*)$", info) or mac_cpu_name() or platform.processor() or "unknown",
+        architecture=platform.machine(),
+        usable_cores=_usable_cores(),
+        cgroup_cores_limit=_cgroup_cores_limit(),
+        instruction_sets=tuple(sorted(flag for flag in flags if _INSTRUCTION_SETS.match(flag))),
+        system=platform.system(),
+    )
+
+
+def usable_threads(cpu: CpuFacts, processes: int) -> int:
+    """For each of so many processes: OMP_NUM_THREADS, which torch heeds too; else its part of the cores we may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    limit = cpu.cgroup_cores_limit
+    cores = min(cpu.usable_cores, int(limit) if limit else cpu.usable_cores)
+    return max(1, cores // processes)
+
+
+def _usable_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _cgroup_cores_limit() -> float | None:
+    quota, _, period = read_or_empty(Path("/sys/fs/cgroup/cpu.max")).partition(" ")
+    if not quota:
+        quota = read_or_empty(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+        period = read_or_empty(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+    try:
+        cores = int(quota) / int(period)
+    except ValueError:
+        return None
+    return cores if cores > 0 else None
+
+
+def mac_cpu_name() -> str:
+    if platform.system() != "Darwin":
+        return ""
+    asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
+
+
+def _first_match(pattern: str, text: str) -> str:
+    match = re.search(pattern, text, re.MULTILINE)
+    return match.group(1).strip() if match else ""
+
+
+def read_or_empty(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

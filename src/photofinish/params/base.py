@@ -1,0 +1,45 @@
+"""What every part of the schema is made of: closed, strict models and the types of single values."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+def is_name(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
+
+
+class Settings(BaseModel):
+    """Frozen, strict, and closed: an unknown key is a mistake, never ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+def is_whole_number(value: object) -> bool:
+    """Python holds 1, 1.0 and true to be equal; a user doesn't."""
+    return type(value) is int
+
+
+def list_of(count: int, what: str) -> BeforeValidator:
+    """A list of exactly so many items, as the tuple that strict pydantic wants."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != count:
+            raise ValueError(f"must be a list of {count} {what}")
+        return tuple(value)
+
+    return BeforeValidator(check)

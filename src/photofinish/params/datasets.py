@@ -1,0 +1,208 @@
+"""The settings of data sets: where the images come from, and how they are prepared and divided."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from photofinish.params.base import (
+    Name,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Settings,
+    Share,
+    is_whole_number,
+    list_of,
+)
+from photofinish.torchvision_names import DATASETS, EMNIST_VARIANTS
+
+_SIZES = "a fraction between 0 and 1, or a count of at least 1"
+
+
+def _check_part_size(value: Any) -> Any:
+    if value is None or (is_whole_number(value) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError(f"must be {_SIZES}")
+
+
+def _check_side_lengths(value: Any) -> Any:
+    sides = value if isinstance(value, list | tuple) else [value, value]
+    if len(sides) != 2 or not all(is_whole_number(side) and 1 <= side <= 4096 for side in sides):
+        raise ValueError("must be a side length from 1 to 4096, or a list of height and width")
+    return tuple(sides)
+
+
+PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
+SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
+
+
+class _DatasetSettings(Settings):
+    """`validation` and `test` are sizes of the parts to be drawn; a part that the source itself has needs none."""
+
+    source: str  # first, because the checks of the others read it
+    validation: PartSize = Field(default=None, validate_default=True)
+    test: PartSize = Field(default=None, validate_default=True)
+    seed: Seed = 0
+    """decides which images go into which part"""
+    size: SideLengths | None = None
+    """height and width that images are resized to; by default they stay as they are"""
+    channels: Literal[1, 3] | None = None
+    """1 for grey, 3 for colours; by default as the source has them"""
+    mean: tuple[Share, ...] | None = None
+    """to normalise with, a channel each; by default that of the training part"""
+    std: tuple[PositiveFloat, ...] | None = None
+
+    @field_validator("validation", "test")
+    @classmethod
+    def _sized_where_the_source_has_none(cls, value: float | int | None, info: ValidationInfo) -> float | int | None:
+        own = cls._own_parts(info.data["source"])
+        if own is None:
+            return value
+        if value is None and info.field_name not in own:
+            raise ValueError(f"this key is required: {_SIZES}")
+        if value is not None and info.field_name in own:
+            raise ValueError(f"this source has its own {info.field_name} part: leave this key out")
+        return value
+
+    @classmethod
+    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
+        """Which parts the source itself has; None if its name alone doesn't tell."""
+        return ()
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> _DatasetSettings:
+        if isinstance(self.validation, float) and isinstance(self.test, float) and self.validation + self.test >= 1:
+            raise ValueError("validation and test together must be less than 1: the rest is what is trained on")
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise ValueError("mean and std go together: a number each for every channel")
+        if self.mean is not None and self.channels is not None and len(self.mean) != self.channels:
+            raise ValueError(f"mean and std have {len(self.mean)} numbers for {self.channels} channels")
+        return self
+
+
+class DigitsDataset(_DatasetSettings):
+    """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn."""
+
+    source: Literal["digits"]
+
+
+class TorchvisionDataset(_DatasetSettings):
+    """A classification data set of torchvision, by the name of its class there."""
+
+    source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # a tuple of names is one
+
+    @classmethod
+    def _own_parts(cls, source: str) -> tuple[str, ...] | None:
+        return DATASETS[source]
+
+
+class EmnistDataset(_DatasetSettings):
+    """EMNIST comes in several variants, each a data set of its own."""
+
+    source: Literal["EMNIST"]
+    variant: Literal[EMNIST_VARIANTS]  # type: ignore[valid-type]
+
+    @classmethod
+    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
+        return ("train", "test")
+
+
+class Parts(Settings):
+    """A path for each part that the source itself has; `validation` and `test` may be drawn instead."""
+
+    train: str
+    validation: str | None = None
+    test: str | None = None
+
+
+class _LocalDataset(_DatasetSettings):
+    """Images on this machine: all in one place, or in one place a part. Paths start at the project's folder."""
+
+    path: str | None = None
+    parts: Parts | None = None
+
+    @classmethod
+    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
+        return None
+
+    @model_validator(mode="after")
+    def _in_one_place_or_a_place_a_part(self) -> _LocalDataset:
+        if (self.path is None) == (self.parts is None):
+            raise ValueError("give either path, or parts with a path each for train, validation and test")
+        return self
+
+    @model_validator(mode="after")
+    def _each_part_is_given_or_drawn(self) -> _LocalDataset:
+        for part, size in (("validation", self.validation), ("test", self.test)):
+            given = self.parts is not None and getattr(self.parts, part) is not None
+            if given and size is not None:
+                raise ValueError(f"both parts.{part} and {part}: is it given, or to be drawn?")
+            if not given and size is None and not self._is_divided_within():
+                raise ValueError(f"{part} is required: {_SIZES}")
+        return self
+
+    def _is_divided_within(self) -> bool:
+        """Whether the files themselves may tell which image belongs to which part."""
+        return False
+
+
+class CsvDataset(_LocalDataset):
+    """A CSV that lists an image and its label a row; the images' paths start at the CSV's folder."""
+
+    source: Literal["csv"]
+    path_column: str = "path"
+    label_column: str = "label"
+    split_column: str | None = None
+    """the column that says train, validation or test; without it the parts are drawn"""
+    classes: tuple[str, ...] | None = None
+    """the labels there may be, in this order; by default those that the training rows have, sorted"""
+
+    def _is_divided_within(self) -> bool:
+        return self.split_column is not None
+
+    @model_validator(mode="after")
+    def _parts_are_told_once(self) -> CsvDataset:
+        if self.split_column is not None and self.parts is not None:
+            raise ValueError("split_column goes with path: where parts has a CSV each, they tell the parts")
+        return self
+
+    @field_validator("classes")
+    @classmethod
+    def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if classes is not None and (len(set(classes)) != len(classes) or "" in classes or not classes):
+            raise ValueError("must name each class once")
+        return classes
+
+
+class FolderDataset(_LocalDataset):
+    """A folder a class, as torchvision's ImageFolder reads them."""
+
+    source: Literal["folder"]
+
+
+class SyntheticDataset(_DatasetSettings):
+    """Images made from the seed, of any shape, that can be learned."""
+
+    source: Literal["synthetic"]
+    images: PositiveInt
+    shape: Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], list_of(3, "numbers: channels, height, width")]
+    classes: Annotated[int, Field(ge=2, le=65536)]
+
+
+Dataset = Annotated[
+    DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
+    Field(discriminator="source"),
+]
+
+
+class DatasetPlan(Settings):
+    """data/plan/datasets/<name>.json: what `download` and `split` go by."""
+
+    name: Name
+    dataset: Dataset
+    mirror: str | None
+    """a folder or an address that has the files in torchvision's layout, for machines without internet"""
+    local_files: str | None
+    """sha256 of the names, sizes and times of the files on this machine that the data set is made of"""

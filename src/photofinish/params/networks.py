@@ -1,0 +1,55 @@
+"""The settings of networks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from photofinish.params.base import NonNegativeInt, PositiveInt, Settings
+from photofinish.torchvision_names import CLASSIFIERS
+
+Init = Literal["default", "xavier_uniform"]
+"""Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""
+
+
+class LinearModel(Settings):
+    name: Literal["linear"]
+    init: Init = "default"
+
+
+class MlpModel(Settings):
+    name: Literal["mlp"]
+    hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    init: Init = "default"
+
+
+class CnnModel(Settings):
+    name: Literal["cnn"]
+    channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    hidden: tuple[PositiveInt, ...] = ()
+    kernel_size: PositiveInt = 3
+    padding: NonNegativeInt = 1
+    init: Init = "default"
+
+
+class LenetModel(Settings):
+    name: Literal["lenet"]
+    init: Init = "default"
+
+
+class TorchvisionModel(Settings):
+    name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # a tuple of names is one
+    weights: str | None = None
+    """The name of published weights to start from, the last layer replaced; by default none."""
+
+    @field_validator("weights")
+    @classmethod
+    def _published(cls, weights: str | None, info: object) -> str | None:
+        name = getattr(info, "data", {}).get("name")
+        if weights is not None and name is not None and weights not in CLASSIFIERS[name]:
+            raise ValueError(f"{name} has no such weights; allowed: {', '.join(CLASSIFIERS[name]) or 'none'}")
+        return weights
+
+
+Model = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]

@@ -1,0 +1,151 @@
+"""The settings of training: optimiser, schedule, input path, and the experiment they make up."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from photofinish.params.base import (
+    Decay,
+    Name,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Settings,
+    Share,
+    list_of,
+)
+from photofinish.params.networks import Model
+
+# -- optimisers ---------------------------------------------------------------------------------------
+
+
+class Sgd(Settings):
+    name: Literal["sgd"]
+    lr: PositiveFloat
+    momentum: Decay = 0.0
+    dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
+    nesterov: bool = False
+    weight_decay: NonNegativeFloat = 0.0
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> Sgd:
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError("nesterov needs a momentum above 0 and a dampening of 0")
+        return self
+
+
+class _AdamSettings(Settings):
+    lr: PositiveFloat
+    betas: Annotated[tuple[Decay, Decay], list_of(2, "numbers")] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+
+
+class Adam(_AdamSettings):
+    name: Literal["adam"]
+    weight_decay: NonNegativeFloat = 0.0
+
+
+class AdamW(_AdamSettings):
+    name: Literal["adamw"]
+    weight_decay: NonNegativeFloat = 0.01
+
+
+Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
+
+# -- schedules ----------------------------------------------------------------------------------------
+
+
+class ConstantSchedule(Settings):
+    name: Literal["constant"] = "constant"
+
+
+class StepSchedule(Settings):
+    name: Literal["step"]
+    step_size: PositiveInt
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+
+class CosineSchedule(Settings):
+    name: Literal["cosine"]
+    eta_min: NonNegativeFloat = 0.0
+
+
+class OneCycleSchedule(Settings):
+    name: Literal["one_cycle"]
+    max_lr: PositiveFloat
+    pct_start: Annotated[float, Field(gt=0, lt=1)] = 0.3
+
+
+class PlateauSchedule(Settings):
+    name: Literal["reduce_on_plateau"]
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    patience: Annotated[int, Field(ge=0)] = 10
+    min_lr: NonNegativeFloat = 0.0
+
+
+Schedule = Annotated[
+    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule,
+    Field(discriminator="name"),
+]
+
+# -- input paths --------------------------------------------------------------------------------------
+
+
+class ResidentInput(Settings):
+    name: Literal["resident"]
+
+
+class LoaderInput(Settings):
+    """PyTorch's DataLoader, with its own names and defaults."""
+
+    name: Literal["loader"]
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    pin_memory: bool = False
+    non_blocking: bool = False
+    prefetch_factor: PositiveInt | None = None
+    persistent_workers: bool = False
+
+    @model_validator(mode="after")
+    def _only_workers_prefetch_and_persist(self) -> LoaderInput:
+        if self.workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
+            raise ValueError("prefetch_factor and persistent_workers need workers of at least 1")
+        return self
+
+
+Input = Annotated[ResidentInput | LoaderInput, Field(discriminator="name")]
+
+# -- experiments --------------------------------------------------------------------------------------
+
+SHORTHAND_KEYS = ("model", "optimizer", "schedule", "input")
+
+
+class Augmentation(Settings):
+    """Of the training images, anew each epoch; what happens to an image follows from seed, epoch and image alone."""
+
+    flip: Share = 0.0
+    """how probably an image is mirrored, left to right"""
+    crop_padding: Annotated[int, Field(ge=0, le=1024)] = 0
+    """so many black pixels are added on each side, then the image is cut out anew at a random place"""
+
+
+class Experiment(Settings):
+    """One training job with every setting spelled out; what `plan` writes and the trainer reads."""
+
+    dataset: Name
+    model: Model
+    optimizer: Optimizer
+    schedule: Schedule = ConstantSchedule()
+    input: Input
+    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    validation_batch_size: PositiveInt | None = None
+    """by default that of the training, or as many images as fill 4 MiB as float32 if those are more"""
+    seed: Seed
+    augmentation: Augmentation = Augmentation()
+    save_weights: Literal["last", "every_epoch"] = "last"
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""

@@ -1,0 +1,62 @@
+"""What devices and experiments ask of each other is checked before anything starts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from conftest import MakeExperiment
+
+from photofinish.device_rules import misfits
+from photofinish.params.devices import Devices
+
+
+@pytest.mark.parametrize(
+    ("devices", "problem"),
+    [
+        ({"cpu": {"processes": 9}}, "must be at least 9: devices.cpu.processes is 9"),
+        ({"gpu": {"count": 9}}, "must be at least 9: devices.gpu.count is 9"),
+        ({"cpu": {"processes": 9}, "gpu": {"count": 10}}, "must be at least 10: devices.gpu.count is 10"),
+        (
+            {"gpu": {"count": "all", "strategy": "data_parallel", "device_ids": list(range(9))}},
+            "must be at least 9: devices.gpu.count is 9",
+        ),
+    ],
+)
+def test_a_batch_without_an_image_for_each_device_is_a_mistake_of_its_experiment(
+    make_experiment: MakeExperiment, devices: dict[str, Any], problem: str
+) -> None:
+    experiments = {"small": make_experiment(batch_size=8), "large": make_experiment(batch_size=10)}
+    [mistake] = misfits(Devices.model_validate_json(json.dumps(devices)), experiments)
+    assert (mistake.path, mistake.value) == (("experiments", "small", "batch_size"), 8)
+    assert mistake.problem.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "devices", [{}, {"cpu": {"processes": 8}}, {"gpu": {"count": 8}}, {"gpu": {"count": "all"}}], ids=str
+)
+def test_what_fits_or_only_the_machine_can_tell_is_let_through(
+    make_experiment: MakeExperiment, devices: dict[str, Any]
+) -> None:
+    experiments = {"small": make_experiment(batch_size=8)}
+    assert list(misfits(Devices.model_validate_json(json.dumps(devices)), experiments)) == []
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("auto", False), ("cuda", False), ("mps", True), ("xpu", True)])
+def test_data_parallel_is_for_cuda(kind: str, wrong: bool) -> None:
+    settings = {"gpu": {"kind": kind, "count": 2, "strategy": "data_parallel"}}
+    devices = Devices.model_validate_json(json.dumps(settings))
+    assert [mistake.path for mistake in misfits(devices, {})] == [("devices", "gpu", "strategy")] * wrong
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "wrong"),
+    [("data_parallel", "bf16", True), ("data_parallel", "fp16", False), ("ddp", "bf16", False)],
+)
+def test_data_parallel_has_no_bf16(make_experiment: MakeExperiment, strategy: str, precision: str, wrong: bool) -> None:
+    """Its threads enter autocast without the dtype, and each thread has fp16 of its own as the default."""
+    devices = Devices.model_validate_json(json.dumps({"gpu": {"count": 2, "strategy": strategy}}))
+    mistakes = list(misfits(devices, {"small": make_experiment(precision=precision)}))
+    assert [mistake.path for mistake in mistakes] == [("experiments", "small", "precision")] * wrong
+    assert all("use strategy ddp, which computes in bf16" in mistake.problem for mistake in mistakes)

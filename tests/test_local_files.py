@@ -1,0 +1,182 @@
+"""The plan knows when the user's own images have changed, and when they aren't there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from image_files import write_picture
+
+from photofinish.errors import MistakeError
+from photofinish.local_files import sha256_of_local_files
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+
+PARAMS = """\
+defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}
+datasets:
+  listed: {source: csv, path: photos/birds.csv, validation: 1, test: 1}
+  sorted: {source: folder, path: photos, validation: 1, test: 1}
+  digits: {source: digits, validation: 1, test: 1}
+experiments:
+  first: {dataset: digits, model: linear}
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder with photos that are listed in a CSV, and are in a folder a class."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    (tmp_path / "params.yaml").write_text(PARAMS, encoding="utf-8")
+    for name in ("owl/a.png", "owl/b.png", "cat/a.png"):
+        write_picture(tmp_path / "photos" / name)
+    (tmp_path / "photos/birds.csv").write_text("path,label\nowl/a.png,owl\ncat/a.png,cat\n", encoding="utf-8")
+    return tmp_path / "photos"
+
+
+def state(photos: Path) -> dict[str, str]:
+    return sha256_of_local_files(read_params(photos.parent / "params.yaml").datasets)
+
+
+def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
+    after = state(photos)
+    return {name for name in after if after[name] != before[name]}
+
+
+def test_only_data_sets_of_local_files_have_a_state(photos: Path) -> None:
+    assert state(photos).keys() == {"listed", "sorted"}
+
+
+def test_an_image_that_was_touched_changes_the_data_sets_it_is_in(photos: Path) -> None:
+    before = state(photos)
+    os.utime(photos / "owl/a.png", ns=(1, 1))
+    assert changed_by(photos, before) == {"listed", "sorted"}
+    before = state(photos)
+    os.utime(photos / "owl/b.png", ns=(1, 1))
+    assert changed_by(photos, before) == {"sorted"}
+
+
+def test_a_changed_csv_changes_its_data_set_only(photos: Path) -> None:
+    before = state(photos)
+    (photos / "birds.csv").write_text("path,label\nowl/a.png,emu\ncat/a.png,cat\n", encoding="utf-8")
+    assert changed_by(photos, before) == {"listed"}
+
+
+@pytest.mark.parametrize("change", ["added", "gone", "renamed", "new class", "empty class"])
+def test_a_file_that_comes_or_goes_changes_the_folder(photos: Path, change: str) -> None:
+    before = state(photos)
+    match change:
+        case "added":
+            write_picture(photos / "owl/c.png")
+        case "gone":
+            (photos / "owl/b.png").unlink()
+        case "renamed":
+            (photos / "owl/b.png").rename(photos / "owl/c.png")
+        case "new class":
+            write_picture(photos / "emu/c.png")
+        case "empty class":
+            (photos / "emu").mkdir()
+    assert changed_by(photos, before) == {"sorted"}
+
+
+def test_a_listed_image_that_goes_missing_changes_the_data_set(photos: Path) -> None:
+    before = state(photos)
+    (photos / "owl/a.png").unlink()
+    assert "listed" in changed_by(photos, before)
+
+
+def test_what_is_no_part_of_the_data_changes_nothing(photos: Path) -> None:
+    before = state(photos)
+    (photos / "owl/notes.txt").touch()
+    write_picture(photos / "owl/.hidden.png")
+    os.utime(photos / "birds.csv", ns=(1, 1))
+    os.utime(photos / "owl", ns=(1, 1))
+    assert changed_by(photos, before) == set()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe\x00", b'path,label\n"', b"file,label\nx,y\n", b"path,label\na\0b,c\n"]
+)
+def test_a_csv_that_is_wrong_is_left_for_download_to_explain(photos: Path, data: bytes) -> None:
+    (photos / "birds.csv").write_bytes(data)
+    assert len(state(photos)["listed"]) == 64
+
+
+def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
+    write_plan(read_params(photos.parent / "params.yaml"), photos.parent / "plan", photos.parent / "splits")
+    states = state(photos)
+    for name in ("listed", "sorted"):
+        assert states[name] in (photos.parent / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
+    assert '"local_files": null' in (photos.parent / "plan/datasets/digits.json").read_text(encoding="utf-8")
+
+
+def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_written(photos: Path) -> None:
+    (photos / "birds.csv").unlink()
+    (photos.parent / "params.yaml").write_text(PARAMS.replace("path: photos,", "path: fotos,"), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "stages/plan.py"), "--out", "plan"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "datasets.listed.path = 'photos/birds.csv'\n    there is no such CSV file" in ran.stderr
+    assert "datasets.sorted.path = 'fotos'\n    there is no such folder" in ran.stderr
+    assert not (photos.parent / "plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("path: photos/birds.csv", "path: photos", "datasets.listed.path = 'photos'\n    this must be a CSV file"),
+        ("path: photos,", "path: photos/birds.csv,", "sorted.path = 'photos/birds.csv'\n    this must be a folder"),
+        (
+            "path: photos/birds.csv, validation: 1, test: 1",
+            "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
+            "datasets.listed.parts.test = 'photos/test.csv'\n    there is no such CSV file",
+        ),
+    ],
+)
+def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, new: str, expected: str) -> None:
+    assert old in PARAMS
+    (photos.parent / "params.yaml").write_text(PARAMS.replace(old, new), encoding="utf-8")
+    with pytest.raises(MistakeError) as caught:
+        state(photos)
+    assert expected in str(caught.value)
+
+
+def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = state(photos)
+    monkeypatch.setenv("DVC_ROOT", str(photos.parent))
+    monkeypatch.chdir(tmp_path_factory.mktemp("copy"))
+    assert changed_by(photos, before) == set()
+    monkeypatch.setenv("HOME", str(photos.parent))
+    (photos.parent / "params.yaml").write_text(PARAMS.replace("path: photos", "path: ~/photos"), encoding="utf-8")
+    assert changed_by(photos, before) == set()
+
+
+def test_ten_thousand_images_are_looked_at_in_well_under_a_second(photos: Path) -> None:
+    rows = ["path,label"]
+    for number in range(10_000):
+        (photos / "owl" / f"{number}.png").touch()
+        rows.append(f"owl/{number}.png,owl")
+    (photos / "birds.csv").write_text("\n".join(rows), encoding="utf-8")
+    started = time.perf_counter()
+    state(photos)
+    assert time.perf_counter() - started < 1
+
+
+def test_the_plan_needs_neither_pandas_nor_pil_nor_torch() -> None:
+    script = "import sys, photofinish.plan; print(*{'numpy', 'pandas', 'PIL', 'torch', 'sklearn'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == []

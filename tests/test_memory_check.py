@@ -1,0 +1,176 @@
+"""Images that can't fit where they are to lie are refused before anything is loaded, with figures and the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeExperiment
+
+from photofinish import main_memory as main_memory_module
+from photofinish import memory_check
+from photofinish.datasets.packed import PackedSplit
+from photofinish.errors import MistakeError
+from photofinish.hosts import CpuHost, GpuHost
+from photofinish.main_memory import MainMemory, main_memory
+from photofinish.memory_check import Room, SplitSize, refuse_too_large, resident_bytes, room_ever, room_now
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+from photofinish.tasks import TrainingTask
+
+GIB = 2**30
+TEN_MILLION = """
+defaults: {{epochs: 1, batch_size: 128, optimizer: {{name: sgd, lr: 0.1}}, {settings}}}
+datasets:
+  many: {{source: synthetic, images: {images}, shape: [3, 32, 32], classes: 10, validation: 0.1, test: 0.1}}
+experiments:
+  large: {{dataset: many, model: linear}}
+"""
+
+
+@pytest.fixture
+def one_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_check, "main_memory", lambda: MainMemory(GIB, GIB // 2))
+
+
+def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: resident") -> Path:
+    params_file.write_text(TEN_MILLION.format(images=images, settings=settings), encoding="utf-8")
+    folder = params_file.parent / "plan"
+    write_plan(read_params(params_file), folder, params_file.parent / "splits")
+    return folder
+
+
+def gpu_host(*memory_bytes: int | None) -> GpuHost:
+    accelerators = [{"kind": "cuda", "name": "Some GPU", "memory_bytes": size, "driver": "1"} for size in memory_bytes]
+    facts: dict[str, Any] = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": None, "threads": 1}
+    return GpuHost.model_validate_json(
+        json.dumps({**facts, "accelerators": accelerators, "cpu": None, "software": None})
+    )
+
+
+def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, packed_split: PackedSplit) -> None:
+    from photofinish.batches import Normaliser, Part
+    from photofinish.devices import CPU
+    from photofinish.input_paths import make_batches
+
+    manifest = packed_split.manifest
+    size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
+    experiment = make_experiment(batch_size=1000)
+    taken = 0
+    for part in ("train", "validation"):
+        images = Part(
+            part, packed_split.images(part), packed_split.labels(part), Normaliser(manifest.mean, manifest.std)
+        )
+        ((batch, _),) = make_batches(experiment, images, CPU).in_order()
+        taken += batch.nbytes
+    assert resident_bytes(experiment, size) == taken
+
+
+def test_a_border_for_random_crops_counts(make_experiment: MakeExperiment) -> None:
+    plain, cropped = make_experiment(), make_experiment(augmentation={"crop_padding": 2})
+    size = SplitSize((1, 8, 8), train=10, validation=5)
+    assert resident_bytes(plain, size) == 4 * 64 * 15
+    assert resident_bytes(cropped, size) == 4 * (144 * 10 + 64 * 5)
+
+
+def test_the_message_names_the_key_both_figures_and_the_alternative(make_experiment: MakeExperiment) -> None:
+    size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
+    with pytest.raises(MistakeError) as refused:
+        refuse_too_large("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
+    for said in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
+        assert said in str(refused.value)
+
+
+def test_processes_that_share_the_memory_hold_a_copy_each(make_experiment: MakeExperiment) -> None:
+    size = SplitSize((1, 16, 16), train=900, validation=100)
+    refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
+    with pytest.raises(MistakeError, match="once in each of 2 processes"):
+        refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
+
+
+def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:
+    size = SplitSize((1, 16, 16), train=900, validation=100)
+    refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
+
+
+@pytest.mark.usefixtures("one_gibibyte")
+def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_planning(cpu_host: CpuHost) -> None:
+    assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
+    assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
+    assert [room.available_bytes for room in room_now(gpu_host(8 * GIB, 6 * GIB), 2)] == [8 * GIB, 6 * GIB]
+    assert room_now(gpu_host(), 1) == []
+
+
+@pytest.mark.usefixtures("one_gibibyte")
+def test_plan_refuses_synthetic_images_that_do_not_fit_and_writes_nothing(params_file: Path) -> None:
+    with pytest.raises(MistakeError, match=r"experiments\.large\.input .* 8,000,000 for training"):
+        plan(params_file)
+    assert not (params_file.parent / "plan").exists()
+    assert plan(params_file, settings="input: loader").is_dir()
+    assert plan(params_file, images=1000).is_dir()
+
+
+@pytest.mark.usefixtures("one_gibibyte")
+def test_plan_knows_a_split_that_was_made_from_it_and_no_other(params_file: Path) -> None:
+    split = params_file.parent / "splits" / "many" / "manifest.json"
+    split.parent.mkdir(parents=True)
+    folder = plan(params_file, images=1000)
+    split.write_text(json.dumps({"shape": [3, 512, 512], "counts": {"train": 800, "validation": 100, "test": 100}}))
+    with pytest.raises(MistakeError, match="3x512x512"):
+        plan(params_file, images=1000)
+    plan(params_file, images=2000)  # as with a smaller `size`: the old split says nothing of the new one
+    older = (folder / "datasets" / "many.json").stat().st_mtime - 1
+    os.utime(split, (older, older))  # planned, but not split yet
+    plan(params_file, images=2000)
+
+
+def test_a_training_is_refused_before_it_loads_anything(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = TrainingTask("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
+    task.check()
+    monkeypatch.setattr(memory_check, "main_memory", lambda: MainMemory(GIB, 1000))
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(MistakeError, match=r"experiments\.small\.input"):
+        task.check()
+
+
+@pytest.mark.parametrize(
+    ("own_groups", "files", "expected"),
+    [
+        pytest.param("0::/", {"memory.max": "max"}, None, id="version 2, no limit"),
+        pytest.param(
+            "0::/job/step",
+            {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000", "job/step/memory.max": "max"},
+            MainMemory(9000, 5000),
+            id="version 2, the group around it",
+        ),
+        pytest.param(
+            "3:cpu,memory:/of-the-host",
+            {"memory/memory.limit_in_bytes": "9000", "memory/memory.stat": "cache 1\ntotal_rss 9500"},
+            MainMemory(9000, 0),
+            id="version 1, in a container",
+        ),
+    ],
+)
+def test_a_control_group_limits_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_groups: str, files: dict[str, str], expected: MainMemory | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text, encoding="utf-8")
+    (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
+    monkeypatch.setattr(main_memory_module, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(main_memory_module, "_OWN_CGROUPS", tmp_path / "own")
+    if expected is None:
+        assert main_memory().total_bytes > GIB
+    else:
+        assert main_memory() == expected
