@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -13,11 +14,12 @@ def main() -> None:
     parser.add_argument("--dataset", type=Path, required=True, help="the data set's plan, a JSON file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    from photofinish.datasets.sources import download
-    from photofinish.params import Dataset
-    from photofinish.plan_reader import read_plan
+    with quick_imports():
+        from photofinish.datasets.sources import download
+        from photofinish.params.datasets import DatasetPlan
+        from photofinish.plan_reader import read_plan
 
-    download(read_plan(args.dataset, Dataset), args.out)
+    download(read_plan(args.dataset, DatasetPlan), args.out)
 
 
 if __name__ == "__main__":

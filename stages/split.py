@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -14,14 +15,16 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    from photofinish.datasets.sources import read_raw
-    from photofinish.datasets.split import split
-    from photofinish.params import Dataset
-    from photofinish.plan_reader import read_plan
+    with quick_imports():
+        from photofinish.datasets.sources import read_raw
+        from photofinish.datasets.split import split
+        from photofinish.params.datasets import DatasetPlan
+        from photofinish.plan_reader import read_plan
 
-    dataset = read_plan(args.dataset, Dataset)
-    manifest = split(dataset, read_raw(dataset, args.raw), args.out)
+    plan = read_plan(args.dataset, DatasetPlan)
+    manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
+    print(f"{len(manifest.class_names)} classes: {', '.join(manifest.class_names)}")
 
 
 if __name__ == "__main__":

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import digits_plan
 from sklearn.datasets import load_digits
 
 from photofinish.datasets import sources
 from photofinish.datasets.sources import Source, download, read_raw
 from photofinish.errors import UserError
-from photofinish.params import DigitsDataset
+from photofinish.params.datasets import DatasetPlan
 
-DIGITS = DigitsDataset(source="digits", validation=0.15, test=0.15)
+DIGITS = digits_plan()
 
 
-def fetch_half(folder: Path) -> None:
+def fetch_half(_plan: DatasetPlan, folder: Path) -> None:
     (folder / "images.npy").write_bytes(b"half of it")
     raise ConnectionError("the line went dead")
 
@@ -40,9 +41,10 @@ def raw(fetched: Path, tmp_path: Path) -> Path:
 
 def test_the_digits_are_those_of_scikit_learn_with_their_shades_spread_over_a_byte(fetched: Path) -> None:
     digits, raw = load_digits(), read_raw(DIGITS, fetched)
-    assert raw.images.shape == (1797, 1, 8, 8)
-    assert raw.images.dtype == np.uint8
-    assert np.array_equal(raw.images[:, 0], np.round(digits.images * 255 / 16))
+    images = raw.read(np.arange(1797))
+    assert images.shape == (1797, *raw.shape) == (1797, 1, 8, 8)
+    assert images.dtype == np.uint8
+    assert np.array_equal(images[:, 0], np.round(digits.images * 255 / 16))
     assert np.array_equal(raw.labels, digits.target)
     assert raw.labels.dtype == np.int64
     assert raw.class_names == tuple("0123456789")

@@ -8,29 +8,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import learnable_images
+from conftest import digits_plan, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from photofinish.datasets.images import Int64Array, LabelledImages
+from photofinish.datasets.images import Int64Array, LabelledImages, PartName, from_array
 from photofinish.datasets.packed import PARTS, PackedSplit, images_file, rows_file
 from photofinish.datasets.split import divide, split
 from photofinish.errors import MistakeError, UserError
-from photofinish.params import DigitsDataset
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
 FILES = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels")]
 
 
-def dataset(**settings: Any) -> DigitsDataset:
-    return DigitsDataset(**{"source": "digits", "validation": 0.2, "test": 0.1, **settings})
+def divide_labels(
+    labels: Int64Array, *, validation: float | int, test: float | int, seed: int
+) -> dict[PartName, Int64Array]:
+    raw = from_array(np.zeros((len(labels), 1, 1, 1), dtype=np.uint8), labels, ())
+    return divide(raw, digits_plan(validation=validation, test=test, seed=seed))
 
 
 def colour_images() -> LabelledImages:
     """Three channels of different brightness, the last one of a single value."""
-    grey = learnable_images()
-    images = np.concatenate([grey.images, grey.images // 2, np.full_like(grey.images, 7)], axis=1)
-    return LabelledImages(images, grey.labels, grey.class_names)
+    raw = learnable_images()
+    grey = raw.read(np.arange(len(raw.labels)))
+    images = np.concatenate([grey, grey // 2, np.full_like(grey, 7)], axis=1)
+    return from_array(images, raw.labels, raw.class_names)
 
 
 def read_part(packed: PackedSplit, name: str) -> None:
@@ -50,7 +54,7 @@ def read_part(packed: PackedSplit, name: str) -> None:
 def test_sizes_are_fractions_or_counts(
     validation: float | int, test: float | int, expected: tuple[int, int, int]
 ) -> None:
-    rows = divide(LABELS, validation=validation, test=test, seed=0)
+    rows = divide_labels(LABELS, validation=validation, test=test, seed=0)
     assert tuple(len(rows[part]) for part in PARTS) == expected
 
 
@@ -65,8 +69,8 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
     labels: list[int], validation: float | int, test: float | int, seed: int
 ) -> None:
     try:
-        rows = divide(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed)
-    except MistakeError:
+        rows = divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed)
+    except (MistakeError, ValidationError):  # the schema refuses fractions that make up the whole
         return
     assert sorted(row for part in rows.values() for row in part.tolist()) == list(range(len(labels)))
     assert all(len(part) for part in rows.values())
@@ -74,24 +78,24 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
 
 def test_each_part_holds_the_classes_in_the_proportions_of_the_whole() -> None:
     labels = np.array([0] * 200 + [1] * 100 + [2] * 20, dtype=np.int64)
-    rows = divide(labels, validation=0.2, test=0.1, seed=3)
+    rows = divide_labels(labels, validation=0.2, test=0.1, seed=3)
     counts = {part: np.bincount(labels[rows[part]]).tolist() for part in PARTS}
     assert counts == {"train": [140, 70, 14], "validation": [40, 20, 4], "test": [20, 10, 2]}
 
 
 def test_the_seed_alone_decides_the_split() -> None:
-    first = divide(LABELS, validation=0.2, test=0.2, seed=1)
+    first = divide_labels(LABELS, validation=0.2, test=0.2, seed=1)
     np.random.default_rng(99).random()
-    again = divide(LABELS, validation=0.2, test=0.2, seed=1)
-    other = divide(LABELS, validation=0.2, test=0.2, seed=2)
+    again = divide_labels(LABELS, validation=0.2, test=0.2, seed=1)
+    other = divide_labels(LABELS, validation=0.2, test=0.2, seed=2)
     assert all(np.array_equal(first[part], again[part]) for part in PARTS)
     assert not any(np.array_equal(first[part], other[part]) for part in PARTS)
 
 
-@pytest.mark.parametrize(("validation", "test"), [(60, 60), (0.5, 0.5), (500, 0.1)])
+@pytest.mark.parametrize(("validation", "test"), [(60, 60), (0.5, 60), (500, 0.1)])
 def test_parts_that_leave_nothing_to_train_on_are_refused(validation: float | int, test: float | int) -> None:
-    with pytest.raises(MistakeError, match=r"leave nothing to train on: the data set has 120 images"):
-        divide(LABELS, validation=validation, test=test, seed=0)
+    with pytest.raises(MistakeError, match=r"leave nothing to train on: there are 120 images"):
+        divide_labels(LABELS, validation=validation, test=test, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -106,22 +110,29 @@ def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
     labels: list[int], validation: int, test: int, part: str
 ) -> None:
     with pytest.raises(MistakeError, match=rf"a {part} part of \d+ images can't be drawn evenly"):
-        divide(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=0)
+        divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=0)
+
+
+def test_a_class_of_a_single_image_is_named() -> None:
+    labels = np.array([0] * 30 + [1] * 30 + [2], dtype=np.int64)
+    raw = from_array(np.zeros((61, 1, 1, 1), dtype=np.uint8), labels, ("pasta", "pizza", "piza"))
+    with pytest.raises(MistakeError, match="there is only one image left of 'piza'"):
+        divide(raw, digits_plan())
 
 
 def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_training_part(tmp_path: Path) -> None:
-    manifest = split(dataset(), colour_images(), tmp_path)
+    manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
     training = PackedSplit(tmp_path).images("train") / 255.0
     assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
     assert manifest.std[:2] == pytest.approx(training.std(axis=(0, 2, 3)).tolist()[:2], rel=1e-12)
 
 
 def test_a_channel_of_one_value_can_be_divided_by_its_deviation(tmp_path: Path) -> None:
-    assert split(dataset(), colour_images(), tmp_path).std[2] == 1.0
+    assert split(digits_plan(test=0.1), colour_images(), tmp_path).std[2] == 1.0
 
 
 def test_the_manifest_says_what_the_files_hold(tmp_path: Path) -> None:
-    manifest = split(dataset(), colour_images(), tmp_path)
+    manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
     assert manifest == PackedSplit(tmp_path).manifest
     assert manifest.counts == {"train": 84, "validation": 24, "test": 12}
     assert manifest.shape == (3, 8, 8)
@@ -129,7 +140,7 @@ def test_the_manifest_says_what_the_files_hold(tmp_path: Path) -> None:
 
 
 def test_the_manifest_has_the_sha256_of_every_file(tmp_path: Path) -> None:
-    manifest = split(dataset(), learnable_images(), tmp_path)
+    manifest = split(digits_plan(test=0.1), learnable_images(), tmp_path)
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("*.npy")}
     assert manifest.sha256 == files
     assert set(FILES) < set(files)
@@ -140,18 +151,18 @@ def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_m
     tmp_path: Path, part: Any
 ) -> None:
     raw = learnable_images()
-    split(dataset(), raw, tmp_path)
+    split(digits_plan(test=0.1), raw, tmp_path)
     packed, rows = PackedSplit(tmp_path), np.load(tmp_path / rows_file(part))
     images = packed.images(part)
     assert isinstance(images, np.memmap)
     assert images.dtype == np.uint8
-    assert np.array_equal(images, raw.images[rows])
+    assert np.array_equal(images, raw.read(rows))
     assert np.array_equal(packed.labels(part), raw.labels[rows])
 
 
 def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        split(dataset(), learnable_images(), tmp_path / name)
+        split(digits_plan(test=0.1), learnable_images(), tmp_path / name)
     first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
     )
@@ -161,7 +172,7 @@ def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["one bit", "cut short", "gone"])
 def test_a_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
-    split(dataset(), learnable_images(), tmp_path)
+    split(digits_plan(test=0.1), learnable_images(), tmp_path)
     path = tmp_path / name
     data = bytearray(path.read_bytes())
     if damage == "gone":
@@ -178,7 +189,7 @@ def test_a_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: str) 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"counts": {}}'], ids=["gone", "empty", "cut short", "incomplete"])
 def test_a_damaged_manifest_is_named(tmp_path: Path, text: str | None) -> None:
-    split(dataset(), learnable_images(), tmp_path)
+    split(digits_plan(test=0.1), learnable_images(), tmp_path)
     manifest = tmp_path / "manifest.json"
     manifest.unlink()
     if text is not None:
@@ -189,6 +200,6 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, text: str | None) -> None:
 
 
 def test_other_parts_can_be_used_while_one_is_damaged(tmp_path: Path) -> None:
-    split(dataset(), learnable_images(), tmp_path)
+    split(digits_plan(test=0.1), learnable_images(), tmp_path)
     (tmp_path / images_file("test")).unlink()
     assert len(PackedSplit(tmp_path).images("train")) == 84

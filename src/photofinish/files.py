@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _CHUNK_BYTES = 1 << 20
 
@@ -24,20 +26,25 @@ def sha256_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside `path`, force it to disk, then rename it into place."""
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file beside `path`, which is forced to disk and renamed into place if all goes well, else removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # once renamed, it has that name no more
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(data)
 
 
 def write_text_atomically(path: Path, text: str) -> None:

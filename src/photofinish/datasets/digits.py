@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photofinish.datasets.images import LabelledImages
+from photofinish.datasets.images import LabelledImages, from_array
 
 _IMAGES, _LABELS = "images.npy", "labels.npy"
 _BRIGHTEST = 16
@@ -24,4 +24,4 @@ def read(folder: Path) -> LabelledImages:
     """The raw values run from 0 to 16; here they fill the range of a byte."""
     shades = np.load(folder / _IMAGES)
     images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
-    return LabelledImages(images, np.load(folder / _LABELS), tuple("0123456789"))
+    return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))

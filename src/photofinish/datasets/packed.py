@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from photofinish.datasets.images import Int64Array, UInt8Array
+from photofinish.datasets import MANIFEST
+from photofinish.datasets.images import Int64Array, PartName, UInt8Array
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 
-PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
-MANIFEST = "manifest.json"
 
 
 class Manifest(BaseModel):

@@ -8,31 +8,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.datasets import digits
+from photofinish.datasets import csv_source, digits, folder_source, synthetic, torchvision_source
 from photofinish.datasets.images import LabelledImages
+from photofinish.datasets.raw_images import read_copies
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file, write_json_atomically
-from photofinish.params import Dataset
+from photofinish.params.datasets import DatasetPlan
 
 _CHECKSUMS = "sha256.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    fetch: Callable[[Path], None]
-    read: Callable[[Path], LabelledImages]
+    fetch: Callable[[DatasetPlan, Path], None]
+    """all the files into a folder that is empty"""
+    read: Callable[[DatasetPlan, Path], LabelledImages]
+    """the images, from that folder alone"""
 
 
-SOURCES: dict[str, Source] = {"digits": Source(digits.fetch, digits.read)}
+SOURCES: dict[str, Source] = {
+    "digits": Source(lambda _plan, folder: digits.fetch(folder), lambda _plan, folder: digits.read(folder)),
+    **dict.fromkeys(torchvision_source.PARTS, Source(torchvision_source.fetch, torchvision_source.read)),
+    "csv": Source(csv_source.fetch, read_copies),
+    "folder": Source(folder_source.fetch, read_copies),
+    "synthetic": Source(synthetic.fetch, synthetic.read),
+}
 
 
-def download(dataset: Dataset, folder: Path) -> None:
+def download(plan: DatasetPlan, folder: Path) -> None:
     """Fetch the raw files into `folder`, which appears under its name only when it is whole."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        SOURCES[dataset.source].fetch(unfinished)
+        _source_of(plan).fetch(plan, unfinished)
         files = sorted(path for path in unfinished.rglob("*") if path.is_file())
         checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
         write_json_atomically(unfinished / _CHECKSUMS, checksums)
@@ -42,7 +51,7 @@ def download(dataset: Dataset, folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def read_raw(dataset: Dataset, folder: Path) -> LabelledImages:
+def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
     """Read the raw data, checked against the checksums that `download` took."""
     listing = folder / _CHECKSUMS
     try:
@@ -53,4 +62,8 @@ def read_raw(dataset: Dataset, folder: Path) -> LabelledImages:
         path = folder / name
         if not path.is_file() or sha256_of_file(path) != expected:
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force download`")
-    return SOURCES[dataset.source].read(folder)
+    return _source_of(plan).read(plan, folder)
+
+
+def _source_of(plan: DatasetPlan) -> Source:
+    return SOURCES[plan.dataset.source]

@@ -1,0 +1,63 @@
+"""What a person sees of a download: a bar on a terminal, a plain line at its start and end anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+
+class DownloadDisplay:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar = _bar() if sys.stderr.isatty() else None
+        self._started_seconds = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.add_task(self._name, total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        line = f"{self._name}  {text}"
+        if self._bar:
+            self._bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
+        """Also when a connection was lost: a download goes on from `done_bytes`."""
+        size = "of unknown size" if total_bytes is None else decimal(total_bytes)
+        self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], total=total_bytes, completed=done_bytes)
+
+    def advance(self, new_bytes: int) -> None:
+        if self._bar:
+            self._bar.advance(self._bar.task_ids[0], new_bytes)
+
+    def ended(self, size_bytes: int) -> None:
+        self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

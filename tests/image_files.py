@@ -1,0 +1,76 @@
+"""Small real image files, and the data sets and stage runs that tests make of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import ROOT
+from PIL import Image
+
+from photofinish.datasets.images import UInt8Array
+from photofinish.params.datasets import DatasetPlan
+
+CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"
+RED, GREEN, BLUE = (220, 20, 20), (20, 220, 20), (20, 20, 220)
+
+
+def picture(colour: tuple[int, int, int] = RED, width: int = 8, height: int = 6) -> Image.Image:
+    """The left half in the colour, the right half black."""
+    pixels = np.zeros((height, width, 3), dtype=np.uint8)
+    pixels[:, : width // 2] = colour
+    return Image.fromarray(pixels)
+
+
+def write_picture(path: Path, colour: tuple[int, int, int] = RED, width: int = 8, height: int = 6) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(colour, width, height).save(path)
+    return path
+
+
+def write_bomb(path: Path, side: int = 30_000) -> Path:
+    """A PNG of a few bytes that says it has 900 million pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    header = side.to_bytes(4, "big") * 2 + bytes((8, 2, 0, 0, 0))
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+    return path
+
+
+def plan_of(**dataset: Any) -> DatasetPlan:
+    plan = {"name": "birds", "dataset": dataset, "mirror": None, "local_files": None}
+    return DatasetPlan.model_validate_json(json.dumps(plan, default=str))
+
+
+def run_download(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The stage as DVC runs it, in `folder`, into its data/raw/birds."""
+    (folder / "plan.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, str(ROOT / "stages/download.py"), "--dataset", "plan.json", "--out", "data/raw/birds"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
+        | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def through_pil(path: Path, mode: str = "RGB", size: tuple[int, int] | None = None) -> UInt8Array:
+    """An image file as (channels, height, width), loaded as torchvision's default loader does."""
+    with Image.open(path) as image:
+        image = image.convert(mode)
+        if size is not None:
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
+    return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -1,0 +1,110 @@
+"""Images of every kind become bytes of the channels and the size that are asked for; bad files are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from photofinish.datasets.pixels import common_shape, decode, decode_all, prepared, shape_in_file
+from photofinish.errors import MistakeError, UserError
+
+RED = (200, 10, 30)
+
+
+def image_of(mode: str) -> Image.Image:
+    """5 high, 7 wide, of one colour; grey ones of shade 100."""
+    if mode == "I;16":
+        return Image.fromarray(np.full((5, 7), 100 * 256 + 255, dtype=np.uint16))
+    if mode in ("P", "P with transparency"):
+        image = Image.new("RGB", (7, 5), RED).convert("P", palette=Image.Palette.ADAPTIVE)
+        if mode != "P":
+            image.info["transparency"] = b"\x00" * 255
+        return image
+    colours = {"L": 100, "LA": (100, 9), "RGB": RED, "RGBA": (*RED, 9), "CMYK": (55, 245, 225, 0), "1": 1}
+    return Image.new(mode, (7, 5), colours[mode])
+
+
+@pytest.mark.parametrize("mode", ["P", "P with transparency", "RGB", "RGBA", "CMYK"])
+def test_images_in_colour_become_red_green_and_blue_or_grey(mode: str) -> None:
+    pixels = prepared(image_of(mode), None, 3)
+    assert pixels.shape == (3, 5, 7)
+    assert pixels.dtype == np.uint8
+    assert [np.unique(channel).tolist() for channel in pixels] == [[shade] for shade in RED]
+    grey = prepared(image_of(mode), None, 1)
+    assert grey.shape == (1, 5, 7)
+    assert np.unique(grey).tolist() == [69]  # 0.299 * 200 + 0.587 * 10 + 0.114 * 30
+
+
+@pytest.mark.parametrize(("mode", "shade"), [("L", 100), ("LA", 100), ("I;16", 100), ("1", 255)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_grey_images_keep_their_shade_in_one_channel_or_three(mode: str, shade: int, channels: int) -> None:
+    pixels = prepared(image_of(mode), None, channels)
+    assert pixels.shape == (channels, 5, 7)
+    assert np.unique(pixels).tolist() == [shade]
+
+
+def test_an_image_is_resized_to_height_and_width_and_smoothed_where_it_shrinks() -> None:
+    stripes = np.zeros((8, 8), dtype=np.uint8)
+    stripes[:, ::2] = 200
+    shrunk = prepared(Image.fromarray(stripes), (4, 2), 1)
+    assert shrunk.shape == (1, 4, 2)
+    assert 80 < shrunk.min() <= shrunk.max() < 120  # without smoothing: 0 or 200
+
+
+def test_files_are_decoded_in_order_and_to_the_same_bytes_every_time(tmp_path: Path) -> None:
+    paths = []
+    for shade in range(40):
+        paths.append(tmp_path / f"{shade}.png")
+        Image.new("L", (3, 2 + shade % 3), shade).save(paths[-1])
+    images = decode_all(paths, (2, 2), 3)
+    assert images.shape == (40, 3, 2, 2)
+    assert images[:, 0, 0, 0].tolist() == list(range(40))
+    assert np.array_equal(images, decode_all(paths, (2, 2), 3))
+
+
+def test_images_of_several_sizes_are_not_put_together_without_a_size(tmp_path: Path) -> None:
+    for side in (2, 3):
+        Image.new("L", (side, 2)).save(tmp_path / f"{side}.png")
+    with pytest.raises(UserError, match=r"3\.png is of 2x3 pixels, .*2\.png of 2x2"):
+        decode_all([tmp_path / "2.png", tmp_path / "3.png"], None, 1)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp"])
+@pytest.mark.parametrize("damage", ["cut short", "of other bytes", "empty", "gone"])
+def test_a_file_that_is_no_whole_image_is_named(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = tmp_path / f"image{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    data = path.read_bytes()
+    path.write_bytes({"cut short": data[: len(data) // 2], "of other bytes": b"hello" * 100}.get(damage, b""))
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(UserError) as caught:
+        decode(path, None, 3)
+    assert str(path) in str(caught.value)
+
+
+def test_fractions_for_pixels_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:
+    Image.new("F", (2, 2), 0.5).save(tmp_path / "image.tiff")
+    with pytest.raises(UserError, match=r"image\.tiff can't be read .* fractions"):
+        decode(tmp_path / "image.tiff", None, 1)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("RGB", 3), ("P", 3), ("RGBA", 3), ("I;16", 1)])
+def test_a_files_shape_is_known_without_decoding_it(tmp_path: Path, mode: str, channels: int) -> None:
+    image_of(mode).save(tmp_path / "image.png")
+    assert shape_in_file(tmp_path / "image.png") == (channels, 5, 7)
+
+
+def test_images_of_one_size_stay_as_they_are_unless_the_settings_say_otherwise() -> None:
+    assert common_shape("pets", [(1, 5, 7), (1, 5, 7)], None, None) == (1, 5, 7)
+    assert common_shape("pets", [(1, 5, 7), (3, 5, 7)], None, None) == (3, 5, 7)
+    assert common_shape("pets", [(3, 5, 7), (3, 6, 7)], (8, 9), 1) == (1, 8, 9)
+
+
+def test_images_of_several_sizes_ask_for_the_setting_that_resizes_them() -> None:
+    with pytest.raises(MistakeError, match=r"of 7 sizes .*: 1x9, 2x9, 3x9, 4x9, 5x9 and 2 more.* datasets\.pets\.size"):
+        common_shape("pets", [(3, side, 9) for side in range(1, 8)], None, None)

@@ -1,0 +1,105 @@
+"""Made images: the same whenever and however they are read, of any shape, and of classes that can be learned."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_files import plan_of
+from sklearn.linear_model import SGDClassifier
+
+from photofinish.datasets.images import LabelledImages
+from photofinish.datasets.sources import download, read_raw
+from photofinish.datasets.split import split
+
+
+def made(folder: Path, **changes: Any) -> LabelledImages:
+    chosen = {"images": 500, "shape": [3, 9, 7], "classes": 5, "validation": 0.1, "test": 0.1, **changes}
+    plan = plan_of(source="synthetic", **chosen)
+    download(plan, folder / "raw")
+    return read_raw(plan, folder / "raw")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> LabelledImages:
+    return made(tmp_path_factory.mktemp("synthetic"))
+
+
+def test_images_have_the_shape_and_the_classes_that_are_asked_for(images: LabelledImages) -> None:
+    everything = images.read(np.arange(500))
+    assert (everything.shape, everything.dtype, images.shape) == ((500, 3, 9, 7), np.uint8, (3, 9, 7))
+    assert np.bincount(images.labels).tolist() == [100] * 5
+    assert len(images.class_names) == 5
+    assert len({image.tobytes() for image in everything}) == 500
+
+
+@given(rows=st.lists(st.integers(0, 499), min_size=1, max_size=30))
+@settings(max_examples=25, deadline=None)
+def test_an_image_is_the_same_whichever_are_read_with_it(images: LabelledImages, rows: list[int]) -> None:
+    everything = images.read(np.arange(500))
+    assert np.array_equal(images.read(np.array(rows)), everything[rows])
+
+
+def test_images_have_these_bytes_on_every_machine(images: LabelledImages) -> None:
+    data = images.read(np.array([0, 1, 499])).tobytes()
+    assert hashlib.sha256(data).hexdigest() == "45edaa8288a18a1045a1879883ad01f68df513b017295b964294bbde941aa7c2"
+
+
+def test_another_seed_makes_other_images(images: LabelledImages, tmp_path: Path) -> None:
+    others = made(tmp_path, seed=1)
+    assert not np.array_equal(others.read(np.array([0])), images.read(np.array([0])))
+
+
+def test_more_images_are_the_same_ones_and_others(images: LabelledImages, tmp_path: Path) -> None:
+    more = made(tmp_path, images=1000)
+    assert np.array_equal(more.read(np.arange(500)), images.read(np.arange(500)))
+
+
+@pytest.mark.parametrize("shape", [[1, 1, 1], [1, 1, 300], [4, 2, 3], [1, 257, 5]])
+def test_any_shape_will_do(tmp_path: Path, shape: list[int]) -> None:
+    images = made(tmp_path, shape=shape, images=20)
+    assert images.read(np.array([19, 3])).shape == (2, *shape)
+
+
+def test_patterns_are_smooth_and_reach_every_pixel(tmp_path: Path) -> None:
+    images = made(tmp_path, shape=[1, 32, 32], images=2000, classes=2)
+    patterns = np.stack([images.read(np.arange(kind, 2000, 2)).mean(axis=0)[0] for kind in (0, 1)])
+    steps = np.abs(np.diff(patterns, axis=2))
+    assert patterns.std() > 10
+    assert steps.max() < 32
+
+
+@pytest.mark.parametrize(("shape", "classes"), [([1, 8, 8], 10), ([3, 32, 32], 10), ([1, 6, 6], 3)])
+def test_a_linear_classifier_learns_the_classes(tmp_path: Path, shape: list[int], classes: int) -> None:
+    images = made(tmp_path, shape=shape, images=3000, classes=classes)
+    pixels = images.read(np.arange(3000)).reshape(3000, -1) / 255 - 0.5
+    learned = SGDClassifier(max_iter=5, tol=None, random_state=0).fit(pixels[:2000], images.labels[:2000])
+    assert learned.score(pixels[2000:], images.labels[2000:]) > 0.95
+
+
+def test_only_the_recipe_is_fetched_however_many_images(tmp_path: Path) -> None:
+    images = made(tmp_path, images=10_000_000, shape=[3, 224, 224])
+    assert sum(path.stat().st_size for path in (tmp_path / "raw").iterdir()) < 1000
+    assert images.read(np.array([9_999_999])).shape == (1, 3, 224, 224)
+
+
+def test_they_are_split_and_packed_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(source="synthetic", images=500, shape=[3, 9, 7], classes=5, validation=0.1, test=0.1)
+    monkeypatch.setattr("photofinish.datasets.split._BYTES_AT_A_TIME", 64 * 3 * 9 * 7)
+    images = made(tmp_path)
+    counts = []
+
+    def read(rows: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        counts.append(len(rows))
+        return images.read(rows)
+
+    watched = LabelledImages(images.shape, images.labels, images.class_names, read)
+    split(plan, watched, tmp_path / "split")
+    assert max(counts) == 64
+    rows = np.load(tmp_path / "split/train-rows.npy")
+    assert np.array_equal(np.load(tmp_path / "split/train-images.npy", mmap_mode="r"), images.read(rows))
