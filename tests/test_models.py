@@ -11,7 +11,7 @@ from torch import nn
 
 from photofinish.errors import UserError
 from photofinish.models import Shape, build_model, count_parameters
-from photofinish.params import Model
+from photofinish.params.networks import Model
 
 MNIST: Shape = (1, 28, 28)
 CIFAR: Shape = (3, 32, 32)
@@ -40,6 +40,7 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
         pytest.param(MLP, MNIST, 784 * 128 + 128 + 128 * 10 + 10, id="mlp"),
         pytest.param(CNN, (1, 8, 8), 160 + 4_640 + (128 * 64 + 64) + (64 * 10 + 10), id="cnn"),
         pytest.param(CNN | {"hidden": ()}, (1, 8, 8), 160 + 4_640 + 128 * 10 + 10, id="cnn without hidden layers"),
+        pytest.param(MLP | {"hidden": (32,)}, MNIST, 25_450, id="mlp of 32"),
         pytest.param(LENET, MNIST, 156 + 1_812 + (192 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10), id="lenet"),
         pytest.param({"name": "resnet18"}, CIFAR, 11_181_642, id="resnet18"),
     ],
@@ -98,14 +99,70 @@ def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhe
         (
             CNN | {"channels": (4, 4, 4, 4)},
             (1, 8, 20),
-            r"model.channels \[4, 4, 4, 4\] halves images of 8x20 too often",
+            r"model.channels \[4, 4, 4, 4\] with kernel_size 3 and padding 1 leaves nothing of images of 8x20 pixels "
+            "at convolution 4, which sees 1 of them",
+        ),
+        (
+            CNN | {"kernel_size": 9, "padding": 0},
+            (1, 20, 8),
+            "kernel_size 9 and padding 0 leaves nothing of images of 20x8 pixels at convolution 1, which sees 8",
         ),
     ],
-    ids=["grey", "of another size", "too small for it", "too small", "too deep"],
+    ids=["grey", "of another size", "too small for it", "too small", "too deep", "a kernel larger than the image"],
 )
 def test_images_that_a_network_cannot_take_are_refused(settings: dict[str, Any], shape: Shape, message: str) -> None:
     with torch.device("meta"), pytest.raises(UserError, match=message):
         built(settings, shape)
+
+
+def layer_sizes(network: nn.Module) -> list[tuple[int, ...]]:
+    """Of the weights: outputs, inputs, and a kernel's sides."""
+    return [tuple(weights.shape) for weights in network.parameters() if weights.dim() > 1]
+
+
+def test_a_cnn_of_3x3_kernels_without_padding_has_the_layers_of_the_caltech_tutorial() -> None:
+    settings = {"name": "cnn", "channels": (32, 64), "hidden": (256, 128), "padding": 0, "init": "xavier_uniform"}
+    network = built(settings, CIFAR, classes=101)
+    assert layer_sizes(network) == [(32, 3, 3, 3), (64, 32, 3, 3), (256, 2304), (128, 256), (101, 128)]
+    kinds = "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Flatten Linear ReLU Linear ReLU Linear"
+    assert [type(module).__name__ for module in network.children()] == kinds.split()
+
+
+def test_lenet_on_mnist_has_the_layers_of_the_fashion_tutorial() -> None:
+    assert layer_sizes(built(LENET)) == [(6, 1, 5, 5), (12, 6, 5, 5), (120, 192), (60, 120), (10, 60)]
+
+
+@pytest.mark.parametrize(("kernel_size", "padding", "side"), [(1, 0, 4), (2, 1, 4), (5, 0, 2), (5, 4, 6), (8, 0, 0)])
+def test_a_cnn_takes_whatever_kernel_and_padding_fit_the_image(kernel_size: int, padding: int, side: int) -> None:
+    settings = {"name": "cnn", "channels": (4,), "kernel_size": kernel_size, "padding": padding}
+    if side == 0:
+        with pytest.raises(UserError, match="kernel_size 8"):
+            built(settings, (1, 8, 8))
+    else:
+        assert layer_sizes(built(settings, (1, 8, 8))) == [(4, 1, kernel_size, kernel_size), (10, 4 * side * side)]
+
+
+@OWN_MODELS
+def test_xaviers_weights_lie_evenly_within_their_bound_and_biases_are_zero(settings: dict[str, Any]) -> None:
+    network = built(settings | {"init": "xavier_uniform"}, MNIST)
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            assert not parameter.any()
+            continue
+        outputs, inputs = parameter.shape[:2]
+        bound = (6 / ((outputs + inputs) * parameter[0, 0].numel())) ** 0.5
+        assert 0.9 * bound < parameter.abs().max().item() <= bound
+        assert parameter.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
+@OWN_MODELS
+def test_xaviers_weights_depend_on_the_seed_alone(settings: dict[str, Any]) -> None:
+    xavier = settings | {"init": "xavier_uniform"}
+    first = built(xavier)
+    torch.rand(3)
+    assert same_weights(first, built(xavier))
+    assert not same_weights(first, built(xavier, seed=1))
+    assert not same_weights(first, built(settings))
 
 
 def test_a_cnn_may_halve_the_image_down_to_one_pixel() -> None:

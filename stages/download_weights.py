@@ -1,0 +1,26 @@
+"""download-weights: fetch the published weights that experiments start from."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from photofinish.errors import run_stage
+from photofinish.quick_imports import quick_imports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", type=Path, required=True, help="which experiment asks for which, a JSON file")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    with quick_imports():
+        from photofinish.params.weights import WeightsPlan
+        from photofinish.plan_reader import read_plan
+        from photofinish.weights_download import download_weights
+
+    download_weights(read_plan(args.plan, WeightsPlan), args.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,212 @@
+"""Published weights: fetched once and checked, a folder an experiment, and refused in training unless right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import MakeExperiment, digits_plan, learnable_images
+from torchvision.models import ResNet18_Weights, get_model
+from training_stage import NobodyListens
+
+from photofinish import records
+from photofinish.datasets.images import from_array
+from photofinish.datasets.split import split
+from photofinish.devices import CPU
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_file
+from photofinish.hosts import CpuHost
+from photofinish.learned import load_network
+from photofinish.params.weights import InitialWeights, PublishedWeights, WeightsPlan
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+from photofinish.pretrained import checked_file, fetched_weights
+from photofinish.tasks import TrainingTask
+from photofinish.teams import Team
+from photofinish.tracking.client import Tracker
+from photofinish.training import run_training
+from photofinish.weights_download import download_weights
+
+RESNET = PublishedWeights(model="resnet18", weights="IMAGENET1K_V1")
+ASKING = {"name": "resnet18", "weights": "IMAGENET1K_V1"}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mirror with a file like torchvision's, under a name with its own sha256."""
+    folder = tmp_path_factory.mktemp("mirror") / "weights"
+    folder.mkdir()
+    torch.manual_seed(3)
+    torch.save(get_model("resnet18", weights=None).state_dict(), folder / "new.pth")
+    return (folder / "new.pth").rename(folder / f"resnet18-{sha256_of_file(folder / 'new.pth')[:8]}.pth")
+
+
+@pytest.fixture
+def plan(published: Path, monkeypatch: pytest.MonkeyPatch) -> WeightsPlan:
+    name_address(published.name, monkeypatch)
+    experiments = {"scratch": None, "fine": RESNET, "finer": RESNET}
+    return WeightsPlan(mirror=str(published.parent.parent), experiments=experiments)
+
+
+def name_address(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = ResNet18_Weights.IMAGENET1K_V1
+    monkeypatch.setattr(weights, "_value_", _WithUrl(f"http://127.0.0.1:9/models/{file}"))
+
+
+class _WithUrl:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+def written(folder: Path) -> InitialWeights:
+    return InitialWeights.model_validate_json((folder / "weights.json").read_bytes())
+
+
+def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
+    plan: WeightsPlan, published: Path, tmp_path: Path
+) -> None:
+    download_weights(plan, tmp_path / "weights")
+    names = {path.name: sorted(file.name for file in path.iterdir()) for path in (tmp_path / "weights").iterdir()}
+    with_file = [published.name, "weights.json"]
+    assert names == {"scratch": ["weights.json"], "fine": with_file, "finer": with_file}
+    assert written(tmp_path / "weights/scratch").published is None
+    fine = written(tmp_path / "weights/fine").published
+    assert fine is not None
+    assert (fine.model, fine.weights, fine.file) == ("resnet18", "IMAGENET1K_V1", published.name)
+    assert fine.sha256 == sha256_of_file(published)
+
+
+def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_left(
+    plan: WeightsPlan, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = tmp_path / "mirror" / "weights"
+    mirror.mkdir(parents=True)
+    (mirror / "resnet18-00000000.pth").write_bytes(published.read_bytes())
+    name_address("resnet18-00000000.pth", monkeypatch)
+    with pytest.raises(UserError, match=r"resnet18-00000000\.pth.*sha256"):
+        download_weights(plan.model_copy(update={"mirror": str(mirror.parent)}), tmp_path / "weights")
+    assert [path.name for path in tmp_path.iterdir() if "weights" in path.name] == []
+
+
+def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> None:
+    download_weights(plan, tmp_path / "weights")
+    download_weights(plan.model_copy(update={"experiments": {"fine": None}}), tmp_path / "weights")
+    assert [str(path.relative_to(tmp_path / "weights")) for path in (tmp_path / "weights").rglob("*.*")] == [
+        "fine/weights.json"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "model", "expected"),
+    [("linear", "linear", None), ("other", ASKING, RESNET), ("other", {"name": "resnet18"}, None)],
+    ids=["of our own", "with weights", "without"],
+)
+def test_the_plan_says_which_experiment_asks_for_which_weights(
+    mirror: str, model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
+) -> None:
+    settings = {
+        "mirror": mirror,
+        "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
+        "datasets": {"digits": {"source": "digits", "validation": 0.2, "test": 0.2, "size": 32, "channels": 3}},
+        "experiments": {"one": {"dataset": "digits", "model": model}},
+    }
+    params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits")
+    plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
+    assert plan.experiments == {"one": expected}
+    assert plan.mirror == ("other" if expected else None)
+
+
+# -- in training --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def weights(plan: WeightsPlan, tmp_path: Path) -> Path:
+    download_weights(plan, tmp_path / "weights")
+    return tmp_path / "weights" / "fine"
+
+
+def test_the_file_is_checked_before_it_is_loaded(
+    weights: Path, published: Path, make_experiment: MakeExperiment
+) -> None:
+    model = make_experiment(model=ASKING).model
+    fetched = fetched_weights(model, weights)
+    assert fetched is not None
+    assert checked_file(fetched, weights) == weights / published.name
+    data = bytearray((weights / published.name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (weights / published.name).write_bytes(data)
+    with pytest.raises(UserError, match=r"missing or damaged: run `dvc repro --force download-weights`"):
+        checked_file(fetched, weights)
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        (None, "resnet18 starts from IMAGENET1K_V1: give its folder with --weights"),
+        ("scratch", r"scratch/weights\.json isn't of resnet18's IMAGENET1K_V1"),
+        ("gone", r"gone/weights\.json can't be read"),
+    ],
+)
+def test_an_experiment_that_names_weights_never_trains_without_them(
+    folder: str | None, message: str, weights: Path, make_experiment: MakeExperiment
+) -> None:
+    with pytest.raises(UserError, match=message):
+        fetched_weights(make_experiment(model=ASKING).model, weights.parent / folder if folder else None)
+
+
+def test_an_experiment_that_names_none_needs_no_folder(make_experiment: MakeExperiment) -> None:
+    assert fetched_weights(make_experiment().model, None) is None
+    assert fetched_weights(make_experiment(model={"name": "resnet18"}).model, None) is None
+
+
+@pytest.fixture(scope="module")
+def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    grey = learnable_images(60, side=32)
+    images = np.repeat(grey.read(np.arange(60)), 3, axis=1)
+    folder = tmp_path_factory.mktemp("coloured")
+    split(digits_plan(), from_array(images, grey.labels, grey.class_names), folder)
+    return folder
+
+
+def test_the_weights_are_part_of_the_runs_key(
+    weights: Path, coloured_split: Path, cpu_host: CpuHost, make_experiment: MakeExperiment, tmp_path: Path
+) -> None:
+    experiment = make_experiment(model=ASKING)
+    task = TrainingTask("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
+    before = task.key()
+    assert task.key() == before
+    record = (weights / "weights.json").read_text(encoding="utf-8")
+    fetched = task.fetched_weights()
+    assert fetched is not None
+    (weights / "weights.json").write_text(record.replace(fetched.sha256, "0" * 64), encoding="utf-8")
+    assert task.key() != before
+
+
+def test_training_starts_from_them_and_its_record_says_so(
+    weights: Path,
+    published: Path,
+    coloured_split: Path,
+    cpu_host: CpuHost,
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
+) -> None:
+    experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
+    task = TrainingTask("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
+    run_training(task, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    record = records.read_training(task.out / records.LEARNED)
+    assert isinstance(record, records.Training)
+    assert record.published_weights_sha256 == sha256_of_file(published)
+    network = load_network(task.out / records.LEARNED, record)
+    started = torch.load(published, weights_only=True)
+    assert torch.allclose(network.state_dict()["conv1.weight"], started["conv1.weight"], atol=1e-6)
