@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.lifeline import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -17,14 +18,17 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
-    from photofinish.tracking.client import Tracker
+    with quick_imports():
+        from photofinish.tracking.client import Tracker
 
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
-        from photofinish.comparison import read_results
-        from photofinish.report import write_report
+        with quick_imports():
+            from photofinish.comparison import read_results
+            from photofinish.report import write_report
 
         names = sorted(path.stem for path in args.plan.glob("*.json"))
-        for verdict in write_report(read_results(names, args.results), args.out):
+        results = read_results(names, args.results)
+        for verdict in write_report(results, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.sentence}")
         tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from photofinish import records
+from photofinish.comparison import DeviceResult, NotTrained, Trained
 from photofinish.epochs import EpochMetrics
 from photofinish.files import write_text_atomically
-
-if TYPE_CHECKING:
-    from photofinish.comparison import DeviceResult
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:
     """`results/<experiment>/<device>`, without weights; the folder."""
     folder = results / result.experiment / result.device
     records.write_record(folder / records.LEARNED / records.RECORD, result.record)
-    records.write_record(folder / records.TIMED / records.TIMINGS, result.timings or records.Untimed())
-    if result.history is not None:
-        rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
-        write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
+    if isinstance(result, NotTrained):
+        records.write_record(folder / records.TIMED / records.TIMINGS, records.Untimed())
+        return folder
+    records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
+    records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
+    rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
+    write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
     return folder
 
 
-def write_scores(results: Path, result: DeviceResult) -> None:
+def write_scores(results: Path, result: Trained) -> None:
     """What `evaluate` leaves of one device."""
-    assert result.scores is not None
     scores = records.Evaluation(
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )

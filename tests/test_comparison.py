@@ -12,10 +12,10 @@ from photofinish import records
 from photofinish.comparison import (
     COLUMNS,
     DeviceResult,
+    Trained,
     comparison_metrics,
     comparison_table,
     confusion_table,
-    epoch_seconds,
     history_table,
     read_results,
 )
@@ -46,16 +46,22 @@ def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
 def write_results(results: list[DeviceResult], folder: Path) -> None:
     """As the stages leave them; the history comes as the trainer's rows."""
     scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    predictions = pd.DataFrame()
     for result in results:
         place = folder / result.experiment / result.device
         records.write_record(place / records.LEARNED / records.RECORD, result.record)
-        if result.timings and result.scores and result.history is not None:
+        if isinstance(result, Trained):
             records.write_record(place / records.TIMED / records.TIMINGS, result.timings)
+            records.write_record(place / records.LEARNED / records.FIRST_STEP, result.first_step)
             rows = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
             write_text_atomically(place / records.LEARNED / records.HISTORY, records.history_csv(rows))
             scores[result.device] = result.scores
+            predictions["actual"] = result.predictions["actual"]
+            predictions[result.device] = result.predictions["predicted"]
     evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
-    records.write_record(folder / results[0].experiment / records.EVALUATED / records.EVALUATION, evaluation)
+    evaluated = folder / results[0].experiment / records.EVALUATED
+    records.write_record(evaluated / records.EVALUATION, evaluation)
+    write_text_atomically(evaluated / records.PREDICTIONS, predictions.to_csv(index=False))
 
 
 def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
@@ -140,7 +146,14 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
 
 @pytest.mark.parametrize(
     "name",
-    ["cpu/learned/record.json", "cpu/learned/history.csv", "cpu/timed/timings.json", "evaluation/evaluation.json"],
+    [
+        "cpu/learned/record.json",
+        "cpu/learned/history.csv",
+        "cpu/learned/first_step.json",
+        "cpu/timed/timings.json",
+        "evaluation/evaluation.json",
+        "evaluation/predictions.csv",
+    ],
 )
 @pytest.mark.parametrize("damage", ["damaged", "gone"])
 def test_a_result_that_cannot_be_read_is_named(
@@ -156,12 +169,30 @@ def test_a_result_that_cannot_be_read_is_named(
     assert str(path) in str(caught.value)
 
 
+def test_a_result_without_scores_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:
+    write_results(pair, tmp_path)
+    path = tmp_path / "small-mlp" / records.EVALUATED / records.EVALUATION
+    evaluation = records.read_record(path, records.Evaluation)
+    records.write_record(path, evaluation.model_copy(update={"devices": {"cpu": evaluation.devices["cpu"]}}))
+    with pytest.raises(UserError, match=r"evaluation\.json has no scores of the gpu's network: run `dvc repro`"):
+        read_results(["small-mlp"], tmp_path)
+
+
 def test_the_throughput_times_the_median_epoch_is_the_number_of_training_images(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+    make_experiment: MakeExperiment,
+    make_result: MakeResult,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    tmp_path: Path,
 ) -> None:
     task = TrainingTask("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
     epochs = [EpochTiming(seconds, 0.1, 0.0) for seconds in (0.7, 0.2, 0.3, 50.0)]
-    write_timed(task, CPU, epochs, 72, Measured(0.0, 1.0, 0.5, 0.25, 60.0, 0.0, ()))
+    again = (EpochTiming(0.4, 0.1, 0.0),)
+    made_up = make_result()
+    assert isinstance(made_up, Trained)
+    steady_state, overhead = made_up.timings.steady_state, made_up.timings.overhead
+    measured = Measured(0.0, 1.0, 0.5, 0.25, 60.0, 0.0, (), 1, None, (again,), steady_state, overhead, ())
+    write_timed(task, CPU, epochs, 72, measured)
     timings = records.read_record(tmp_path / records.TIMED / records.TIMINGS, records.Timings)
-    assert epoch_seconds(timings) == 0.5
-    assert timings.images_per_second * epoch_seconds(timings) == pytest.approx(72)
+    assert timings.median_epoch_seconds == 0.4
+    assert timings.images_per_second * timings.median_epoch_seconds == pytest.approx(72)

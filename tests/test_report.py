@@ -28,15 +28,17 @@ class Page(HTMLParser):
         self.loads: list[str] = []
         self.words: list[str] = []
         self.open: list[str] = []
-        self.rows: list[list[str]] = []
+        self.tables: list[list[list[str]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.open.append(tag)
         self.loads += [value or "" for name, value in attrs if name in ATTRIBUTES_THAT_LOAD]
+        if tag == "table":
+            self.tables.append([])
         if tag == "tr":
-            self.rows.append([])
+            self.tables[-1].append([])
 
     def handle_endtag(self, tag: str) -> None:
         while self.open and self.open.pop() != tag:
@@ -45,7 +47,12 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.words.append(data)
         if self.open and self.open[-1] in ("td", "th"):
-            self.rows[-1].append(data)
+            self.tables[-1][-1].append(data)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Of the table of all figures, the last."""
+        return self.tables[-1]
 
 
 @pytest.fixture
@@ -74,12 +81,61 @@ def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
 
 def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
-    header, cpu, gpu = Page((tmp_path / "index.html").read_text(encoding="utf-8")).rows
-    assert len(header) == len(cpu) == len(gpu)
+    header, _, gpu = Page((tmp_path / "index.html").read_text(encoding="utf-8")).rows
     shown = dict(zip(header, gpu, strict=True))
     assert (shown["device"], shown["hardware"], shown["epoch (median)"]) == ("gpu", "Some GPU", "500 ms")
-    assert (shown["epoch speed-up"], shown["end-to-end speed-up"]) == ("6.00x", "1.50x")
-    assert dict(zip(header, cpu, strict=True))["epoch speed-up"] == "n/a"
+    assert float(shown["images/s"].replace(",", "")) * 0.5 == 600  # throughput times seconds equals samples
+    assert (shown["between epochs"], shown["measured"]) == ("70.0 ms (0.7%)", "2023-11-14 22:13 UTC, workbench")
+
+
+def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResult, tmp_path: Path) -> None:
+    gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, step_seconds=(0.01,) * 5, total_seconds=20.0)
+    write_report([make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu], tmp_path)
+    for rows in (Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[0], markdown_tables(tmp_path)[0]):
+        assert [row[1:] for row in rows[1:]] == [
+            ["a step, its data at hand", "20.0 ms", "10.0 ms", "2.00x", "2.00 to 2.00", "the GPU is faster"],
+            ["an epoch with its data", "3.00 s", "500 ms", "6.00x", "6.00 to 6.00", "the GPU is faster"],
+            [
+                "end to end, start-up included", "30.0 s", "20.0 s", "1.50x", "n/a",
+                "no winner is named without an interval (1 repeat, and it takes 5)",
+            ],
+        ]  # fmt: skip
+
+
+def test_what_was_compared_of_the_models_is_listed_with_what_was_found(make_result: MakeResult, tmp_path: Path) -> None:
+    write_report([make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)], tmp_path)
+    _, same, weights, accuracy = markdown_tables(tmp_path)[1]
+    assert same[1].startswith("settings, data, batch order, first batch, first forward, first gradient")
+    assert same[2:] == ["bit for bit", "the same"]
+    assert weights[1:] == ["initial weights", "they differ", "different"]
+    assert accuracy[2:] == ["75.00% on the CPU, 75.00% on the GPU; McNemar's exact p = 1", "the same"]
+
+
+@pytest.mark.parametrize(
+    ("run_began", "told"), [(None, ""), (1.6e9, " (an earlier run)"), (1.8e9, " (an earlier run)")]
+)
+def test_each_figure_tells_when_and_where_it_was_measured(
+    pair: list[DeviceResult], tmp_path: Path, run_began: float | None, told: str
+) -> None:
+    write_report(pair, tmp_path, run_began)
+    table = markdown_tables(tmp_path)[-1]
+    assert table[1][table[0].index("measured")] == f"2023-11-14 22:13 UTC, workbench{told}"
+
+
+def test_what_this_machine_measured_since_the_run_began_is_of_this_run(
+    pair: list[DeviceResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "workbench")
+    write_report(pair, tmp_path, 1.6e9)
+    assert pd.read_csv(tmp_path / "comparison.csv")["measured_in"].tolist() == ["this run", "this run"]
+
+
+def markdown_tables(folder: Path) -> list[list[list[str]]]:
+    """Of comparison.md, without the lines below their headers."""
+    text = (folder / "comparison.md").read_text(encoding="utf-8")
+    tables = [part.split("\n") for part in text.split("\n\n") if part.startswith("|")]
+    cells = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table if line] for table in tables]
+    return [[table[0], *table[2:]] for table in cells]
 
 
 def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_it(
@@ -88,6 +144,7 @@ def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_i
     write_report(without_gpu, tmp_path)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     _, _, gpu = Page(text).rows
+    assert len(Page(text).tables) == 1  # there is nothing to compare
     assert gpu[:3] == ["small-mlp", "gpu", "unavailable"]
     assert set(gpu[3:]) == {"n/a"}
     assert REASON in text
@@ -109,14 +166,17 @@ def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path
 
 def test_the_markdown_table_has_a_row_for_each_device(pair: list[DeviceResult], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
-    lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").splitlines()
-    table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
-    assert len({len(row) for row in table}) == 1
-    assert set(table[1]) == {" --- "}
-    assert [[cell.strip() for cell in row[:3]] for row in table[2:]] == [
-        ["small-mlp", "cpu", "Some CPU"],
-        ["small-mlp", "gpu", "Some GPU"],
-    ]
+    header, *rows = markdown_tables(tmp_path)[-1]
+    assert {len(row) for row in rows} == {len(header)}
+    assert [row[:3] for row in rows] == [["small-mlp", "cpu", "Some CPU"], ["small-mlp", "gpu", "Some GPU"]]
+
+
+def test_a_bar_in_a_name_does_not_break_the_markdown_table(make_result: MakeResult, tmp_path: Path) -> None:
+    write_report([make_result(device_name="CPU | 8 cores"), make_result(device="gpu")], tmp_path)
+    lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").split("All figures")[1].splitlines()
+    cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines if line.startswith("|")]
+    assert len({len(row) for row in cells}) == 1
+    assert cells[2][2] == r" CPU \| 8 cores "
 
 
 def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult], tmp_path: Path) -> None:

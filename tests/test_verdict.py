@@ -5,28 +5,69 @@ from __future__ import annotations
 import pytest
 from conftest import MakeResult
 
+from photofinish.errors import UserError
+from photofinish.load import LoadWindow
 from photofinish.verdict import verdict
 
+FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 
-def test_a_faster_gpu_is_said_to_be_faster_by_both_ratios(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU", accuracy=0.5)
-    found = verdict("small-mlp", [make_result(), gpu])
+
+def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeResult) -> None:
+    gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, total_seconds=20.0, device_name="Some GPU", accuracy=0.5)
+    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu])
     assert found.missing is None
-    assert "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed" in found.sentence
-    assert "1.50 times (20.0 s against 30.0 s)" in found.sentence
+    assert (
+        "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed (95 % interval 5.80 to 6.20); "
+        "the GPU is faster."
+    ) in found.sentence
+    assert "(20.0 s against 30.0 s): 1.50 times" in found.sentence
     assert "50.00% on the GPU, 75.00% on the CPU" in found.sentence
 
 
-def test_a_slower_gpu_is_a_fraction_of_the_cpus_speed(make_result: MakeResult) -> None:
-    found = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(6.0,), total_seconds=120.0)])
-    assert "0.50 times the CPU's speed" in found.sentence
-    assert "0.25 times" in found.sentence
+def test_a_slower_gpu_is_said_to_be_slower(make_result: MakeResult) -> None:
+    gpu = make_result(device="gpu", epoch_seconds=(6.0,) * 5, total_seconds=120.0)
+    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).sentence
+    assert "0.50 times the CPU's speed (95 % interval 0.48 to 0.52); the CPU is faster." in sentence
+    assert "0.25 times" in sentence
 
 
-def test_the_ratios_come_without_a_winner_while_they_have_no_interval(make_result: MakeResult) -> None:
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(2.9,))]).sentence
-    assert "without an interval" in sentence
-    assert not {"faster", "slower", "wins", "worth"} & set(sentence.split())
+def test_where_the_interval_spans_1_neither_is_faster(make_result: MakeResult) -> None:
+    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
+    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).sentence
+    assert "); neither is faster, as far as can be told. A step" in sentence
+
+
+def test_without_an_interval_there_is_no_winner_however_large_the_ratio(make_result: MakeResult) -> None:
+    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(0.01,) * 3)]).sentence
+    assert "no winner is named without an interval (3 epochs, and it takes 5)" in sentence
+    assert "faster" not in sentence
+
+
+def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult) -> None:
+    found = verdict("small-mlp", [make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)])
+    assert "The models are different: they first part at the initial weights (they differ)." in found.sentence
+
+
+def test_the_same_models_are_said_to_be_identical(make_result: MakeResult) -> None:
+    found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
+    assert "The models are identical. Test accuracy" in found.sentence
+
+
+def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
+    busy = LoadWindow(
+        repeat=1,
+        last_epoch=3,
+        wall_seconds=10.0,
+        cores=2,
+        own_cpu_seconds=10.0,
+        others_cpu_seconds=8.0,
+        waited_for_core_seconds=None,
+        major_page_faults=0,
+        swapped_pages=None,
+    )
+    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(busy,))]).sentence
+    assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time." in sentence
+    assert "Take the CPU's" not in sentence
 
 
 def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: MakeResult) -> None:
@@ -35,6 +76,11 @@ def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: 
     assert found.missing == "no accelerator: cuda: no driver"
     assert "Some CPU trained it to 75.00% test accuracy in 30.0 s, of which 2.50 s were start-up" in found.sentence
     assert "nothing can be said" in found.sentence
+
+
+def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: MakeResult) -> None:
+    with pytest.raises(UserError, match="small-mlp was not trained on the CPU"):
+        verdict("small-mlp", [make_result(unavailable="made up"), make_result(device="gpu")])
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import statistics
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +11,11 @@ from torch import nn
 
 from photofinish import records
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import device_name, effective_precision, peak_memory_bytes
-from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.devices import device_name, effective_precision, memory_format
+from photofinish.epoch_weights import EpochWeights
+from photofinish.epochs import EpochMetrics, EpochTiming, median_training_seconds
 from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.load import LoadWindow
 from photofinish.models import count_parameters
 from photofinish.provenance import git_commit, package_versions
 from photofinish.tasks import TrainingTask
@@ -31,6 +32,12 @@ class Measured:
     total_seconds: float
     tracking_seconds: float
     resumed_at_epochs: tuple[int, ...]
+    device_count: int
+    peak_memory_bytes: int | None
+    repeats: tuple[tuple[EpochTiming, ...], ...]
+    steady_state: records.SteadyState
+    overhead: records.Overhead
+    load: tuple[LoadWindow, ...]
 
 
 def weights_of(network: nn.Module) -> bytes:
@@ -46,24 +53,29 @@ def write_learned(
     network: nn.Module,
     history: list[EpochMetrics],
     initial_weights_sha256: str,
+    epoch_weights: EpochWeights,
 ) -> None:
     folder, manifest = task.out / records.LEARNED, split.manifest
-    weights = weights_of(network)
+    weights, published = weights_of(network), task.fetched_weights()
     write_bytes_atomically(folder / records.WEIGHTS, weights)
+    epoch_weights.copy_to(folder / records.EPOCHS)
     write_text_atomically(folder / records.HISTORY, records.history_csv(history))
     record = records.Training(
         device=task.device,
         device_kind=device.type,
         experiment=task.experiment,
         precision=effective_precision(device, task.experiment.precision),
+        memory_format="channels_last" if memory_format(network) is torch.channels_last else "contiguous",
         parameter_count=count_parameters(network),
         image_shape=manifest.shape,
         class_names=manifest.class_names,
         mean=manifest.mean,
         std=manifest.std,
         data_sha256=task.data_sha256(),
+        published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=initial_weights_sha256,
         weights_sha256=sha256_of_bytes(weights),
+        epoch_weights_sha256=tuple(epoch_weights.sha256),
     )
     records.write_record(folder / records.RECORD, record)
 
@@ -71,7 +83,7 @@ def write_learned(
 def write_timed(
     task: TrainingTask, device: torch.device, epochs: list[EpochTiming], training_image_count: int, measured: Measured
 ) -> None:
-    median_seconds = statistics.median(epoch.training_seconds for epoch in epochs)
+    timed = [*epochs, *(timing for repeat in measured.repeats for timing in repeat)]
     record = records.Timings(
         **vars(measured),
         host=task.host,
@@ -81,7 +93,6 @@ def write_timed(
         packages=package_versions(),
         epochs=tuple(epochs),
         training_image_count=training_image_count,
-        images_per_second=training_image_count / median_seconds,
-        peak_memory_bytes=peak_memory_bytes(device),
+        images_per_second=training_image_count / median_training_seconds(timed),
     )
     records.write_record(task.out / records.TIMED / records.TIMINGS, record)

@@ -1,0 +1,53 @@
+"""A ratio of medians and its interval: by hand, and right as often as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from photofinish.intervals import LEAST_VALUES, ratio_interval, ratio_of_medians
+
+
+def test_the_ratio_is_that_of_the_medians() -> None:
+    assert ratio_of_medians([1.0, 100.0, 6.0], [2.0, 3.0]) == 2.4
+
+
+def test_values_that_do_not_vary_give_a_point() -> None:
+    assert ratio_interval([3.0] * 5, [0.5] * 5) == (6.0, 6.0)
+
+
+@pytest.mark.parametrize(("above", "below"), [(LEAST_VALUES - 1, 50), (50, LEAST_VALUES - 1), (1, 1)])
+def test_too_few_values_give_no_interval(above: int, below: int) -> None:
+    assert ratio_interval([1.0] * above, [2.0] * below) is None
+
+
+def test_the_same_values_give_the_same_interval() -> None:
+    above, below = [1.0, 1.2, 1.1, 1.3, 0.9], [0.5, 0.6, 0.4, 0.55, 0.65]
+    assert ratio_interval(above, below) == ratio_interval(above, below)
+
+
+@pytest.mark.parametrize("count", [LEAST_VALUES, 10, 30])
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times that vary by 5 %, of a device that is 3 times as fast; 95 in 100 is what is promised."""
+    monkeypatch.setattr("photofinish.intervals._RESAMPLES", 999)
+    random, held = np.random.default_rng(1), 0
+    for _ in range(200):
+        cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) for seconds in (3.0, 1.0))
+        interval = ratio_interval(cpu.tolist(), gpu.tolist())
+        assert interval is not None
+        held += interval[0] <= 3.0 <= interval[1]
+    assert held >= 180
+
+
+def test_a_device_compared_with_itself_wins_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 comparisons, with an epoch now and then that takes twice as long: at most 5 false winners."""
+    monkeypatch.setattr("photofinish.intervals._RESAMPLES", 999)
+    random, winners = np.random.default_rng(2), 0
+    for _ in range(100):
+        once, again = (
+            np.exp(random.normal(0, 0.03, 10)) * np.where(random.random(10) < 0.1, 2.0, 1.0) for _ in range(2)
+        )
+        interval = ratio_interval(once.tolist(), again.tolist())
+        assert interval is not None
+        winners += not interval[0] <= 1 <= interval[1]
+    assert winners <= 5

@@ -1,0 +1,137 @@
+"""When a busy machine makes a timing doubtful, and the readings it is told by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from photofinish import watch
+from photofinish.gpu_state import GpuState, nvidia_gpu_state
+from photofinish.load import LoadWindow, doubts
+from photofinish.watch import MachineWatch
+
+
+def window(**figures: Any) -> LoadWindow:
+    quiet = {
+        "repeat": 1,
+        "last_epoch": 1,
+        "wall_seconds": 10.0,
+        "cores": 4,
+        "own_cpu_seconds": 10.0,
+        "others_cpu_seconds": 1.0,
+        "waited_for_core_seconds": 0.5,
+        "major_page_faults": 3,
+        "swapped_pages": 0,
+    }
+    return LoadWindow(**quiet | figures)
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({}, []),
+        ({"others_cpu_seconds": 3.9}, []),
+        ({"others_cpu_seconds": 20.0}, ["other programs used 50% of the cores in 100% of the time"]),
+        (
+            {"waited_for_core_seconds": 10.0},
+            ["its threads waited for a core for 50% of the time they wanted one, in 100% of the time"],
+        ),
+        ({"waited_for_core_seconds": None, "swapped_pages": None}, []),
+        ({"swapped_pages": 5000}, ["memory was read back from a disk in 100% of the time"]),
+        ({"major_page_faults": 5000}, ["memory was read back from a disk in 100% of the time"]),
+        ({"gpu_slowdowns": ("heat",)}, ["the GPU held its clock down (heat) in 100% of the time"]),
+    ],
+)
+def test_what_makes_times_doubtful_is_told_in_words(figures: dict[str, Any], told: list[str]) -> None:
+    assert doubts([window(**figures)]) == told
+
+
+def test_what_happened_in_less_than_a_tenth_of_the_time_is_passed_over() -> None:
+    busy = window(others_cpu_seconds=40.0)
+    assert doubts([busy, *[window()] * 19]) == []
+    assert doubts([busy, *[window()] * 4]) == ["other programs used 100% of the cores in 20% of the time"]
+
+
+def test_a_few_ticks_of_the_system_clock_are_no_evidence() -> None:
+    assert (
+        doubts([window(wall_seconds=0.1, own_cpu_seconds=0.1, waited_for_core_seconds=0, others_cpu_seconds=0.08)])
+        == []
+    )
+
+
+def test_nothing_watched_is_no_doubt() -> None:
+    assert doubts([]) == []
+
+
+def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
+    observer = MachineWatch(lambda: None)
+    subprocess.run([sys.executable, "-c", _BURN], check=True)
+    observer.epoch_ended(1, 1)
+    observer.training_ended()
+    (seen,) = observer.windows
+    assert (seen.repeat, seen.last_epoch) == (1, 1)
+    assert seen.own_cpu_seconds > 0.25
+    assert seen.wall_seconds > 0.3
+
+
+def test_a_watch_sees_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_tree_cpu_seconds", lambda _root: 0.0)  # nothing is its own
+    observer = MachineWatch(lambda: None)
+    subprocess.run([sys.executable, "-c", _BURN], check=True)
+    observer._look(1, 1)
+    assert observer.windows[0].others_cpu_seconds > 0.25
+
+
+def test_readings_are_so_far_apart_that_they_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = MachineWatch(lambda: None)
+    for epoch in range(1, 1000):
+        observer.epoch_ended(1, epoch)
+    assert observer.windows == []
+    observer.training_ended()
+    assert [seen.last_epoch for seen in observer.windows] == [999]
+    observer.training_ended()
+    assert len(observer.windows) == 1
+    monkeypatch.setattr(watch, "LEAST_WINDOW_SECONDS", 0.0)
+    observer._cost_seconds = 1.0
+    time.sleep(0.01)
+    observer.epoch_ended(1, 1000)
+    assert len(observer.windows) == 1
+
+
+def test_the_state_of_the_gpu_goes_into_the_window() -> None:
+    observer = MachineWatch(lambda: GpuState(1980, ("heat",)))
+    observer._look(2, 3)
+    assert (observer.windows[0].gpu_clock_mhz, observer.windows[0].gpu_slowdowns) == (1980, ("heat",))
+
+
+def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    power_cap_and_heat = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", lambda handle, _clock: 1200 if handle == "GPU-a-b" else 0)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _handle: power_cap_and_heat)
+    assert nvidia_gpu_state("a-b")() == GpuState(1200, ("heat",))
+
+
+def test_without_a_driver_nothing_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    assert nvidia_gpu_state("a-b")() is None
+    assert nvidia_gpu_state(None)() is None
+
+
+_BURN = """
+import time
+while time.process_time() < 0.3:
+    pass
+"""

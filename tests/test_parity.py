@@ -1,0 +1,194 @@
+"""Whether two devices learned the same: real trainings that differ in one thing, and what is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from conftest import MakeExperiment, MakeResult, MakeTrainer
+from torch import nn
+
+from photofinish.comparison import Trained
+from photofinish.datasets.packed import PackedSplit
+from photofinish.devices import CPU
+from photofinish.files import sha256_of_bytes
+from photofinish.first_step import first_batch, first_step
+from photofinish.models import build_model
+from photofinish.parity import Parity, mcnemar_p_value, parity
+from photofinish.results import weights_of
+from photofinish.teams import Team
+
+Learn = Callable[..., Trained]
+
+
+@pytest.fixture
+def learn(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, make_result: MakeResult, packed_split: PackedSplit
+) -> Learn:
+    """A real training on the CPU: its record says what `says` says, whatever was really done."""
+
+    def one(
+        change: Callable[[nn.Module], None] = lambda _network: None,
+        says: dict[str, object] | None = None,
+        threads: int = 1,
+        **settings: object,
+    ) -> Trained:
+        experiment = make_experiment(**{"batch_size": 8, **settings})
+        networks = [build_model(experiment.model, (1, 8, 8), 3, experiment.seed) for _ in range(2)]
+        for network in networks:
+            change(network)
+        initial_sha256 = sha256_of_bytes(weights_of(networks[0]))
+        trainer = make_trainer(experiment, networks[0])
+        torch.set_num_threads(threads)
+        batch = first_batch(trainer._training, Team(CPU))
+        assert batch is not None
+        labels = packed_split.labels("train")
+        start = first_step(networks[1], batch, CPU, experiment.precision, labels, experiment.seed)
+        history = pd.DataFrame(trainer.train(lambda _metrics, _timing: None).metrics)
+        made_up = make_result()
+        assert isinstance(made_up, Trained)
+        images = (torch.from_numpy(packed_split.images("test").copy()).float() / 255 - 0.25) / 0.25
+        with torch.inference_mode():
+            predicted = trainer.network.eval()(images).argmax(1).numpy()
+        told = {"experiment": make_experiment(**{"batch_size": 8, **(settings if says is None else says)})}
+        record = made_up.record.model_copy(
+            update={
+                **told,
+                "precision": told["experiment"].precision,
+                "initial_weights_sha256": initial_sha256,
+                "weights_sha256": sha256_of_bytes(weights_of(trainer.network)),
+            }
+        )
+        predictions = pd.DataFrame({"actual": packed_split.labels("test"), "predicted": predicted})
+        return replace(made_up, record=record, history=history, first_step=start, predictions=predictions)
+
+    return one
+
+
+def parting(found: Parity) -> tuple[str, str]:
+    assert found.likeness == "different"
+    assert found.parts_at is not None
+    return found.parts_at.name, found.parts_at.finding
+
+
+def test_the_same_training_twice_is_identical(learn: Learn) -> None:
+    found = parity(learn(), learn())
+    assert found.likeness == "identical"
+    assert found.parts_at is None
+    assert {layer.finding for layer in found.layers if layer.name != "test accuracy"} == {"the same"}
+
+
+def test_other_rounding_is_equivalent(learn: Learn) -> None:
+    """Weights moved by a millionth stand for another device's rounding; the record says that they are the same."""
+    cpu = learn()
+    other = learn(lambda network: [parameter.data.mul_(1 + 1e-6) for parameter in network.parameters()] and None)
+    record = other.record.model_copy(update={"initial_weights_sha256": cpu.record.initial_weights_sha256})
+    found = parity(cpu, replace(other, record=record))
+    assert found.likeness == "equivalent within rounding"
+    assert "largest relative difference" in next(layer.finding for layer in found.layers if layer.name == "loss curves")
+
+
+def test_another_thread_count_is_never_called_different(learn: Learn) -> None:
+    assert parity(learn(threads=1), learn(threads=2)).likeness != "different"
+
+
+def test_a_changed_initial_weight_is_found_and_its_layer_named(learn: Learn) -> None:
+    def change(network: nn.Module) -> None:
+        network.get_parameter("3.bias").data[1] += 1e-3
+
+    name, finding = parting(parity(learn(), learn(change)))
+    assert name == "initial weights"
+    assert "parts at 3.bias" in finding
+
+
+def test_another_seed_called_the_same_parts_at_the_initial_weights(learn: Learn) -> None:
+    assert parting(parity(learn(), learn(seed=1, says={})))[0] == "initial weights"
+
+
+def test_a_swapped_batch_is_found(learn: Learn) -> None:
+    cpu = learn()
+    swapped = replace(cpu, first_step=cpu.first_step.model_copy(update={"first_batch_sha256": "0" * 64}))
+    assert parting(parity(cpu, swapped))[0] == "first batch"
+
+
+@pytest.mark.parametrize(("at", "module"), [(1, "1"), (3, "3")])
+def test_a_layer_that_computes_something_else_is_named(learn: Learn, at: int, module: str) -> None:
+    class Wrong(nn.Linear):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * 1.001
+
+    def change(network: nn.Module) -> None:
+        network[at].__class__ = Wrong  # type: ignore[index]
+
+    name, finding = parting(parity(learn(), learn(change)))
+    assert name == "first forward"
+    assert f"parts at {module}:" in finding
+
+
+def test_a_wrong_gradient_parts_at_the_first_gradient(learn: Learn) -> None:
+    def change(network: nn.Module) -> None:
+        network.get_parameter("1.weight").register_hook(lambda gradient: gradient * 1.01)
+
+    name, finding = parting(parity(learn(), learn(change)))
+    assert name == "first gradient"
+    assert "parts at 1.weight" in finding
+
+
+def test_bf16_called_fp32_parts_at_the_first_forward(learn: Learn) -> None:
+    assert parting(parity(learn(), learn(precision="bf16", says={})))[0] == "first forward"
+
+
+def test_bf16_by_its_name_parts_at_the_settings_only(learn: Learn) -> None:
+    found = parity(learn(), learn(precision="bf16"))
+    assert [layer.name for layer in found.layers if not layer.within_rounding] == ["settings"]
+
+
+def test_another_learning_rate_called_the_same_parts_at_the_loss_curves(learn: Learn) -> None:
+    optimizer = {"name": "sgd", "lr": 0.12, "momentum": 0.9}
+    name, finding = parting(parity(learn(), learn(optimizer=optimizer, says={})))
+    assert name == "loss curves"
+    assert "above 0.01 from epoch 1 on" in finding
+
+
+def test_curves_that_drift_apart_later_are_told_but_are_no_difference(learn: Learn) -> None:
+    cpu = learn()
+    drifted = cpu.history.assign(training_loss=cpu.history["training_loss"] * [1, 1.0001, 1.02])
+    found = parity(cpu, replace(cpu, history=drifted))
+    assert found.likeness == "equivalent within rounding"
+    curves = next(layer for layer in found.layers if layer.name == "loss curves")
+    assert curves.finding == "largest relative difference 0.02, in epoch 3; above 0.01 from epoch 3 on"
+
+
+def predictions(*hits: bool) -> pd.DataFrame:
+    return pd.DataFrame({"actual": [0] * len(hits), "predicted": [int(not hit) for hit in hits]})
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p_value"),
+    [(0, 0, 1.0), (3, 3, 1.0), (0, 1, 1.0), (0, 6, 2 * 0.5**6), (1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
+)
+def test_mcnemars_exact_p_is_that_worked_out_by_hand(only_first: int, only_second: int, p_value: float) -> None:
+    first = predictions(*[True] * only_first, *[False] * only_second, True, True, False)
+    second = predictions(*[False] * only_first, *[True] * only_second, True, True, False)
+    assert mcnemar_p_value(first, second) == pytest.approx(p_value)
+
+
+def test_significantly_other_predictions_part_at_the_test_accuracy(learn: Learn) -> None:
+    cpu = learn()
+    worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
+    found = parity(replace(cpu, predictions=worse), replace(cpu, predictions=better))
+    assert parting(found)[0] == "test accuracy"
+    assert found.mcnemar_p == pytest.approx(0.03125)
+    assert next(layer.finding for layer in found.layers if layer.name == "test predictions") == (
+        "6 of 7 images get another class"
+    )
+
+
+def test_predictions_of_other_images_are_not_compared(learn: Learn) -> None:
+    cpu = learn()
+    found = parity(cpu, replace(cpu, predictions=cpu.predictions.iloc[1:]))
+    assert parting(found)[0] == "test predictions"
+    assert found.mcnemar_p is None
