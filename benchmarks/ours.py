@@ -1,0 +1,29 @@
+"""photofinish's trainer, as the training stage uses it: training and validation, losses and accuracy of each epoch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import nn
+
+from benchmarks.data import Part as Images
+from benchmarks.timing import NowSeconds
+from benchmarks.workloads import Workload
+from photofinish.batches import Batches, Normaliser, Part
+from photofinish.datasets.images import PartName
+from photofinish.devices import CPU
+from photofinish.input_paths import make_batches
+from photofinish.trainer import Trainer
+
+
+def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
+    def batches(name: PartName, images: Images) -> Batches:
+        normalise = Normaliser(workload.data.mean, workload.data.std)
+        return make_batches(workload.experiment(), Part(name, images.images, images.labels, normalise), CPU)
+
+    training, validation = batches("train", workload.data.train), batches("validation", workload.data.validation)
+    trainer = Trainer(workload.experiment(), workload.network(), training, validation, CPU)
+    trainer.warm_up()
+    ends = [now_seconds()]
+    trainer.train(lambda _metrics, _timing: ends.append(now_seconds()))
+    return [end - start for start, end in pairwise(ends)], trainer.network

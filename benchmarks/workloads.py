@@ -1,0 +1,129 @@
+"""What is trained: one entry a row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import data
+from photofinish.models import build_model
+from photofinish.randomness import batch_order
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Ratios to reach: how many times faster than the first two, and at most how many times the bare loop's time."""
+
+    tutorial: float
+    lightning: float
+    bare: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    targets: Targets
+    model: SimpleNamespace
+    batch_size: int
+    learning_rate: float
+    momentum: float
+    epochs: int
+    untimed_epochs: int
+    """of these, from the first on"""
+    data: data.Data
+
+    def network(self) -> nn.Module:
+        """The same initial weights for every side."""
+        model: Any = self.model  # stands for one of the schema's
+        _, *shape = self.data.train.images.shape
+        return build_model(model, (shape[0], shape[1], shape[2]), self.data.classes, SEED)
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """The same for every side."""
+        return batch_order(len(self.data.train.labels), SEED, epoch)
+
+    def experiment(self) -> Any:
+        """As the trainer takes it; a plain object, so that a machine without pydantic will do."""
+        return SimpleNamespace(
+            model=self.model,
+            optimizer=SimpleNamespace(
+                name="sgd", lr=self.learning_rate, momentum=self.momentum, dampening=0, weight_decay=0, nesterov=False
+            ),
+            schedule=SimpleNamespace(name="constant"),
+            input=SimpleNamespace(name="resident"),
+            augmentation=SimpleNamespace(flip=0, crop_padding=0),
+            precision="fp32",
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            validation_batch_size=None,
+            seed=SEED,
+        )
+
+
+def _workload(
+    name: str, title: str, targets: Targets, model: dict[str, Any], images: data.Data, **how: Any
+) -> Workload:
+    settings = {"learning_rate": 0.01, "momentum": 0.0, "epochs": 1, "untimed_epochs": 0} | how
+    return Workload(name, title, targets, SimpleNamespace(init=None, weights=None, **model), data=images, **settings)
+
+
+def _linear(quick: bool, _scratch: Path) -> Workload:
+    images = data.idx("MNIST", *((6400, 1000) if quick else (50000, 10000)))
+    return _workload(
+        "mnist-linear", "MNIST linear, batch 128", Targets(35, 40, 1.10), {"name": "linear"}, images, batch_size=128
+    )
+
+
+def _mlp(quick: bool, _scratch: Path) -> Workload:
+    images = data.idx("MNIST", *((6400, 1000) if quick else (50000, 10000)))
+    model = {"name": "mlp", "hidden": (32,)}
+    return _workload("mnist-mlp", "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10), model, images, batch_size=128)
+
+
+def _lenet(quick: bool, _scratch: Path) -> Workload:
+    images = data.idx("FashionMNIST", *((3000, 1000) if quick else (50000, 10000)))
+    title = "Fashion-MNIST LeNet, batch 1000"
+    return _workload(
+        "fashion-lenet", title, Targets(3.5, 3.5, 1.05), {"name": "lenet"}, images, batch_size=1000, momentum=0.9
+    )
+
+
+def _photographs(quick: bool, scratch: Path) -> Workload:
+    """From the second epoch on: in the first, the trainer's images are read from the packed split."""
+    images = data.jpegs(scratch, side=32, most=80 if quick else 200)
+    model = {"name": "cnn", "channels": (32, 64), "kernel_size": 3, "padding": 0, "hidden": (256, 128)}
+    how = {"batch_size": 32, "momentum": 0.9, "epochs": 3 if quick else 6, "untimed_epochs": 1}
+    return _workload("jpegs-cnn", "CSV of JPEGs to 32x32, CNN, batch 32", Targets(5, 5, 1.10), model, images, **how)
+
+
+def _resnet(quick: bool, _scratch: Path) -> Workload:
+    images = data.noise((3, 32, 32), *((512, 128) if quick else (2304, 256)))
+    title = "ResNet-18 on 32x32, batch 256"
+    return _workload(
+        "resnet18", title, Targets(1.05, 1.05, 1.02), {"name": "resnet18"}, images, batch_size=256, momentum=0.9
+    )
+
+
+_ALL: dict[str, Callable[[bool, Path], Workload]] = {
+    "mnist-linear": _linear,
+    "mnist-mlp": _mlp,
+    "fashion-lenet": _lenet,
+    "jpegs-cnn": _photographs,
+    "resnet18": _resnet,
+}
+NAMES = tuple(_ALL)
+
+
+def workloads(names: tuple[str, ...], *, quick: bool, scratch: Path) -> Iterator[Workload]:
+    """One at a time, so that the images of one are gone before the next are read."""
+    for name in names:
+        yield _ALL[name](quick, scratch)
