@@ -1,0 +1,91 @@
+"""Every example passes `plan`, and each of its experiments trains an epoch, on images like its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, digits_plan, learnable_images
+from PIL import Image
+from torchvision.models import get_model
+from training_stage import NobodyListens
+
+from photofinish import records
+from photofinish.datasets.images import from_array
+from photofinish.datasets.split import split
+from photofinish.devices import CPU
+from photofinish.files import sha256_of_file
+from photofinish.hosts import CpuHost
+from photofinish.params.datasets import DatasetPlan
+from photofinish.params.training import Experiment
+from photofinish.params.weights import FetchedWeights, InitialWeights
+from photofinish.params_reader import read_params
+from photofinish.plan import write_plan
+from photofinish.plan_reader import read_plan
+from photofinish.tasks import TrainingTask
+from photofinish.teams import Team
+from photofinish.tracking.client import Tracker
+from photofinish.training import run_training
+
+FILES = sorted((ROOT / "examples").glob("*.yaml"))
+EXPERIMENTS = [(path.stem, name) for path in FILES for name in read_params(path).experiments]
+CHANNELS_AND_SIDE = {"mnist": (1, 28), "fashion": (1, 28), "caltech101": (3, 32), "cifar10": (3, 32)}
+IMAGES = 70  # no batch of one among them: ResNet's batch-norm could not learn from it
+
+
+@pytest.fixture(autouse=True)
+def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    return folder
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
+    own_images = project_folder.parent / "caltech101"  # where caltech101-cnn says that its CSV lies
+    own_images.mkdir()
+    (own_images / "images.csv").write_text("path,label\na.png,cat\n", encoding="utf-8")
+    Image.new("RGB", (4, 4)).save(own_images / "a.png")
+    params = read_params(path)
+    write_plan(params, Path("plan"), Path("splits"))
+    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").iterdir()}
+    assert planned == params.experiments
+    assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").iterdir()} == set(params.datasets)
+
+
+@pytest.mark.parametrize(("example", "name"), EXPERIMENTS, ids=[name for _, name in EXPERIMENTS])
+def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cpu_host: CpuHost) -> None:
+    experiment = read_params(ROOT / "examples" / f"{example}.yaml").experiments[name].model_copy(update={"epochs": 1})
+    data, weights = Path("split"), Path("weights")
+    pack_images_like(experiment.dataset, data)
+    if getattr(experiment.model, "weights", None):
+        leave_weights(experiment, weights)
+    task = TrainingTask(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)
+    run_training(task, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    record = records.read_training(task.out / records.LEARNED)
+    assert isinstance(record, records.Training)
+    assert record.experiment == experiment
+    assert [row.epoch for row in records.read_history(task.out / records.LEARNED)] == [1]
+
+
+def pack_images_like(dataset: str, folder: Path) -> None:
+    channels, side = CHANNELS_AND_SIDE[dataset]
+    grey = learnable_images(IMAGES, classes=10, side=side)
+    images = np.repeat(grey.read(np.arange(IMAGES)), channels, axis=1)
+    split(digits_plan(), from_array(images, grey.labels, grey.class_names), folder)
+
+
+def leave_weights(experiment: Experiment, folder: Path) -> None:
+    """As `download-weights` does; made up, for there is nothing to download here."""
+    folder.mkdir()
+    model = experiment.model.name
+    torch.save(get_model(model, weights=None).state_dict(), folder / "made-up.pth")
+    fetched = FetchedWeights(
+        model=model, weights="IMAGENET1K_V1", file="made-up.pth", sha256=sha256_of_file(folder / "made-up.pth")
+    )
+    (folder / "weights.json").write_text(InitialWeights(published=fetched).model_dump_json(), encoding="utf-8")

@@ -1,0 +1,120 @@
+"""The published figures of the systems the project came from, on the real data where it is at hand.
+
+Their files are looked for beside the project, in torchvision's layout; without them these tests skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from torch import nn
+
+from photofinish.batches import Normaliser, Part
+from photofinish.datasets.images import PartName
+from photofinish.datasets.packed import PackedSplit
+from photofinish.datasets.sources import download, read_raw
+from photofinish.datasets.split import split
+from photofinish.devices import CPU, apply_policy
+from photofinish.input_paths import make_batches
+from photofinish.models import build_model, count_parameters
+from photofinish.params.datasets import DatasetPlan
+from photofinish.params.training import Experiment, ResidentInput
+from photofinish.params_reader import read_params
+from photofinish.trainer import Trainer
+
+REAL_DATA = ROOT.parent / "shared" / "datasets"
+THREADS = 2
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"no real data in {REAL_DATA}"),
+]
+
+# Test accuracy after each of the first five epochs, as the tutorial behind mnist-linear printed it.
+MNIST_LINEAR_ACCURACY = [0.8838, 0.8988, 0.9016, 0.9052, 0.9074]
+# 784-30-10 with sigmoids at its best: M. Nielsen, Neural Networks and Deep Learning, chapter 1.
+MNIST_MLP_ACCURACY = 0.9542
+# "2 Conv Layers with max pooling", the lowest of its kind in the table of Fashion-MNIST's own README.
+FASHION_LENET_ACCURACY = 0.876
+
+Pack = Callable[[str], PackedSplit]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """An example's data set, downloaded from the files at hand and split as its params file says; once each."""
+    done: dict[str, PackedSplit] = {}
+
+    def pack(example: str) -> PackedSplit:
+        ((name, dataset),) = read_params(example_file(example)).datasets.items()
+        if example not in done:
+            plan = DatasetPlan(name=name, dataset=dataset, mirror=str(REAL_DATA), local_files=None)
+            folder = tmp_path_factory.mktemp(name)
+            download(plan, folder / "raw")
+            split(plan, read_raw(plan, folder / "raw"), folder / "split")
+            done[example] = PackedSplit(folder / "split")
+        return done[example]
+
+    return pack
+
+
+def example_file(example: str) -> Path:
+    return ROOT / "examples" / f"{example}.yaml"
+
+
+def experiment_of(example: str, name: str, *, epochs: int) -> Experiment:
+    return read_params(example_file(example)).experiments[name].model_copy(update={"epochs": epochs})
+
+
+def accuracies_on_the_test_images(experiment: Experiment, packed: PackedSplit) -> list[float]:
+    """Train, and tell the accuracy on the test images after each epoch."""
+    manifest = packed.manifest
+    apply_policy(CPU, experiment.precision, THREADS)
+    network = build_model(experiment.model, manifest.shape, len(manifest.class_names), experiment.seed)
+    normalise = Normaliser(manifest.mean, manifest.std)
+
+    def part(name: PartName) -> Part:
+        return Part(name, packed.images(name), packed.labels(name), normalise)
+
+    training, validation = (make_batches(experiment, part(name), CPU) for name in ("train", "validation"))
+    trainer = Trainer(experiment, network, training, validation, CPU)
+    accuracies: list[float] = []
+    trainer.train(lambda _metrics, _timing: accuracies.append(accuracy(trainer.network, part("test"))))
+    return accuracies
+
+
+@torch.inference_mode()
+def accuracy(network: nn.Module, test: Part) -> float:
+    images = test.normalise(torch.from_numpy(np.array(test.images)))
+    predicted = torch.cat([network(part).argmax(dim=1) for part in images.split(1000)])
+    return float((predicted.numpy() == test.labels).mean())
+
+
+@pytest.mark.parametrize("name", ["mnist-linear", "mnist-linear-loader"])
+def test_mnist_linear_learns_as_fast_as_its_tutorial_says(packed: Pack, name: str) -> None:
+    data = packed("mnist-linear")
+    assert data.manifest.counts == {"train": 50_000, "validation": 10_000, "test": 10_000}
+    assert (data.manifest.mean, data.manifest.std) == ((0.1307,), (0.3081,))
+    measured = accuracies_on_the_test_images(experiment_of("mnist-linear", name, epochs=5), data)
+    assert measured == pytest.approx(MNIST_LINEAR_ACCURACY, abs=0.005)
+
+
+def test_the_linear_model_has_the_published_number_of_parameters() -> None:
+    model = experiment_of("mnist-linear", "mnist-linear", epochs=1).model
+    assert count_parameters(build_model(model, (1, 28, 28), 10, 0)) == 7850
+
+
+def test_mnist_mlp_reaches_what_such_a_network_is_known_to_reach(packed: Pack) -> None:
+    experiment = experiment_of("mnist-mlp", "mnist-mlp-resident", epochs=10)
+    assert max(accuracies_on_the_test_images(experiment, packed("mnist-mlp"))) >= MNIST_MLP_ACCURACY
+
+
+def test_the_fashion_lenet_reaches_what_such_a_network_is_known_to_reach(packed: Pack) -> None:
+    experiment = experiment_of("fashion-lenet-grid", "lenet-1000-workers-0", epochs=8)
+    resident = experiment.model_copy(update={"input": ResidentInput(name="resident")})  # the same batches, sooner
+    assert max(accuracies_on_the_test_images(resident, packed("fashion-lenet-grid"))) >= FASHION_LENET_ACCURACY
