@@ -7,6 +7,7 @@ from pathlib import Path
 
 from photofinish.errors import run_stage
 from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -18,17 +19,19 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
-    from photofinish.tracking.client import Tracker
+    with quick_imports():
+        from photofinish.tracking.client import Tracker
 
     with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
-        from photofinish.datasets.packed import PackedSplit
-        from photofinish.evaluation import evaluate, write_evaluation
-        from photofinish.records import DEVICE_LABELS, LEARNED
+        with quick_imports():
+            from photofinish.datasets.packed import PackedSplit
+            from photofinish.evaluation import evaluate, write_evaluation
+            from photofinish.records import DEVICE_LABELS, LEARNED
 
         learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
-        evaluation = evaluate(args.name, learned, PackedSplit(args.data))
-        write_evaluation(evaluation, args.out)
-        for device, scores in evaluation.devices.items():
+        judged = evaluate(args.name, learned, PackedSplit(args.data))
+        write_evaluation(judged, args.out)
+        for device, scores in judged.evaluation.devices.items():
             print(f"{args.name} on {device}: test accuracy {scores.test_accuracy:.2%}, loss {scores.test_loss:.4f}")
         tracker.sync([args.name], args.results)
 

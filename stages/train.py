@@ -7,6 +7,7 @@ from pathlib import Path
 
 from photofinish.errors import run_stage
 from photofinish.lifeline import end_on_sigterm, end_with_parent
+from photofinish.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -15,13 +16,15 @@ def main() -> None:
     parser.add_argument("--experiment", type=Path, required=True, help="the experiment's plan, a JSON file")
     parser.add_argument("--host", type=Path, required=True, help="the device's fingerprint, a JSON file")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument("--weights", type=Path, help="the folder of the published weights, for a model that names some")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
-    from photofinish.train_stage import train
+    with quick_imports():
+        from photofinish.train_stage import train
 
-    train(args.device, args.experiment, args.host, args.data, args.out)
+    train(args.device, args.experiment, args.host, args.data, args.weights, args.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 import yaml
 
-from photofinish.datasets.images import LabelledImages
+from photofinish.datasets.images import LabelledImages, from_array
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.split import split
 from photofinish.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
-from photofinish.params import DigitsDataset, Experiment
+from photofinish.load import LoadWindow
+from photofinish.params.datasets import DatasetPlan, DigitsDataset
+from photofinish.params.training import Experiment
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,6 +41,14 @@ MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder() -> Iterator[None]:
+    """For the programs that tests start: they don't wait for what trains on this machine besides."""
+    with tempfile.TemporaryDirectory(prefix="pf-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
+
+
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> LabelledImages:
     """Noise with one bright row, whose place is the class."""
     random = np.random.default_rng(seed)
@@ -45,14 +56,19 @@ def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: in
     images = random.integers(0, 120, size=(count, 1, side, side), dtype=np.uint8)
     for image, label in zip(images, labels, strict=True):
         image[0, label] = 255
-    return LabelledImages(images, labels, tuple(f"class {index}" for index in range(classes)))
+    return from_array(images, labels, tuple(f"class {index}" for index in range(classes)))
+
+
+def digits_plan(**settings: Any) -> DatasetPlan:
+    """The plan of a data set whose parts are all drawn."""
+    dataset = DigitsDataset(**{"source": "digits", "validation": 0.2, "test": 0.2, **settings})
+    return DatasetPlan(name="small", dataset=dataset, mirror=None, local_files=None)
 
 
 @pytest.fixture(scope="session")
 def packed_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
     folder = tmp_path_factory.mktemp("split")
-    dataset = DigitsDataset(source="digits", validation=0.2, test=0.2)
-    split(dataset, learnable_images(), folder)
+    split(digits_plan(), learnable_images(), folder)
     return PackedSplit(folder)
 
 
@@ -82,9 +98,10 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
-    from photofinish.batches import Batches, LoaderBatches, Normaliser, ResidentBatches
-    from photofinish.datasets.packed import PartName
+    from photofinish.batches import Batches, Normaliser, Part
+    from photofinish.datasets.images import PartName
     from photofinish.devices import CPU
+    from photofinish.input_paths import make_batches
     from photofinish.models import build_model
     from photofinish.trainer import Trainer
 
@@ -92,12 +109,9 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     manifest = packed_split.manifest
 
     def batches(experiment: Experiment, part: PartName) -> Batches:
-        images, labels = packed_split.images(part), packed_split.labels(part)
         normalise = Normaliser(manifest.mean, manifest.std)
-        common = (images, labels, normalise, experiment.batch_size, experiment.seed, CPU)
-        if experiment.input.name == "loader":
-            return LoaderBatches(*common, workers=experiment.input.workers, pin_memory=False)
-        return ResidentBatches(*common)
+        packed = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
+        return make_batches(experiment, packed, CPU)
 
     def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
         network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
@@ -107,13 +121,13 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     import pandas as pd
 
     from photofinish import records
-    from photofinish.comparison import DeviceResult
+    from photofinish.comparison import NotTrained, Trained
     from photofinish.epochs import EpochTiming
 
     def make(
@@ -125,12 +139,15 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
         device_name: str = "Some CPU",
         accuracy: float = 0.75,
         initial_weights_sha256: str = "a" * 64,
+        repeats: tuple[tuple[float, ...], ...] = (),
+        step_seconds: tuple[float, ...] = (0.01,),
+        load: tuple[LoadWindow, ...] = (),
         unavailable: str | None = None,
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))
         if unavailable:
             record = records.Unavailable(device=device, experiment=experiment, reason=unavailable)
-            return DeviceResult(name, device, record, None, None, None)
+            return NotTrained(name, device, record)
         trained = records.Training(
             device=device,
             device_kind="cpu" if device == "cpu" else "cuda",
@@ -160,8 +177,19 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             tracking_seconds=0.0,
             resumed_at_epochs=(),
             training_image_count=600,
-            images_per_second=600 / float(np.median(epoch_seconds)),
+            images_per_second=600 / float(np.median([*epoch_seconds, *(one for repeat in repeats for one in repeat)])),
             peak_memory_bytes=None,
+            repeats=tuple(tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats),
+            steady_state=records.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
+            overhead=records.Overhead(
+                passes_seconds=10.0,
+                display_seconds=0.01,
+                saving_seconds=0.02,
+                tracking_seconds=0.03,
+                watching_seconds=0.0,
+                rest_seconds=0.01,
+            ),
+            load=load,
         )
         one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
         scores = records.DeviceEvaluation(
@@ -181,14 +209,23 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
                 "validation_accuracy": 0.5,
             }
         )
-        return DeviceResult(name, device, trained, timings, scores, history)
+        first_step = records.FirstStep(
+            batch_order_sha256="1" * 64,
+            first_batch_sha256="2" * 64,
+            loss=0.7,
+            weights={"1.weight": (4.0, 0.5), "3.weight": (2.0, -0.5)},
+            outputs={"1": (8.0, 1.0), "3": (3.0, 2.0)},
+            gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
+        )
+        predictions = pd.DataFrame({"actual": [0, 0, 0, 0, 1, 1, 1, 1], "predicted": [0, 0, 0, 1, 0, 1, 1, 1]})
+        return Trained(name, device, trained, timings, scores, history, first_step, predictions)
 
     return make
 
 
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuHost:
-    return CpuHost(threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
+    return CpuHost(processes=1, threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
 
 
 @pytest.fixture
@@ -260,7 +297,11 @@ def clone_project(root: Path) -> Project:
         if (ROOT / file).is_file() and file != "dvc.lock":
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "DVC_")) and name not in CPU_VARIABLES  # which make another host of this one
+    }
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(root / "src")
     project = Project(root, environment)

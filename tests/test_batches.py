@@ -2,77 +2,149 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import MakeExperiment
 
-from photofinish.batches import Batch, Batches, LoaderBatches, Normaliser, ResidentBatches, steps_per_epoch
+from photofinish.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
+from photofinish.datasets.images import PartName
 from photofinish.datasets.packed import PackedSplit
 from photofinish.devices import CPU
+from photofinish.input_paths import make_batches
+from photofinish.params.training import Experiment
 
 IMAGES = 22
-WORKERS = pytest.mark.parametrize("workers", [None, 0, 2], ids=["resident", "loader", "loader with 2 workers"])
+AUGMENTED = {"flip": 0.5, "crop_padding": 1}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "loader": {},
+    "pinned": {"pin_memory": True, "non_blocking": True},
+    "2 workers": {"workers": 2, "pin_memory": True},
+    "fetching ahead": {"workers": 2, "prefetch_factor": 5, "non_blocking": True},
+    "persistent": {"workers": 2, "persistent_workers": True, "prefetch_factor": 1},
+}
+LOADERS = {name: {"name": "loader"} | settings for name, settings in SETTINGS.items()}
+LOADED = pytest.mark.parametrize("source", LOADERS.values(), ids=list(LOADERS))
+SOURCES = pytest.mark.parametrize(
+    "source",
+    [{"name": "resident"}, LOADERS["loader"], LOADERS["persistent"]],
+    ids=["resident", "loader", "persistent"],
+)
 
 
-def numbered_batches(workers: int | None, *, batch_size: int = 5, seed: int = 0) -> Batches:
-    """Noise, each image labelled with its own number; no workers at all means resident."""
+def numbered_batches(experiment: Experiment, name: PartName = "train", share: Share | None = None) -> Batches:
+    """Noise, each image labelled with its own number."""
     images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
-    normalise = Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    arguments: Any = (images, np.arange(IMAGES), normalise, batch_size, seed, CPU)
-    return (
-        ResidentBatches(*arguments) if workers is None else LoaderBatches(*arguments, workers=workers, pin_memory=True)
-    )
+    part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+    return make_batches(experiment, part, CPU, share or Share())
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
     return [number for _, labels in batches.shuffled(epoch) for number in labels.tolist()]
 
 
-def both_passes(batches: Batches) -> list[Batch]:
-    return [*batches.shuffled(3), *batches.in_order()]
+def three_passes(batches: Batches) -> list[Batch]:
+    return [*batches.shuffled(3), *batches.in_order(), *batches.shuffled(4)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(workers: int) -> None:
-    resident, loaded = both_passes(numbered_batches(None)), both_passes(numbered_batches(workers))
-    assert len(resident) == len(loaded) == 10
-    for (images, labels), (loaded_images, loaded_labels) in zip(resident, loaded, strict=True):
-        assert torch.equal(images, loaded_images)
-        assert torch.equal(labels, loaded_labels)
-        assert images.dtype == loaded_images.dtype == torch.float32
+def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
+    for (images, labels), (other_images, other_labels) in zip(some, others, strict=True):
+        assert torch.equal(images, other_images)
+        assert torch.equal(labels, other_labels)
+        assert images.dtype == other_images.dtype == torch.float32
 
 
-@WORKERS
-def test_every_image_comes_exactly_once_an_epoch(workers: int | None) -> None:
-    batches = numbered_batches(workers)
+@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+@LOADED
+def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
+    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+) -> None:
+    resident, loaded = (
+        three_passes(numbered_batches(make_experiment(input=each, batch_size=5, augmentation=augmentation)))
+        for each in ({"name": "resident"}, source)
+    )
+    assert len(resident) == 15
+    assert_same_batches(resident, loaded)
+
+
+@SOURCES
+def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
+    experiment = make_experiment(input=source, batch_size=2, augmentation=AUGMENTED)
+    fresh, used = numbered_batches(experiment), numbered_batches(experiment)
+    left_halfway = used.shuffled(0)
+    next(left_halfway)
+    next(used.in_order())
+    assert_same_batches(list(fresh.shuffled(1)), list(used.shuffled(1)))
+
+
+@SOURCES
+def test_every_image_comes_exactly_once_an_epoch(make_experiment: MakeExperiment, source: dict[str, Any]) -> None:
+    batches = numbered_batches(make_experiment(input=source, batch_size=5))
     assert sorted(numbers(batches, epoch=0)) == list(range(IMAGES))
     assert [len(labels) for _, labels in batches.shuffled(0)] == [5, 5, 5, 5, 2]
 
 
-@pytest.mark.parametrize("workers", [None, 0], ids=["resident", "loader"])
-def test_for_evaluation_the_images_come_in_their_stored_order(workers: int | None) -> None:
-    labels = [label for _, labels in numbered_batches(workers).in_order() for label in labels.tolist()]
-    assert labels == list(range(IMAGES))
+@SOURCES
+def test_for_evaluation_the_images_come_in_their_stored_order(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
+    batches = numbered_batches(make_experiment(input=source, batch_size=5), "validation")
+    assert [label for _, labels in batches.in_order() for label in labels.tolist()] == list(range(IMAGES))
 
 
-def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else() -> None:
-    order = numbers(numbered_batches(None), epoch=4)
+@SOURCES
+def test_the_shares_of_processes_make_up_each_batch(make_experiment: MakeExperiment, source: dict[str, Any]) -> None:
+    experiment = make_experiment(input=source, batch_size=7)  # 22 images: the last batch has but one
+    whole = [labels.tolist() for _, labels in numbered_batches(experiment).shuffled(2)]
+    first, second = (list(numbered_batches(experiment, share=Share(rank, 2)).shuffled(2)) for rank in (0, 1))
+    assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
+    assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
+    assert second[-1][0].shape == (0, 3, 4, 4)
+    assert second[-1][0].dtype == torch.float32
+
+
+@SOURCES
+def test_validation_has_a_batch_size_of_its_own_if_asked(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
+    own = make_experiment(input=source, batch_size=5, validation_batch_size=20)
+    assert [len(labels) for _, labels in numbered_batches(own, "validation").in_order()] == [20, 2]
+    assert numbered_batches(own).batch_size == 5
+
+
+@SOURCES
+@pytest.mark.parametrize(("batch_size", "expected"), [(5, 21845), (30000, 30000)])
+def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training_are_larger(
+    make_experiment: MakeExperiment, source: dict[str, Any], batch_size: int, expected: int
+) -> None:
+    experiment = make_experiment(input=source, batch_size=batch_size)
+    assert numbered_batches(experiment, "validation").batch_size == expected
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_experiment: MakeExperiment) -> None:
+    order = numbers(numbered_batches(make_experiment()), epoch=4)
     torch.manual_seed(1)
-    batches = numbered_batches(None, batch_size=7)
+    batches = numbered_batches(make_experiment(batch_size=7))
     numbers(batches, epoch=0)
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
-    assert numbers(numbered_batches(None, seed=1), epoch=4) != order
+    assert numbers(numbered_batches(make_experiment(seed=1)), epoch=4) != order
 
 
-@WORKERS
-def test_making_batches_draws_nothing_from_the_networks_random_stream(workers: int | None) -> None:
+@SOURCES
+def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
     torch.manual_seed(5)
-    before = torch.get_rng_state()
-    both_passes(numbered_batches(workers))
-    assert torch.equal(torch.get_rng_state(), before)
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    three_passes(numbered_batches(make_experiment(input=source, augmentation=AUGMENTED)))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), str(np.random.get_state())) == before[1:]
 
 
 def test_an_image_is_normalised_by_the_mean_and_deviation_of_its_channels() -> None:
@@ -90,6 +162,8 @@ def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split:
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 22), (5, 5), (11, 2), (22, 1), (100, 1)])
-def test_the_steps_of_an_epoch_include_a_last_smaller_batch(batch_size: int, steps: int) -> None:
-    batches = numbered_batches(None, batch_size=batch_size)
+def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
+    make_experiment: MakeExperiment, batch_size: int, steps: int
+) -> None:
+    batches = numbered_batches(make_experiment(batch_size=batch_size))
     assert steps_per_epoch(batches) == len(list(batches.shuffled(0))) == steps

@@ -8,20 +8,21 @@ from collections.abc import Iterator
 import psutil
 import pytest
 import torch
+from torch import nn
 
 from photofinish.devices import (
     CPU,
     NoAcceleratorError,
+    UnusableAcceleratorError,
     accelerator,
     apply_policy,
     autocast,
     device_name,
     effective_precision,
     gradient_scaler,
+    memory_format,
     peak_memory_bytes,
-    refusals_explained,
 )
-from photofinish.errors import UserError
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
 
@@ -137,22 +138,91 @@ def test_only_the_loss_of_fp16_is_scaled(precision: str, scaled: bool) -> None:
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
-def test_without_an_accelerator_asking_for_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else() -> None:
+    assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is torch.contiguous_format
+    assert memory_format(nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())) is torch.channels_last
+
+
+def test_an_accelerator_that_the_driver_lists_and_torch_can_not_use_is_a_failure_that_may_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.raises(NoAcceleratorError, match=r"torch .* finds no accelerator"):
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    with pytest.raises(UnusableAcceleratorError, match=r"torch .* finds no accelerator.* run `dvc repro` again"):
         accelerator("auto")
 
 
-@pytest.mark.parametrize("kind", ["auto", "xpu"])
-def test_the_first_accelerator_of_the_wanted_kind_is_taken(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.fixture
+def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with two of them; which were made the current one."""
+    current: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    return current
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            RuntimeError(
+                "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
+                "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+            ),
+            NoAcceleratorError,
+            r"found version 11040.*torch is built for CUDA [\d.]+\. Update the NVIDIA driver, or install a torch built",
+        ),
+        (AssertionError("Torch not compiled with CUDA enabled"), NoAcceleratorError, "Torch not compiled with CUDA"),
+        (
+            RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment, e.g. ..."),
+            UnusableAcceleratorError,
+            r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
+        ),
+    ],
+)
+def test_why_torch_can_not_use_a_gpu_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], said: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    with pytest.raises(kind, match=said):
+        accelerator("auto")
+
+
+def test_each_process_takes_the_device_of_its_own_number(two_xpus: list[int]) -> None:
+    assert accelerator("xpu", 1) == torch.device("xpu", 1)
+    assert two_xpus == [1]
+
+
+@pytest.mark.usefixtures("two_xpus")
+def test_a_device_beyond_those_that_torch_sees_is_not_taken() -> None:
+    with pytest.raises(UnusableAcceleratorError, match=r"xpu device 2 is asked for .*torch sees 2"):
+        accelerator("auto", 2)
+
+
+@pytest.mark.usefixtures("two_xpus")
+def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_index: int) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
+
+    monkeypatch.setattr(torch.accelerator, "set_device_index", fail)
+    with pytest.raises(UnusableAcceleratorError, match=r"busy or unavailable\. Another program keeps"):
+        accelerator("auto", 1)
+
+
+@pytest.mark.usefixtures("two_xpus")
+@pytest.mark.parametrize("kind", ["auto", "xpu"])
+def test_the_first_accelerator_of_the_wanted_kind_is_taken(kind: str) -> None:
     assert accelerator(kind) == torch.device("xpu", 0)
 
 
-def test_an_accelerator_of_another_kind_is_never_taken_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
+@pytest.mark.usefixtures("two_xpus")
+def test_an_accelerator_of_another_kind_is_never_taken_instead() -> None:
     with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):
         accelerator("cuda")
 
@@ -167,15 +237,3 @@ def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
 def test_what_a_device_does_not_tell_is_left_out() -> None:
     assert peak_memory_bytes(MPS) is None
     assert device_name(MPS) == "mps"
-
-
-def test_an_operation_that_does_not_repeat_is_explained() -> None:
-    refusal = "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set ..."
-    explained = pytest.raises(UserError, match=r"model vgg11 .* no deterministic adaptive_avg_pool2d_backward_cuda")
-    with explained, refusals_explained("vgg11"):
-        raise RuntimeError(refusal)
-
-
-def test_another_fault_of_torch_stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), refusals_explained("vgg11"):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -12,14 +12,16 @@ import pytest
 from conftest import ROOT
 from pydantic import BaseModel
 
-from photofinish import params
+from photofinish.params import datasets, devices, networks, training
 from photofinish.params_reader import read_params
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SETTINGS = [
     value
-    for value in vars(params).values()
-    if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == params.__name__
+    for module in (datasets, devices, networks, training)
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
+    if value is not datasets.DatasetPlan  # which `plan` writes, no user
 ]
 
 

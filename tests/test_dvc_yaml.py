@@ -9,7 +9,7 @@ import yaml
 from source_imports import ROOT, transitive_sources
 
 STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-SCRIPTS = {"train-cpu": "train", "train-gpu": "train"}
+SCRIPTS = {"download-weights": "download_weights", "train-cpu": "train", "train-gpu": "train"}
 
 
 def stage_body(name: str) -> dict[str, Any]:
@@ -24,8 +24,14 @@ def test_the_deps_of_a_stage_are_exactly_the_sources_it_imports(name: str) -> No
     assert sorted(listed) == transitive_sources(ROOT / "stages" / f"{SCRIPTS.get(name, name)}.py")
 
 
-def test_the_stages_are_the_seven_of_the_pipeline() -> None:
-    assert list(STAGES) == ["plan", "download", "split", "train-cpu", "train-gpu", "evaluate", "compare"]
+def test_the_stages_are_the_eight_of_the_pipeline() -> None:
+    before_training = ["plan", "download", "split", "download-weights"]
+    assert list(STAGES) == [*before_training, "train-cpu", "train-gpu", "evaluate", "compare"]
+
+
+@pytest.mark.parametrize("name", ["train-cpu", "train-gpu"])
+def test_a_training_stage_depends_on_no_weights_but_its_own(name: str) -> None:
+    assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == ["data/weights/${key}"]
 
 
 def test_a_change_to_the_report_does_not_touch_training() -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, learnable_images
+from conftest import MakeExperiment, digits_plan, learnable_images
 
 from photofinish import records
 from photofinish.batches import Normaliser
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.split import split
 from photofinish.devices import CPU
+from photofinish.epoch_weights import EpochWeights
 from photofinish.errors import UserError
-from photofinish.evaluation import evaluate, score, write_evaluation
+from photofinish.evaluation import evaluate, predictions_csv, score, write_evaluation
 from photofinish.hosts import CpuHost
 from photofinish.models import build_model
-from photofinish.params import DigitsDataset
 from photofinish.results import write_learned
 from photofinish.tasks import TrainingTask, write_unavailable
 
@@ -39,9 +39,9 @@ def network(task: TrainingTask) -> torch.nn.Module:
 
 
 @pytest.fixture
-def learned(task: TrainingTask, network: torch.nn.Module, packed_split: PackedSplit) -> Path:
+def learned(task: TrainingTask, network: torch.nn.Module, packed_split: PackedSplit, tmp_path: Path) -> Path:
     """The folder that a training leaves."""
-    write_learned(task, packed_split, CPU, network, [], "0" * 64)
+    write_learned(task, packed_split, CPU, network, [], "0" * 64, EpochWeights(tmp_path / "epochs"))
     return task.out / records.LEARNED
 
 
@@ -73,7 +73,7 @@ def test_a_class_that_is_never_predicted_has_a_precision_of_zero() -> None:
 def test_a_network_read_back_is_judged_on_the_test_images(
     learned: Path, network: torch.nn.Module, packed_split: PackedSplit
 ) -> None:
-    scores = evaluate("small-mlp", {"cpu": learned}, packed_split).devices["cpu"]
+    scores = evaluate("small-mlp", {"cpu": learned}, packed_split).evaluation.devices["cpu"]
     manifest = packed_split.manifest
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("test"))))
     labels = torch.from_numpy(packed_split.labels("test"))
@@ -85,15 +85,15 @@ def test_a_network_read_back_is_judged_on_the_test_images(
 
 
 def test_judging_again_gives_the_same_figures(learned: Path, packed_split: PackedSplit) -> None:
-    assert evaluate("small-mlp", {"cpu": learned}, packed_split) == evaluate(
-        "small-mlp", {"cpu": learned}, packed_split
-    )
+    first, second = (evaluate("small-mlp", {"cpu": learned}, packed_split) for _ in range(2))
+    assert first.evaluation == second.evaluation
+    assert predictions_csv(first) == predictions_csv(second)
 
 
 def test_the_same_weights_score_the_same_whatever_device_they_were_trained_on(
     learned: Path, packed_split: PackedSplit
 ) -> None:
-    devices = evaluate("small-mlp", {"cpu": learned, "gpu": learned}, packed_split).devices
+    devices = evaluate("small-mlp", {"cpu": learned, "gpu": learned}, packed_split).evaluation.devices
     assert devices["cpu"] == devices["gpu"]
 
 
@@ -102,8 +102,8 @@ def test_a_device_that_was_unavailable_is_left_out(
 ) -> None:
     gpu = TrainingTask(task.name, "gpu", task.experiment, task.host, task.data, tmp_path / "gpu")
     write_unavailable(gpu, "no accelerator")
-    evaluation = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.LEARNED}, packed_split)
-    assert list(evaluation.devices) == ["cpu"]
+    judged = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.LEARNED}, packed_split)
+    assert list(judged.evaluation.devices) == list(judged.predicted) == ["cpu"]
 
 
 @pytest.mark.parametrize("damage", ["one bit", "cut short", "gone"])
@@ -131,7 +131,7 @@ def test_a_damaged_record_is_named(learned: Path, packed_split: PackedSplit, tex
 
 
 def test_a_network_is_never_judged_on_other_data_than_it_was_trained_for(learned: Path, tmp_path: Path) -> None:
-    split(DigitsDataset(source="digits", validation=0.2, test=0.2), learnable_images(side=9), tmp_path / "other")
+    split(digits_plan(), learnable_images(side=9), tmp_path / "other")
     with pytest.raises(UserError, match="holds other data than the network was trained on"):
         evaluate("small-mlp", {"cpu": learned}, PackedSplit(tmp_path / "other"))
 
@@ -139,10 +139,10 @@ def test_a_network_is_never_judged_on_other_data_than_it_was_trained_for(learned
 def test_the_files_hold_all_of_it_and_the_main_figures(
     learned: Path, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
-    evaluation = evaluate("small-mlp", {"cpu": learned}, packed_split)
-    write_evaluation(evaluation, tmp_path)
-    assert records.read_record(tmp_path / records.EVALUATION, records.Evaluation) == evaluation
-    scores = evaluation.devices["cpu"]
+    judged = evaluate("small-mlp", {"cpu": learned}, packed_split)
+    write_evaluation(judged, tmp_path)
+    assert records.read_record(tmp_path / records.EVALUATION, records.Evaluation) == judged.evaluation
+    scores = judged.evaluation.devices["cpu"]
     assert json.loads((tmp_path / records.METRICS).read_text(encoding="utf-8")) == {
         "cpu": {
             "test_accuracy": scores.test_accuracy,
@@ -150,3 +150,16 @@ def test_the_files_hold_all_of_it_and_the_main_figures(
             "macro_f1": scores.macro_f1,
         }
     }
+
+
+def test_each_test_image_has_its_class_and_what_each_network_takes_it_for(
+    learned: Path, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    judged = evaluate("small-mlp", {"cpu": learned, "gpu": learned}, packed_split)
+    write_evaluation(judged, tmp_path)
+    header, *rows = (tmp_path / records.PREDICTIONS).read_text(encoding="utf-8").splitlines()
+    assert header == "actual,cpu,gpu"
+    assert [int(row.split(",")[0]) for row in rows] == packed_split.labels("test").tolist()
+    hits = [row.split(",")[0] == row.split(",")[1] for row in rows]
+    assert sum(hits) / len(hits) == judged.evaluation.devices["cpu"].test_accuracy
+    assert all(row.split(",")[1] == row.split(",")[2] for row in rows)

@@ -10,18 +10,20 @@ import io
 import os
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from photofinish.batches import Batches, LoaderBatches, Normaliser, ResidentBatches
+from photofinish.batches import WHOLE, Batches, Normaliser, Part, Share
 from photofinish.clock import Clock
 from photofinish.devices import CPU, accelerator, apply_policy, autocast, device_name, peak_memory_bytes
 from photofinish.epochs import EpochMetrics
+from photofinish.input_paths import make_batches
 from photofinish.models import build_model
+from photofinish.teams import DataParallelTeam, Ranks, Team
 from photofinish.trainer import Trainer
 
 pytestmark = [
@@ -31,8 +33,11 @@ pytestmark = [
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first matrix product
 SHAPE, CLASSES, IMAGES, VALIDATION_IMAGES = (1, 16, 16), 4, 500, 100
-CNN = SimpleNamespace(name="cnn", channels=(8, 16), hidden=(32,))
-LOADER = SimpleNamespace(name="loader", workers=2)
+CNN = SimpleNamespace(name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default")
+LOADER = SimpleNamespace(
+    name="loader", workers=2, pin_memory=True, non_blocking=True, prefetch_factor=None, persistent_workers=True
+)
+NOT_AUGMENTED, AUGMENTED = SimpleNamespace(flip=0.0, crop_padding=0), SimpleNamespace(flip=0.5, crop_padding=2)
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 
 
@@ -51,32 +56,34 @@ def experiment(**changes: Any) -> Any:
         "precision": "fp32",
         "epochs": 4,
         "batch_size": 32,
+        "validation_batch_size": None,
         "seed": 0,
+        "augmentation": NOT_AUGMENTED,
     }
     return SimpleNamespace(**(settings | changes))
 
 
-def batches(settings: Any, device: torch.device, count: int, seed: int) -> Batches:
+def batches(settings: Any, device: torch.device, name: Literal["train", "validation"], share: Share = WHOLE) -> Batches:
     """Noise with one bright row, whose place is the class."""
+    count, seed = (IMAGES, 0) if name == "train" else (VALIDATION_IMAGES, 1)
     random = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % CLASSES
     images = random.integers(0, 160, size=(count, *SHAPE), dtype=np.uint8)
     images[np.arange(count), 0, labels * 3] = 255
-    arguments: Any = (images, labels, Normaliser((0.3,), (0.2,)), settings.batch_size, settings.seed, device)
-    if settings.input.name == "loader":
-        return LoaderBatches(*arguments, workers=settings.input.workers, pin_memory=True)
-    return ResidentBatches(*arguments)
+    return make_batches(settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, share)
 
 
-def trainer(settings: Any, device: torch.device) -> Trainer:
+def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
     apply_policy(device, settings.precision, threads=2)
+    team = team or Team(device)
     network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
-    training, validation = batches(settings, device, IMAGES, 0), batches(settings, device, VALIDATION_IMAGES, 1)
-    return Trainer(settings, network, training, validation, device)
+    training = team.placed(batches(settings, device, "train", team.share))
+    validation = team.placed(batches(settings, device, "validation", team.share))
+    return Trainer(settings, network, training, validation, device, team)
 
 
-def run(settings: Any, device: torch.device) -> Trainer:
-    trained = trainer(settings, device)
+def run(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
+    trained = trainer(settings, device, team)
     trained.warm_up()
     trained.train(lambda _metrics, _timing: None)
     return trained
@@ -100,10 +107,14 @@ def test_it_starts_from_the_same_weights_as_on_the_cpu(device: torch.device) -> 
     assert same(weights(on_cpu.network), weights(there.network))
 
 
+@pytest.mark.parametrize("augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"])
 @pytest.mark.parametrize("source", [SimpleNamespace(name="resident"), LOADER], ids=["resident", "loader"])
-def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(device: torch.device, source: Any) -> None:
-    settings = experiment(input=source)
-    on_cpu, there = (list(batches(settings, place, IMAGES, 0).shuffled(3)) for place in (CPU, device))
+def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
+    device: torch.device, source: Any, augmentation: Any
+) -> None:
+    settings = experiment(input=source, augmentation=augmentation)
+    apply_policy(device, settings.precision, threads=2)  # which refuses whatever does not repeat bit for bit
+    on_cpu, there = (list(batches(settings, place, "train").shuffled(3)) for place in (CPU, device))
     for batch, batch_there in zip(on_cpu, there, strict=True):
         assert {tensor.device.type for tensor in batch_there} == {device.type}
         assert same(list(batch), [tensor.cpu() for tensor in batch_there])
@@ -138,7 +149,10 @@ def test_the_losses_follow_those_of_the_cpu(device: torch.device, precision: str
 
 
 def test_a_loader_trains_to_the_same_bits_as_resident_images(device: torch.device) -> None:
-    resident, loaded = run(experiment(), device), run(experiment(input=LOADER), device)
+    resident, loaded = (
+        run(experiment(input=source, augmentation=AUGMENTED), device)
+        for source in (SimpleNamespace(name="resident"), LOADER)
+    )
     assert same(weights(resident.network), weights(loaded.network))
 
 
@@ -189,3 +203,38 @@ def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.dev
     peak_bytes = peak_memory_bytes(device)
     assert device_name(device)
     assert peak_bytes is None if device.type == "mps" else peak_bytes and peak_bytes > IMAGES * 16 * 16 * 4
+
+
+# -- several GPUs -------------------------------------------------------------------------------------
+
+two_gpus = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="fewer than two CUDA devices here"
+)
+
+
+@two_gpus
+@pytest.mark.parametrize(("first", "second", "output"), [(0, 1, 0), (1, 0, 0)])
+def test_data_parallel_learns_what_one_gpu_learns(first: int, second: int, output: int) -> None:
+    devices = torch.device("cuda", first), torch.device("cuda", second)
+    alone = run(experiment(), accelerator("cuda"))
+    team = DataParallelTeam(devices, torch.device("cuda", output))
+    parallel = run(experiment(), accelerator("cuda", first), team)
+    assert losses(parallel.progress.metrics) == pytest.approx(losses(alone.progress.metrics), rel=0.01, abs=0.01)
+    assert parallel.network.state_dict().keys() == alone.network.state_dict().keys()
+    assert (team.peak_memory_bytes() or 0) > 0
+
+
+@two_gpus
+def test_two_processes_over_nccl_learn_what_one_gpu_learns(tmp_path: Any) -> None:
+    alone = run(experiment(), accelerator("cuda"))
+    torch.multiprocessing.spawn(run_rank, args=(2, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    both = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert both[0] == both[1]
+    assert both[0] == pytest.approx(losses(alone.progress.metrics), rel=0.01, abs=0.01)
+
+
+def run_rank(rank: int, size: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    device = accelerator("cuda", rank)
+    torch.save(losses(run(experiment(), device, Ranks(rank, size, device)).progress.metrics), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()

@@ -20,8 +20,9 @@ from training_process import NEVER, RENAMES, KillBefore, train
 from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.datasets.packed import PackedSplit
+from photofinish.files import sha256_of_bytes
 from photofinish.hosts import CpuHost
-from photofinish.records import Timings, read_record
+from photofinish.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -100,8 +101,10 @@ def make_trainings(
 def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits(make_trainings: MakeTrainings) -> None:
     trainings = make_trainings(epochs=3)
     learned = trainings.learn()
+    trainings.start_over()
+    assert trainings.learn() == learned  # without making the machine's lock, as every one below
     operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
-    assert operations.count("os.rename") == 3 + 3 + 1  # checkpoints, learned, timed: none is written in place
+    assert operations.count("os.rename") == 3 + 6 + 1  # checkpoints, learned, timed: none is written in place
     for number, operation in enumerate(operations, start=1):
         trainings.start_over()
         trainings.kill(KillBefore(number))
@@ -163,6 +166,48 @@ def test_with_every_checkpoint_damaged_each_is_named_and_training_starts_over(ma
         _flip_a_bit(path)
     assert trainings.learn() == learned
     assert all(f"{path} is damaged" in trainings.output() for path in damaged)
+    assert "goes on" not in trainings.output()
+
+
+def test_with_every_epochs_weights_killed_before_any_of_its_renames_it_ends_with_the_same_bits(
+    make_trainings: MakeTrainings,
+) -> None:
+    trainings = make_trainings(epochs=3, save_weights="every_epoch")
+    learned = trainings.learn()
+    files = [f"epochs/epoch-{epoch:04d}.safetensors" for epoch in (1, 2, 3)]
+    assert [name for name in learned if name.startswith("epochs/")] == files
+    assert learned[files[-1]] == learned["weights.safetensors"] != learned[files[0]]
+    record = read_record(trainings.stage.out / "learned" / "record.json", Training)
+    assert list(record.epoch_weights_sha256) == [sha256_of_bytes(learned[file]) for file in files]
+    renames = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines().count("os.rename")
+    assert renames == (3 + 3) + (6 + 3) + 1
+    for number in range(1, renames + 1):
+        trainings.start_over()
+        trainings.kill(KillBefore(number, RENAMES))
+        assert trainings.learn() == learned, f"killed before rename {number}"
+
+
+def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=2, repeats=3)
+    learned = trainings.learn()
+    for number in (3, 4, 5):  # checkpoints: two epochs, two repeats; then results
+        trainings.start_over()
+        trainings.kill(KillBefore(number, RENAMES))
+        assert trainings.learn() == learned, f"killed before rename {number}"
+        timings = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
+        assert [len(repeat) for repeat in timings.repeats] == [2, 2]
+        repeated = [f"repeat {repeat} of 3" in trainings.output() for repeat in (2, 3)]
+        assert repeated == {3: [True, True], 4: [False, True], 5: [False, False]}[number]
+
+
+def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=4, save_weights="every_epoch")
+    learned = trainings.learn()
+    trainings.kill(KillBefore(7, RENAMES))  # before the fourth epoch's weights
+    damaged = next((trainings.folder / ".photofinish" / "checkpoints").rglob("epoch-0002.safetensors"))
+    _flip_a_bit(damaged)
+    assert trainings.learn() == learned
+    assert f"{damaged} is missing or damaged: training starts over" in trainings.output()
     assert "goes on" not in trainings.output()
 
 

@@ -8,6 +8,8 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -33,6 +35,34 @@ def interrupt(event, arguments):
 sys.argv[0] = {stage!r}
 sys.addaudithook(interrupt)
 runpy.run_path({stage!r}, run_name="__main__")
+"""
+
+_STUCK_IN_NATIVE_CODE = """
+import ctypes
+from photofinish.lifeline import end_on_sigterm
+
+end_on_sigterm()
+mutex, threads = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+threads.pthread_mutex_lock(mutex)
+print("stuck", flush=True)
+threads.pthread_mutex_lock(mutex)
+"""
+_CHILD_IS_TERMINATED = """
+import os, signal, time
+from photofinish.lifeline import end_on_sigterm
+
+end_on_sigterm()
+child = os.fork()
+if child == 0:
+    try:
+        time.sleep(30)
+    finally:
+        os._exit(0)
+time.sleep(0.2)
+os.kill(child, signal.SIGTERM)
+os.waitpid(child, 0)
+time.sleep(3)
+print("still here")
 """
 
 
@@ -139,3 +169,27 @@ def test_ctrl_c_during_the_imports_ends_in_one_line(
         output, _ = process.communicate()
     assert process.returncode == 130
     assert output == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "said"),
+    [(signal.SIGTERM, 143, "stopped: terminated\n"), (signal.SIGINT, 130, "interrupted\n")],
+)
+def test_a_signal_ends_a_process_whose_main_thread_is_stuck_in_native_code(
+    kind: signal.Signals, status: int, said: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STUCK_IN_NATIVE_CODE], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        read_until(process, "stuck")
+        time.sleep(0.5)  # from its word to the native call
+        process.send_signal(kind)
+        output, _ = process.communicate(timeout=_MOST_SECONDS)
+    assert (process.returncode, output) == (status, said)
+
+
+def test_the_signals_of_a_forked_child_are_not_taken_for_those_of_its_parent() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "still here\n")

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,14 @@ from result_files import write_result, write_scores
 from safetensors.torch import load_file
 
 from photofinish import records
+from photofinish.comparison import Trained
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models import build_model
 from photofinish.provenance import package_versions
 from photofinish.results import weights_of
 from photofinish.tracking import documents
-from photofinish.tracking.documents import training_document
+from photofinish.tracking.documents import Point, training_document
 from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points
 from photofinish.tracking.store import Store, open_store
 from photofinish.tracking.sync import sync_experiments, sync_report
@@ -37,6 +39,7 @@ from photofinish.tracking.sync import sync_experiments, sync_report
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
 
 NAME = "small-mlp"
+DAY_SECONDS = 24 * 3600
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +64,7 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
 def results(tmp_path: Path, make_result: MakeResult) -> Path:
     """A training on the CPU with its weights, and no accelerator."""
     result = make_result(NAME)
-    assert isinstance(result.record, records.Training)
-    assert result.timings
+    assert isinstance(result, Trained)
     weights = weights_of(build_model(result.record.experiment.model, (1, 8, 8), 2, seed=3))
     trained = replace(
         result,
@@ -122,6 +124,7 @@ def test_an_unavailable_device_is_mirrored_with_its_reason(store: Store, results
     run = run_on(store, "gpu")
     assert run.data.tags[documents.TAG_STATUS] == "unavailable"
     assert "no accelerator" in run.data.tags["mlflow.note.content"]
+    assert documents.TAG_RESTORED not in run.data.tags  # it is told here for the first time
     assert run.data.metrics == {}
 
 
@@ -189,6 +192,7 @@ def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_pro
         ("gone", "KILLED"),
         ("another with the same id", "KILLED"),
         ("of another machine", "RUNNING"),
+        ("of another machine, eight days old", "KILLED"),
         ("this", "RUNNING"),
         ("unknown", "RUNNING"),
     ],
@@ -198,13 +202,91 @@ def test_a_run_left_running_is_closed_only_if_its_process_is_gone(store: Store, 
     tags = {
         "gone": gone_process(1.7e9),
         "another with the same id": json.dumps([platform.node(), os.getpid(), 1.7e9]),
-        "of another machine": json.dumps([f"not-{platform.node()}", os.getpid(), 1.7e9]),
+        "of another machine": of_another_machine(days_old=6),
+        "of another machine, eight days old": of_another_machine(days_old=8),
         "this": process_tag(),
     }
     if process in tags:
         store.client.set_tag(run_id, documents.TAG_PROCESS, tags[process])
     close_abandoned_runs(store)
     assert store.client.get_run(run_id).info.status == status
+
+
+@pytest.mark.parametrize(("days_since_epoch", "status"), [(6, "RUNNING"), (8, "KILLED")])
+def test_an_old_run_of_another_machine_is_closed_only_a_week_after_its_last_epoch(
+    store: Store, days_since_epoch: float, status: str
+) -> None:
+    run_id = str(store.client.create_run(store.experiment_id).info.run_id)
+    store.client.set_tag(run_id, documents.TAG_PROCESS, of_another_machine(days_old=100))
+    at_ms = [round((time.time() - days * DAY_SECONDS) * 1000) for days in (99, days_since_epoch)]
+    write_points(store.client, run_id, [Point("training_loss", 0.5, step, at) for step, at in enumerate(at_ms)])
+    close_abandoned_runs(store)
+    assert store.client.get_run(run_id).info.status == status
+
+
+@pytest.fixture
+def sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Filled with the artifacts that are sent to MLflow."""
+    sent: list[str] = []
+    log_artifact = store.client.log_artifact
+
+    def note(run_id: str, path: str, folder: str) -> None:
+        log_artifact(run_id, path, folder)
+        sent.append(f"{folder}/{Path(path).name}")
+
+    monkeypatch.setattr(store.client, "log_artifact", note)
+    return sent
+
+
+def test_only_the_evaluation_is_sent_when_only_that_is_new(
+    store: Store, results: Path, make_result: MakeResult, sent: list[str]
+) -> None:
+    sync_experiments(store, [NAME], results)
+    assert f"learned/{records.WEIGHTS}" in sent
+    for accuracy in (0.75, 0.5):
+        sent.clear()
+        write_scores(results, make_result(NAME, accuracy=accuracy))
+        assert sync_experiments(store, [NAME], results) == 1
+        assert sent == [f"evaluation/{records.EVALUATION}"]
+    assert sync_experiments(store, [NAME], results) == 0
+
+
+def test_only_the_file_that_was_deleted_is_sent_again(
+    store: Store, results: Path, tmp_path: Path, sent: list[str]
+) -> None:
+    sync_experiments(store, [NAME], results)
+    sent.clear()
+    next((tmp_path / "mlruns").rglob(records.HISTORY)).unlink()
+    sync_experiments(store, [NAME], results)
+    assert sent == [f"learned/{records.HISTORY}"]
+
+
+def test_what_was_cut_off_is_sent_when_mlflow_is_back(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        log_artifact = store.client.log_artifact
+
+        def fail_at_weights(run_id: str, path: str, folder: str) -> None:
+            if path.endswith(records.WEIGHTS):
+                raise ConnectionError("gone")
+            log_artifact(run_id, path, folder)
+
+        patched.setattr(store.client, "log_artifact", fail_at_weights)
+        with pytest.raises(ConnectionError):
+            sync_experiments(store, [NAME], results)
+    sync_experiments(store, [NAME], results)
+    document = training_document(NAME, "cpu", results)
+    assert artifacts(store, run_on(store, "cpu")) == {f"{folder}/{path.name}" for path, folder in document.artifacts}
+
+
+def test_the_weights_of_every_epoch_are_shown_below_those_of_the_last(store: Store, results: Path) -> None:
+    epochs = results / NAME / "cpu" / records.LEARNED / records.EPOCHS
+    for epoch in (1, 2):
+        write_bytes_atomically(epochs / f"epoch-000{epoch}.safetensors", b"weights")
+    sync_experiments(store, [NAME], results)
+    expected = {f"learned/epochs/epoch-000{epoch}.safetensors" for epoch in (1, 2)}
+    assert artifacts(store, run_on(store, "cpu"), "learned/epochs") == expected
 
 
 @pytest.mark.parametrize(
@@ -302,6 +384,10 @@ def training_record(folder: Path) -> records.Training:
     record: Any = records.read_training(folder)
     assert isinstance(record, records.Training)
     return record
+
+
+def of_another_machine(*, days_old: float) -> str:
+    return json.dumps([f"not-{platform.node()}", os.getpid(), time.time() - days_old * DAY_SECONDS])
 
 
 def gone_process(began_at_unix_seconds: float) -> str:

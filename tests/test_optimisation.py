@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from photofinish import params
 from photofinish.errors import UserError
-from photofinish.optimisation import Schedule, build_optimizer
+from photofinish.optimisation import Schedule, build_optimizer, forget_gradients
+from photofinish.params import training as params
 
 EPOCHS, STEPS = 6, 4
 LR = 0.1
@@ -29,6 +29,11 @@ CLASSES: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+}
+HOW: dict[str, dict[str, bool]] = {
+    "sgd": {"foreach": True, "fused": False},
+    "adam": {"fused": True},
+    "adamw": {"fused": True},
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "step": {"step_size": 2, "gamma": 0.5},
@@ -95,15 +100,45 @@ def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_is_pytorchs_with_every_setting_handed_on(name: str) -> None:
     ours = build_optimizer(optimizer_settings(name, **OPTIMIZERS[name]), [nn.Parameter(torch.ones(1))])
-    theirs = CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **OPTIMIZERS[name])
-    assert type(ours) is type(theirs)
+    theirs = CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **HOW[name], **OPTIMIZERS[name])
+    assert isinstance(ours, type(theirs))
     assert ours.defaults == theirs.defaults
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_left_alone_has_pytorchs_defaults(name: str) -> None:
     ours = build_optimizer(optimizer_settings(name), [nn.Parameter(torch.ones(1))])
-    assert ours.defaults == CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR).defaults
+    assert ours.defaults == CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **HOW[name]).defaults
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
+    name: str, memory_format: torch.memory_format
+) -> None:
+    """Whatever order the weights lie in: a fused kernel goes through memory, not through rows and columns."""
+    start = torch.linspace(-1, 1, 3 * 2 * 5 * 5).reshape(3, 2, 5, 5)
+    ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
+    ours.data = ours.data.contiguous(memory_format=memory_format)
+    optimizer = build_optimizer(optimizer_settings(name, **OPTIMIZERS[name]), [ours])
+    plain = CLASSES[name]([theirs], lr=LR, foreach=False, **OPTIMIZERS[name])
+    for _ in range(4):
+        for parameter, stepping in ((ours, optimizer), (theirs, plain)):
+            forget_gradients(stepping)
+            (parameter.sin() * start).sum().backward()
+            stepping.step()
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(ours, start)
+
+
+def test_forgotten_gradients_are_not_added_to() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = build_optimizer(optimizer_settings("sgd"), [parameter])
+    for _ in range(2):
+        forget_gradients(optimizer)
+        parameter.sum().backward()
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [1, 1]
 
 
 def test_nesterov_momentum_is_handed_on() -> None:

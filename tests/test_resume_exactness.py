@@ -12,6 +12,7 @@ from torch import nn
 
 from photofinish.checkpoint import CheckpointStore
 from photofinish.epochs import EpochMetrics, EpochTiming
+from photofinish.params.training import Experiment
 from photofinish.trainer import Trainer
 
 EPOCHS = 4
@@ -63,6 +64,24 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
     precision: str,
 ) -> None:
     experiment = make_experiment(optimizer=optimizer, schedule=schedule, precision=precision, epochs=EPOCHS)
+    assert_resumes_exactly(make_trainer, experiment, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"name": "resident"}, {"name": "loader", "workers": 2, "persistent_workers": True}],
+    ids=["resident", "persistent workers"],
+)
+def test_a_run_with_augmentation_resumes_exactly(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path, source: dict[str, Any]
+) -> None:
+    augmentation = {"flip": 0.5, "crop_padding": 2}
+    assert_resumes_exactly(
+        make_trainer, make_experiment(input=source, augmentation=augmentation, epochs=EPOCHS), tmp_path
+    )
+
+
+def assert_resumes_exactly(make_trainer: MakeTrainer, experiment: Experiment, tmp_path: Path) -> None:
     whole = make_trainer(experiment, network())
     stores = [CheckpointStore(tmp_path / str(epoch)) for epoch in range(1, EPOCHS + 1)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeExperiment
-from training_stage import TrainingStage
+from training_stage import STAGE, TrainingStage
 
 from photofinish.datasets.packed import PackedSplit
 from photofinish.hosts import CpuHost
@@ -37,3 +37,31 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
     median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
     assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
     assert timings.resumed_at_epochs == ()
+
+
+_DRAW_SLOWLY = """
+import sys, runpy, time, photofinish.views
+write_views = photofinish.views.write_views
+
+def slowly(*arguments):
+    time.sleep(2)
+    write_views(*arguments)
+
+photofinish.views.write_views = slowly
+runpy.run_path({stage!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_what_is_drawn_for_people_to_look_at_is_not_timed(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=1), cpu_host, packed_split.folder)
+    before = time.time()
+    with stage.start("-c", _DRAW_SLOWLY.format(stage=str(STAGE))) as process:
+        output, _ = process.communicate()
+    wall_seconds = time.time() - before
+    assert process.returncode == 0, output
+    assert (stage.out / "learned" / "first_batch.png").is_file()
+    timings = read_record(stage.out / "timed" / "timings.json", Timings)
+    assert timings.total_seconds + timings.tracking_seconds < wall_seconds - 2

@@ -11,6 +11,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import write_result, write_scores
 
 from photofinish import records
+from photofinish.comparison import Trained
 from photofinish.errors import UserError
 from photofinish.hosts import AcceleratorFacts, CpuHost, GpuHost
 from photofinish.tracking import documents
@@ -61,7 +62,7 @@ def test_every_epoch_has_a_point_of_each_metric_at_its_own_step_and_time(
 
 def test_a_run_begins_and_ends_when_the_training_did(tmp_path: Path, make_result: MakeResult) -> None:
     result = make_result()
-    assert result.timings
+    assert isinstance(result, Trained)
     ended = [replace(epoch, ended_at_unix_seconds=1.7e9 + number) for number, epoch in enumerate(result.timings.epochs)]
     write_result(tmp_path, replace(result, timings=result.timings.model_copy(update={"epochs": tuple(ended)})))
     document = training_document("small-mlp", "cpu", tmp_path)

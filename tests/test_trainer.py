@@ -12,7 +12,8 @@ from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from photofinish.datasets.packed import PackedSplit, PartName
+from photofinish.datasets.images import PartName
+from photofinish.datasets.packed import PackedSplit
 from photofinish.models import build_model
 from photofinish.randomness import batch_order
 from photofinish.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
@@ -117,12 +118,29 @@ def test_another_seed_gives_another_run(make_trainer: MakeTrainer, make_experime
     assert runs[0] != runs[1]
 
 
+@pytest.mark.parametrize("augmentation", [{}, {"flip": 0.5, "crop_padding": 1}], ids=["as they are", "augmented"])
+@pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"workers": 2, "persistent_workers": True}], ids=str)
 def test_a_loader_trains_to_the_same_bits_as_resident_images(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, settings: dict[str, Any], augmentation: dict[str, Any]
+) -> None:
+    resident, loaded = (
+        make_trainer(make_experiment(input=source, augmentation=augmentation), network_with_state())
+        for source in ({"name": "resident"}, {"name": "loader"} | settings)
+    )
+    loaded.warm_up()  # leaves its passes halfway
+    assert_same_run(trained(resident), trained(loaded))
+
+
+def test_augmentation_changes_what_is_learned_and_validation_sees_the_images_as_they_are(
     make_trainer: MakeTrainer, make_experiment: MakeExperiment
 ) -> None:
-    resident = trained(make_trainer(make_experiment(), network_with_state()))
-    loaded = trained(make_trainer(make_experiment(input={"name": "loader"}), network_with_state()))
-    assert_same_run(resident, loaded)
+    still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
+    plain, augmented = (
+        trained(make_trainer(make_experiment(optimizer=still, augmentation=augmentation))).progress.metrics
+        for augmentation in ({}, {"flip": 0.5, "crop_padding": 2})
+    )
+    assert [each.validation_loss for each in plain] == [each.validation_loss for each in augmented]
+    assert len({each.training_loss for each in augmented}) == len(augmented)  # each epoch draws anew
 
 
 def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
@@ -148,6 +166,45 @@ def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
     assert [each.training_loss for each in trainer.progress.metrics] == losses
     for ours, theirs in zip(trainer.network.parameters(), network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def convolutions() -> nn.Sequential:
+    """With one input channel, several, a 1x1 kernel, batch-norm and pooling: where layouts differ, or seem not to."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(5, 6, 2), nn.Flatten(), nn.Linear(24, 3),
+        )  # fmt: skip
+
+
+def test_a_network_that_convolves_learns_channels_last_what_it_learns_in_the_usual_layout(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
+) -> None:
+    experiment = make_experiment(epochs=2, optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9})
+    trainer = trained(make_trainer(experiment, convolutions()))
+    assert trainer.network[3].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr]
+    assert trainer.network[6].weight.stride() == (20, 1, 10, 5)  # type: ignore[index, union-attr]
+
+    images, labels = normalised(packed_split, "train")
+    network = convolutions()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, foreach=False)
+    for epoch in range(2):
+        for rows in batch_order(len(labels), experiment.seed, epoch).split(16):
+            optimizer.zero_grad()
+            cross_entropy(network(images[rows]), labels[rows]).backward()
+            optimizer.step()
+
+    for (name, ours), theirs in zip(trainer.network.state_dict().items(), network.state_dict().values(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_network_that_convolves_repeats_bit_for_bit(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str
+) -> None:
+    experiment = make_experiment(precision=precision)
+    assert_same_run(*(trained(make_trainer(experiment, convolutions())) for _ in range(2)))
 
 
 def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once(

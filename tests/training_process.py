@@ -62,6 +62,6 @@ def train(folder: Path, data: Path, out: Path, kill: KillBefore) -> None:
 
     with (folder / "output.txt").open("w", encoding="utf-8", buffering=1) as sys.stdout:
         sys.addaudithook(note)
-        train_stage.train("cpu", Path("small.json"), Path("cpu.json"), data, out)
+        train_stage.train("cpu", Path("small.json"), Path("cpu.json"), data, None, out)
         operations = list(seen)
     (folder / "operations.txt").write_text("\n".join(operations), encoding="utf-8")

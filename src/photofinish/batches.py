@@ -1,18 +1,34 @@
-"""Where batches come from. Every path gives the same batches in the same order; only the cost differs."""
+"""What batches are: which images each one holds, in which order, and how an image becomes what a network takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
 
+from photofinish.augmentation import Draws, draw_epoch
 from photofinish.randomness import batch_order
 
+if TYPE_CHECKING:
+    from photofinish.datasets.images import PartName
+    from photofinish.params.training import Augmentation
+
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which images of each batch one process takes when several train together: every `size`-th from `rank` on."""
+
+    rank: int = 0
+    size: int = 1
+
+
+WHOLE = Share()
 
 
 class Batches(Protocol):
@@ -23,11 +39,21 @@ class Batches(Protocol):
         """The batches of one training epoch, on the device."""
 
     def in_order(self) -> Iterator[Batch]:
-        """The same images once each, in their stored order, for evaluation."""
+        """The same images once each, as they are and in their stored order, for evaluation."""
 
 
 def steps_per_epoch(batches: Batches) -> int:
     return -(-batches.image_count // batches.batch_size)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a packed split, and how its images become what a network takes."""
+
+    name: PartName
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    normalise: Normaliser
 
 
 class Normaliser:
@@ -41,93 +67,23 @@ class Normaliser:
         return images.float().div_(255).sub_(self._mean).div_(self._std)
 
 
-class ResidentBatches:
-    """The whole part lies on the device, normalised once; a batch is one gather."""
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which images each batch holds and what happens to them: the same for every device and input path."""
 
-    def __init__(
-        self,
-        images: npt.NDArray[np.uint8],
-        labels: npt.NDArray[np.int64],
-        normalise: Normaliser,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self.image_count, self.batch_size = len(labels), batch_size
-        self._seed, self._device = seed, device
-        # Normalised on the CPU, so that every device starts from the same bits.
-        self._images = normalise(torch.from_numpy(np.array(images))).to(device)
-        self._labels = torch.from_numpy(np.array(labels)).to(device)
+    image_count: int
+    batch_size: int
+    seed: int
+    share: Share = WHOLE
+    augmentation: Augmentation | None = None
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        order = batch_order(self.image_count, self._seed, epoch).to(self._device)
-        for rows in torch.split(order, self.batch_size):
-            yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
+    def order(self, epoch: int) -> torch.Tensor:
+        return batch_order(self.image_count, self.seed, epoch)
 
-    def in_order(self) -> Iterator[Batch]:
-        return zip(*(torch.split(part, self.batch_size) for part in (self._images, self._labels)), strict=True)
+    def draws(self, epoch: int) -> Draws | None:
+        return draw_epoch(self.augmentation, self.image_count, self.seed, epoch) if self.augmentation else None
 
-
-class LoaderBatches:
-    """A DataLoader, as the tutorials have it: images one by one from disk, in worker processes if asked."""
-
-    def __init__(
-        self,
-        images: npt.NDArray[np.uint8],
-        labels: npt.NDArray[np.int64],
-        normalise: Normaliser,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
-        *,
-        workers: int,
-        pin_memory: bool,
-    ) -> None:
-        self.image_count, self.batch_size = len(labels), batch_size
-        self._seed, self._device = seed, device
-        self._dataset = _PackedImages(images, labels, normalise)
-        self._workers = workers
-        self._pin_memory = pin_memory and device.type != "cpu"  # pinned pages serve copies to a device only
-
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return self._load(batch_order(self.image_count, self._seed, epoch).tolist())
-
-    def in_order(self) -> Iterator[Batch]:
-        return self._load(list(range(self.image_count)))
-
-    def _load(self, rows: list[int]) -> Iterator[Batch]:
-        loader = DataLoader(
-            self._dataset,
-            batch_size=self.batch_size,
-            sampler=_Rows(rows),
-            num_workers=self._workers,
-            pin_memory=self._pin_memory,
-            generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
-        )
-        for images, labels in loader:
-            yield (
-                images.to(self._device, non_blocking=self._pin_memory),
-                labels.to(self._device, non_blocking=self._pin_memory),
-            )
-
-
-class _PackedImages(Dataset[Batch]):
-    def __init__(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], normalise: Normaliser) -> None:
-        self._images, self._labels, self._normalise = images, torch.from_numpy(np.array(labels)), normalise
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, row: int) -> Batch:
-        return self._normalise(torch.from_numpy(np.array(self._images[row]))), self._labels[row]
-
-
-class _Rows(Sampler[int]):
-    def __init__(self, rows: list[int]) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
+        """This process's share of each batch, of anything that has a row an image."""
+        for batch in torch.split(ordered, self.batch_size):
+            yield batch[self.share.rank :: self.share.size]

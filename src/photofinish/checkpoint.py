@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,24 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.locks import is_older, remove_forgotten_locks, retired
 
 KEPT = 2
+FORGOTTEN_AFTER_DAYS = 30
 _NAME = re.compile(r"^epoch-(\d+)\.([0-9a-f]{64})\.pt$")
 
 State = dict[str, Any]
+
+
+def remove_forgotten(checkpoints: Path, locks: Path) -> None:
+    """Those of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
+    oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
+    for folder in checkpoints.glob("*"):  # named by the key that a run holds too; it changes with each checkpoint
+        if is_older(folder, oldest_unix_seconds):
+            with retired(locks, folder.name) as is_free:
+                if is_free:
+                    shutil.rmtree(folder, ignore_errors=True)
+    remove_forgotten_locks(locks, oldest_unix_seconds)
 
 
 @dataclass(frozen=True)

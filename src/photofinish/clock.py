@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
 
 class Clock:
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, barrier: Callable[[], None] | None = None) -> None:
         self._is_accelerator = device.type != "cpu"
+        self._barrier = barrier
+        """where several processes train together: an epoch ends when the last of them is done"""
 
     def now_seconds(self) -> float:
         if self._is_accelerator:
             torch.accelerator.synchronize()
+        if self._barrier:
+            self._barrier()
         return time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -21,3 +23,12 @@ class EpochTiming:
     training_seconds: float
     validation_seconds: float
     ended_at_unix_seconds: float
+
+
+def passed_seconds(timings: Iterable[EpochTiming]) -> float:
+    """In the timed passes, all together."""
+    return sum(timing.training_seconds + timing.validation_seconds for timing in timings)
+
+
+def median_training_seconds(timings: Iterable[EpochTiming]) -> float:
+    return statistics.median(timing.training_seconds for timing in timings)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
+EXIT_PEER_LOST = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +16,43 @@ from photofinish.batches import Normaliser
 from photofinish.datasets.images import Int64Array
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.files import write_json_atomically
+from photofinish.files import write_json_atomically, write_text_atomically
 from photofinish.learned import load_network
 
 _BATCH_SIZE = 1000
 
 
-def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit) -> records.Evaluation:
+@dataclass(frozen=True)
+class Judged:
+    evaluation: records.Evaluation
+    actual: Int64Array
+    """the class of each test image"""
+    predicted: dict[records.DeviceLabel, Int64Array]
+    """what each device's network takes it for"""
+
+
+def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit) -> Judged:
     """Judge each device's network; a device that was unavailable is left out."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    predicted: dict[records.DeviceLabel, Int64Array] = {}
     for device, folder in learned.items():
         record = records.read_training(folder)
         if isinstance(record, records.Training):
-            devices[device] = _evaluate_one(load_network(folder, record), record, split)
-    return records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
+            devices[device], predicted[device] = _evaluate_one(load_network(folder, record), record, split)
+    evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
+    return Judged(evaluation, split.labels("test"), predicted)
 
 
-def _evaluate_one(network: nn.Module, record: records.Training, split: PackedSplit) -> records.DeviceEvaluation:
+def _evaluate_one(
+    network: nn.Module, record: records.Training, split: PackedSplit
+) -> tuple[records.DeviceEvaluation, Int64Array]:
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
     labels = split.labels("test")
     outputs = _outputs(network, record, split)
     loss = cross_entropy(outputs, torch.from_numpy(np.array(labels))).item()
-    return score(labels, outputs.argmax(dim=1).numpy(), loss, record.class_names)
+    predicted: Int64Array = outputs.argmax(dim=1).numpy()
+    return score(labels, predicted, loss, record.class_names), predicted
 
 
 def score(
@@ -75,11 +90,19 @@ def _outputs(network: nn.Module, record: records.Training, split: PackedSplit) -
     return torch.cat([network(normalise(part).double()) for part in parts])
 
 
-def write_evaluation(evaluation: records.Evaluation, folder: Path) -> None:
+def write_evaluation(judged: Judged, folder: Path) -> None:
     """All of it for the stages below, the main figures for `dvc metrics`."""
-    records.write_record(folder / records.EVALUATION, evaluation)
+    records.write_record(folder / records.EVALUATION, judged.evaluation)
     metrics = {
         device: {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "macro_f1": scores.macro_f1}
-        for device, scores in evaluation.devices.items()
+        for device, scores in judged.evaluation.devices.items()
     }
     write_json_atomically(folder / records.METRICS, metrics)
+    write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
+
+
+def predictions_csv(judged: Judged) -> str:
+    """A row for each test image, as they are stored: its class and what each device's network takes it for."""
+    header = ",".join(["actual", *judged.predicted])
+    rows = zip(judged.actual.tolist(), *(each.tolist() for each in judged.predicted.values()), strict=True)
+    return "".join(f"{line}\n" for line in [header, *(",".join(map(str, row)) for row in rows)])

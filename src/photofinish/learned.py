@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from photofinish import records
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models import build_model
+from photofinish.params.training import Experiment
 
 
 def load_network(folder: Path, record: records.Training) -> nn.Module:
@@ -24,9 +26,18 @@ def load_network(folder: Path, record: records.Training) -> nn.Module:
         raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
     if sha256_of_bytes(data) != record.weights_sha256:
         raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
-    experiment = record.experiment
-    network = build_model(experiment.model, record.image_shape, len(record.class_names), experiment.seed)
-    network.load_state_dict(from_safetensors(data))
+    return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data))
+
+
+def rebuilt(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int, state: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """A network of its own, on the CPU, with this state and nothing of how it was trained.
+
+    One that several processes trained holds on to their process group, which can be neither copied nor pickled.
+    """
+    network = build_model(experiment.model, shape, classes, experiment.seed)
+    network.load_state_dict(state)
     return network
 
 

@@ -19,28 +19,73 @@ _PATIENCE_SECONDS = 15.0
 
 
 @contextmanager
-def sole_writer(folder: Path, *held: str) -> Iterator[float]:
+def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None) -> Iterator[float]:
     """Hold a lock in `folder` for each of the things named in `held`; wait for another process a little, not long.
 
-    Gives the seconds it had to wait.
+    `patience_seconds` is for what another process may rightly take longer to write. Gives the seconds it had to wait.
     """
     started_seconds = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
+    patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     with ExitStack() as stack:
         for name in sorted(held):
-            stack.enter_context(_lock(folder / f"{sha256_of_bytes(name.encode())[:16]}.lock", name))
+            stack.enter_context(_lock(_file(folder, name), name, patience_seconds))
         yield time.monotonic() - started_seconds
 
 
 @contextmanager
-def _lock(path: Path, name: str) -> Iterator[None]:
+def retired(folder: Path, name: str) -> Iterator[bool]:
+    """Hold a lock for the last time, if nobody holds it: its files are gone afterwards. Gives whether it does."""
+    with _retired(_file(folder, name)) as is_free:
+        yield is_free
+
+
+def remove_forgotten_locks(folder: Path, unused_since_unix_seconds: float) -> None:
+    """Each result that is trained leaves its lock's files behind."""
+    for holder in folder.glob("*.pid"):
+        if is_older(holder, unused_since_unix_seconds):
+            with _retired(holder.with_suffix(".lock")):
+                pass
+
+
+def is_older(path: Path, unix_seconds: float) -> bool:
+    """Whether it was last changed before then; another process may just have removed it."""
+    try:
+        return path.stat().st_mtime < unix_seconds
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _retired(path: Path) -> Iterator[bool]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        # While it is held: who waits for it finds that it has no name any more, and makes a new one.
+        path.with_suffix(".pid").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{sha256_of_bytes(name.encode())[:16]}.lock"
+
+
+@contextmanager
+def _lock(path: Path, name: str, patience_seconds: float) -> Iterator[None]:
     lock, holder = FileLock(path), path.with_suffix(".pid")
     try:
         lock.acquire(timeout=0)
     except Timeout:
         print(f"waiting: process {_pid_in(holder)} is writing {name}", file=sys.stderr, flush=True)
         try:
-            lock.acquire(timeout=_PATIENCE_SECONDS)
+            lock.acquire(timeout=patience_seconds)
         except Timeout:
             raise UserError(
                 f"process {_pid_in(holder)} is still writing {name}: wait until it is done, or end it, then run again"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,15 @@ from torch.nn.functional import cross_entropy
 
 from photofinish.batches import Batches, steps_per_epoch
 from photofinish.clock import Clock
-from photofinish.devices import autocast, gradient_scaler
+from photofinish.devices import autocast, gradient_scaler, memory_format
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.errors import UserError
-from photofinish.optimisation import Schedule, build_optimizer
+from photofinish.optimisation import Schedule, build_optimizer, forget_gradients
 from photofinish.randomness import seed_epoch
+from photofinish.teams import Team
 
 if TYPE_CHECKING:
-    from photofinish.params import Experiment
+    from photofinish.params.training import Experiment
 
 WARM_UP_STEPS = 3
 
@@ -45,16 +47,25 @@ class Progress:
 
 
 class Trainer:
-    """One network on one device, from its first step to its last."""
+    """One network on one device, or on the devices of a team, from its first step to its last."""
 
     def __init__(
-        self, experiment: Experiment, network: nn.Module, training: Batches, validation: Batches, device: torch.device
+        self,
+        experiment: Experiment,
+        network: nn.Module,
+        training: Batches,
+        validation: Batches,
+        device: torch.device,
+        team: Team | None = None,
     ) -> None:
         self._experiment, self._device = experiment, device
         self._training, self._validation = training, validation
-        self._clock = Clock(device)
+        self._team = team or Team(device)
+        self._clock = Clock(device, self._team.barrier if self._team.size > 1 else None)
         self._steps_per_epoch = steps_per_epoch(training)
-        self.network = network.to(device)
+        self._memory_format = memory_format(network)
+        self.network = self._team.adapt(network.to(device, memory_format=self._memory_format))  # type: ignore[call-overload]
+        self._parallel = self._team.parallel(self.network)
         self._optimizer = build_optimizer(experiment.optimizer, self.network.parameters())
         self._schedule = self._schedule_for(self._optimizer)
         self._scaler = gradient_scaler(device, experiment.precision)
@@ -67,17 +78,43 @@ class Trainer:
         return self._steps_per_epoch
 
     def warm_up(self) -> float:
-        """A few steps on a copy, so that what happens only once (allocation, compilation) isn't timed as training."""
+        """A few steps for nothing, so that what happens only once (allocation, compilation) isn't timed as training."""
         started_seconds = self._clock.now_seconds()
-        network = copy.deepcopy(self.network)
-        optimizer = build_optimizer(self._experiment.optimizer, network.parameters())
-        network.train()
-        for step, (images, labels) in enumerate(self._training.shuffled(0)):
-            if step == WARM_UP_STEPS:
-                break
-            self._step(network, optimizer, images, labels, gradient_scaler(self._device, self._experiment.precision))
-        self._evaluate(network, most_batches=1)
+        with self._rehearsal() as network:
+            optimizer = build_optimizer(self._experiment.optimizer, network.parameters())
+            network.train()
+            for step, (images, labels) in enumerate(self._training.shuffled(0)):
+                if step == WARM_UP_STEPS:
+                    break
+                scaler = gradient_scaler(self._device, self._experiment.precision)
+                self._step(network, optimizer, step, images, labels, scaler)
+            self._evaluate(network, most_batches=1)
         return self._clock.now_seconds() - started_seconds
+
+    @contextmanager
+    def rehearsed_step(self) -> Iterator[Callable[[], object]]:
+        """A training step on the first batch, for nothing, as often as it is called."""
+        images, labels = next(iter(self._training.shuffled(0)))
+        with self._rehearsal() as network:
+            optimizer = build_optimizer(self._experiment.optimizer, network.parameters())
+            scaler = gradient_scaler(self._device, self._experiment.precision)
+            network.train()
+            yield lambda: self._step(network, optimizer, 0, images, labels, scaler)
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[nn.Module]:
+        """What the warm-up may train: a copy, or with several processes the network itself, which is put back then.
+
+        DDP settles after its first step in which order it adds gradients up, for as long as it lives. A resumed run
+        must add in the same order as one that was never stopped, so both have that step behind them.
+        """
+        if self._team.size == 1:
+            yield self._team.parallel(copy.deepcopy(self.network))
+            return
+        before = copy.deepcopy(self.network.state_dict())
+        yield self._parallel
+        self.network.load_state_dict(before)
+        self._optimizer.zero_grad(set_to_none=True)
 
     def train(self, on_epoch: Callable[[EpochMetrics, EpochTiming], None]) -> Progress:
         """Train the epochs that are left; `on_epoch` runs between epochs, outside every timed pass."""
@@ -117,25 +154,33 @@ class Trainer:
         return Schedule(experiment.schedule, optimizer, epochs=experiment.epochs, steps_per_epoch=self._steps_per_epoch)
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        seed_epoch(self._experiment.seed, epoch)
+        seed_epoch(self._experiment.seed, epoch, self._team.rank)
         learning_rate = self._schedule.learning_rate
         started_seconds = self._clock.now_seconds()
         losses = self._training_pass(epoch)
         trained_seconds = self._clock.now_seconds()
-        validation_loss, validation_accuracy = self._evaluate(self.network)
+        validation = self._evaluate(self._parallel)
         validated_seconds = self._clock.now_seconds()
-        training_loss = self._mean_over_images(losses)
-        self._refuse_non_finite(epoch, losses, validation_loss)
+        parts = self._team.gather([self._sum_over_images(losses), *validation, _first_not_finite(losses)])
+        training_loss_sum, validation_loss_sum, hits, _ = map(sum, zip(*parts, strict=True))
+        validation_loss = validation_loss_sum / self._validation.image_count
+        self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
         self._schedule.epoch_ended(validation_loss)
-        metrics = EpochMetrics(epoch + 1, learning_rate, training_loss, validation_loss, validation_accuracy)
+        metrics = EpochMetrics(
+            epoch + 1,
+            learning_rate,
+            training_loss_sum / self._training.image_count,
+            validation_loss,
+            hits / self._validation.image_count,
+        )
         return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
 
     def _training_pass(self, epoch: int) -> torch.Tensor:
         """One pass over the training images; the loss of each step, still on the device."""
         self.network.train()
         losses = []
-        for images, labels in self._training.shuffled(epoch):
-            losses.append(self._step(self.network, self._optimizer, images, labels, self._scaler))
+        for step, (images, labels) in enumerate(self._training.shuffled(epoch)):
+            losses.append(self._step(self._parallel, self._optimizer, step, images, labels, self._scaler))
             self._schedule.batch_ended()
             self.steps_done += 1
         return torch.stack(losses)
@@ -144,48 +189,56 @@ class Trainer:
         self,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
+        step: int,
         images: torch.Tensor,
         labels: torch.Tensor,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
         with autocast(self._device, self._experiment.precision):
-            loss = cross_entropy(network(images), labels)
-        optimizer.zero_grad(set_to_none=True)
+            loss = self._loss(network(images.contiguous(memory_format=self._memory_format)), labels, step)
+        forget_gradients(optimizer)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
         return loss.detach()
 
+    def _loss(self, outputs: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
+        """The mean over the batch. A process that has a share of it gives such a part that DDP, which takes the mean
+        over the processes, arrives at the gradient of the mean over the whole batch, however uneven the shares."""
+        if self._team.size == 1:
+            return cross_entropy(outputs, labels)
+        return cross_entropy(outputs, labels, reduction="sum") * (self._team.size / self._batch_images(step))
+
     @torch.inference_mode()
     def _evaluate(self, network: nn.Module, most_batches: int | None = None) -> tuple[float, float]:
-        """Mean loss and accuracy over the validation images, read back from the device once."""
+        """The sum of the losses and the hits, of this process's validation images; read back from the device once."""
         network.eval()
         losses, hits = [], []
         for batch, (images, labels) in enumerate(self._validation.in_order()):
             if batch == most_batches:
                 break
             with autocast(self._device, self._experiment.precision):
-                outputs = network(images)
+                outputs = network(images.contiguous(memory_format=self._memory_format))
             losses.append(cross_entropy(outputs.float(), labels, reduction="sum"))
             hits.append((outputs.argmax(dim=1) == labels).sum())
-        images_seen = self._validation.image_count
-        loss = torch.stack(losses).cpu().double().sum().item() / images_seen
-        return loss, int(torch.stack(hits).sum().item()) / images_seen
+        return torch.stack(losses).cpu().double().sum().item(), torch.stack(hits).sum().item()
 
-    def _mean_over_images(self, losses: torch.Tensor) -> float:
-        """Each step's loss is a mean over its batch, and the last batch may be smaller."""
-        sizes = torch.full((len(losses),), self._training.batch_size, dtype=torch.float64)
-        sizes[-1] = self._training.image_count - (len(losses) - 1) * self._training.batch_size
-        return float((losses.cpu().double() * sizes).sum() / sizes.sum())
+    def _sum_over_images(self, losses: torch.Tensor) -> float:
+        """Each step's loss is a mean over its batch (see `_loss`), and the last batch may be smaller."""
+        sizes = torch.tensor([self._batch_images(step) for step in range(len(losses))], dtype=torch.float64)
+        return float((losses.cpu().double() * sizes).sum()) / self._team.size
 
-    def _refuse_non_finite(self, epoch: int, losses: torch.Tensor, validation_loss: float) -> None:
-        finite = torch.isfinite(losses)
-        if bool(finite.all()) and math.isfinite(validation_loss):
+    def _batch_images(self, step: int) -> int:
+        """How many images the batch of this step has, over all processes."""
+        return min(self._training.batch_size, self._training.image_count - step * self._training.batch_size)
+
+    def _refuse_non_finite(self, epoch: int, first_step: float, validation_loss: float) -> None:
+        """Every process comes to the same end: `first_step` is the earliest in any of them, infinite for none."""
+        if math.isinf(first_step) and math.isfinite(validation_loss):
             return
         where = "in validation"
-        if not bool(finite.all()):
-            step = int((~finite).int().argmax())
-            where = f"at step {step + 1} of {len(losses)}"
+        if math.isfinite(first_step):
+            where = f"at step {int(first_step) + 1} of {self._steps_per_epoch}"
         optimizer, schedule = self._experiment.optimizer, self._experiment.schedule
         key, rate = ("optimizer.lr", optimizer.lr)
         if schedule.name == "one_cycle":  # which takes its learning rates from this alone
@@ -194,3 +247,9 @@ class Trainer:
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
             f"lower {key} in params.yaml (it is {rate})"
         )
+
+
+def _first_not_finite(losses: torch.Tensor) -> float:
+    """The first step, from 0, whose loss is no number; infinite where there is none."""
+    finite = torch.isfinite(losses)
+    return math.inf if bool(finite.all()) else float((~finite).int().argmax())

@@ -43,7 +43,7 @@ class Tracker:
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
         self._process: subprocess.Popen[str] | None = subprocess.Popen(
-            [sys.executable, "-m", "photofinish.tracking.worker"],
+            [sys.executable, "-m", "photofinish.tracking"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

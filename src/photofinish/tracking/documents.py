@@ -13,9 +13,17 @@ from photofinish import records
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.files import sha256_of_bytes
 from photofinish.hosts import CpuHost, GpuHost
-from photofinish.params import Experiment
+from photofinish.params.training import Experiment
 
 REPORT_TABLE = "comparison.csv"
+_COMPARED = (
+    "test_accuracy", "step_seconds", "epoch_seconds", "total_seconds", "step_speedup", "step_speedup_low",
+    "step_speedup_high", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "end_to_end_speedup",
+    "end_to_end_speedup_low", "end_to_end_speedup_high", "mcnemar_p",
+)  # fmt: skip
+
+Artifact = tuple[Path, str]
+"""a file, and the artifact folder it belongs to"""
 
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
@@ -63,8 +71,7 @@ class RunDocument:
     mirrored: str
     """of everything in this document: a run tagged with it is complete"""
     points: list[Point] = field(default_factory=list)
-    artifacts: list[tuple[Path, str]] = field(default_factory=list)
-    """files, and the artifact folder each belongs to"""
+    artifacts: list[Artifact] = field(default_factory=list)
     learned: Path | None = None
     """the folder to make the model from, if one was trained"""
     started_ms: int | None = None
@@ -118,7 +125,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         for point in epoch_points(metrics, timing, timings.training_image_count)
     ]
     points += [Point(key, value, len(history), ended_ms) for key, value in _summary(timings).items()]
-    artifacts = [(path, part) for part in (records.LEARNED, records.TIMED) for path in _files_in(folder / part)]
+    artifacts = [pair for part in (records.LEARNED, records.TIMED) for pair in _artifacts(folder / part, part)]
     evaluation = results / name / records.EVALUATED / records.EVALUATION
     mirrored = result
     if evaluation.is_file():
@@ -139,17 +146,16 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
 
 def report_document(report: Path) -> RunDocument:
     """Of the comparison: the report as it is, with one metric a row and column of its table."""
-    files = sorted(path for path in report.rglob("*") if path.is_file())
-    digest = _digest(*files)
+    artifacts = _artifacts(report, "report")
+    digest = _digest(*(path for path, _ in artifacts))
     points = [
         Point(f"{row['experiment']}/{row['device']}/{key}", float(row[key]), 0, _modified_ms(report / REPORT_TABLE))
         for row in csv.DictReader((report / REPORT_TABLE).read_text(encoding="utf-8").splitlines())
-        for key in ("test_accuracy", "epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup")
-        if row[key]
+        for key in _COMPARED
+        if row.get(key)  # a report of an earlier version has fewer
     ]
     tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
     facts = RunFacts("comparison", tags, {}, None)
-    artifacts = [(path, str(Path("report", path.relative_to(report).parent))) for path in files]
     return RunDocument(facts, digest, digest, points, artifacts)
 
 
@@ -177,7 +183,9 @@ def _summary(timings: records.Timings) -> dict[str, float]:
         "data_seconds": timings.data_seconds,
         "warm_up_seconds": timings.warm_up_seconds,
         "total_seconds": timings.total_seconds,
-        "median_epoch_seconds": statistics.median(epoch.training_seconds for epoch in timings.epochs),
+        "median_epoch_seconds": timings.median_epoch_seconds,
+        "median_step_seconds": statistics.median(timings.steady_state.step_seconds),
+        "overhead_share": timings.overhead.share,
         "median_images_per_second": timings.images_per_second,
         "peak_memory_bytes": timings.peak_memory_bytes,
     }
@@ -216,8 +224,10 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return [pair for key, child in value.items() for pair in _flat(child, f"{prefix}.{key}" if prefix else str(key))]
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file())
+def _artifacts(folder: Path, name: str) -> list[Artifact]:
+    """Every file below, each with its artifact folder: the same tree, under this name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(path, str(Path(name, path.parent.relative_to(folder)))) for path in files]
 
 
 def _digest(*paths: Path, text: str = "") -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from photofinish import records
 from photofinish.tracking import documents
+from photofinish.tracking.artifacts import is_there, mirror_artifacts
 from photofinish.tracking.documents import Point, RunDocument, RunFacts
 from photofinish.tracking.model_artifact import MODEL, log_model
 from photofinish.tracking.store import Store
@@ -22,6 +24,8 @@ from photofinish.tracking.store import Store
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
 _START_ERROR_MS = 1000  # psutil knows the start of a process to the second only
+_MOST_SILENT_DAYS = 7
+"""without an epoch: then a process of another machine, which can't be looked for, is taken for gone"""
 _DIGEST_CHARACTERS = 36  # as many as MLflow takes
 
 
@@ -78,9 +82,9 @@ def mirror_run(store: Store, run_id: str, document: RunDocument, pickled: Path |
     client = store.client
     write_facts(client, run_id, document.facts)
     write_missing_points(client, run_id, document.points)
-    for path, folder in document.artifacts:
-        client.log_artifact(run_id, str(path), folder)
-    model_id = _model_id(client.get_run(run_id))
+    run = client.get_run(run_id)
+    mirror_artifacts(store, run, document.artifacts)
+    model_id = _model_id(run)
     if document.learned and not _has_model(store, model_id):
         _mirror_model(store, run_id, model_id, document, pickled)
     if document.note:
@@ -94,12 +98,9 @@ def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
     """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
     if run.data.tags.get(documents.TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
         return False
-    if store.local_artifacts is None:
-        return True
-    folder = store.local_artifacts / str(run.info.run_id) / "artifacts"
     if document.learned and not _has_model(store, _model_id(run)):
         return False
-    return all((folder / name / path.name).is_file() for path, name in document.artifacts)
+    return all(is_there(store, str(run.info.run_id), artifact) for artifact in document.artifacts)
 
 
 def find_unfinished_run(store: Store, document: RunDocument) -> Run | None:
@@ -145,8 +146,18 @@ def close_abandoned_runs(store: Store) -> None:
     """A run whose process is gone will never end by itself: SIGKILL and power cuts leave it RUNNING for ever."""
     for run in find_runs(store, "attributes.status = 'RUNNING'"):
         tag = run.data.tags.get(documents.TAG_PROCESS)
-        if tag and _is_gone(*json.loads(tag)):
+        if tag and (_is_gone(*json.loads(tag)) or _is_long_silent(store, run, *json.loads(tag))):
             store.client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _is_long_silent(store: Store, run: Run, host: str, _process_id: int, created_at: float) -> bool:
+    """On another machine, perhaps one that is no more; if it lives after all, its end still completes the run."""
+    longest_ms = _MOST_SILENT_DAYS * 24 * 3600 * 1000
+    if host == platform.node() or time.time() * 1000 - created_at * 1000 < longest_ms:
+        return False
+    epochs = store.client.get_metric_history(run.info.run_id, "training_loss")
+    last_ms = max((metric.timestamp for metric in epochs), default=0)
+    return time.time() * 1000 - last_ms >= longest_ms
 
 
 def _is_gone(host: str, process_id: int, created_at: float) -> bool:

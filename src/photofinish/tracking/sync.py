@@ -31,7 +31,8 @@ def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> 
     folder = results / name / device
     if not (folder / LEARNED / RECORD).is_file() or not (folder / TIMED / TIMINGS).is_file():
         return False  # not trained, or a stage is writing it at this moment
-    return _sync_document(store, documents.training_document(name, device, results))
+    document = documents.training_document(name, device, results)
+    return _sync_document(store, document, restored=document.learned is not None)  # else there was nothing to tell live
 
 
 def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
@@ -51,6 +52,7 @@ def _sync_document(store: Store, document: documents.RunDocument, *, restored: b
             run_id = str(run.info.run_id)
         else:
             run_id = create_run(store, document.facts, document.started_ms)
+            store.client.set_tag(run_id, documents.TAG_RESULT, document.result)  # found by it if this is cut off
             if restored:
                 store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
         mirror_run(store, run_id, document)

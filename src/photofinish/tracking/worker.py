@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ os.environ.setdefault("MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT", "4")
 from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.errors import UserError
 from photofinish.provenance import project_root, state_folder
+from photofinish.quick_imports import quick_imports
 from photofinish.tracking import documents
 from photofinish.tracking.documents import DatasetFacts, RunFacts
 from photofinish.tracking.mirror import (
@@ -115,7 +117,8 @@ def main() -> None:
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.ERROR)
     try:
-        worker = Worker()
+        with quick_imports():  # MLflow imports half of itself when it opens a store
+            worker = Worker()
         _answer("ready")
         for line in sys.stdin:
             message = json.loads(line)
@@ -130,8 +133,5 @@ def main() -> None:
 
 
 def _answer(text: str) -> None:
-    print(json.dumps(text), file=sys.__stdout__, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    with suppress(BrokenPipeError):  # a stage that was ended while it waited: what it asked for is still done
+        print(json.dumps(text), file=sys.__stdout__, flush=True)

@@ -1,0 +1,155 @@
+"""One of several processes that train together, without torchrun: they find each other through a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from photofinish.batches import Batch, Batches, Normaliser, Part
+from photofinish.datasets.images import PartName
+from photofinish.datasets.packed import PackedSplit
+from photofinish.devices import CPU, apply_policy
+from photofinish.distributed import _refuse_differences
+from photofinish.errors import UserError
+from photofinish.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.input_paths import make_batches
+from photofinish.models import build_model
+from photofinish.params.training import Experiment
+from photofinish.ranks import Rank
+from photofinish.tasks import TrainingTask
+from photofinish.teams import Ranks, Team
+from photofinish.trainer import Trainer
+
+
+class _Draws(nn.Module):
+    """A network with dropout that notes which numbers of an epoch are drawn first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        self.drawn: list[float] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.drawn.append(torch.rand(1).item())
+        outputs: torch.Tensor = self.layers(images)
+        return outputs
+
+
+class _FailsInSecondStep(nn.Module):
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.layer, self.fails, self.steps = nn.Linear(64, 3), fails, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * float("nan") if self.fails and self.steps == 2 else outputs
+
+
+class _Watched:
+    """Batches that note the labels they gave."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.image_count, self.batch_size = batches.image_count, batches.batch_size
+        self.labels: list[list[int]] = []
+
+    def shuffled(self, epoch: int) -> Iterator[Batch]:
+        return self._watch(self._batches.shuffled(epoch))
+
+    def in_order(self) -> Iterator[Batch]:
+        return self._watch(self._batches.in_order())
+
+    def _watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for images, labels in batches:
+            self.labels.append(labels.tolist())
+            yield images, labels
+
+
+def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: Path, case: str) -> None:
+    """What the process saw and has at the end goes to `<rank>.pt` in the folder."""
+    apply_policy(CPU, experiment.precision, threads=1)
+    team = Team(CPU)
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+        team = Ranks(rank, size, CPU)
+    result: dict[str, Any] = {}
+    try:
+        if "other" in case:
+            _meet(experiment, data, Rank(rank, size, rank), case)
+        result = _train(team, experiment, PackedSplit(data), case)
+    except UserError as error:
+        result = {"error": str(error)}
+    torch.save(result, folder / f"{rank}.pt")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
+    host = CpuHost(threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
+    task = TrainingTask("small", "cpu", experiment, host, data, data, rank.size)
+    if rank.number == 1 and "settings" in case:
+        task = replace(task, experiment=experiment.model_copy(update={"epochs": 99}))
+    if rank.number == 1 and "data" in case:
+        TrainingTask.data_sha256 = lambda _task: "0" * 64  # type: ignore[method-assign]
+    _refuse_differences(task, rank)
+
+
+def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:
+    def batches(part: PartName) -> _Watched:
+        normalise = Normaliser(split.manifest.mean, split.manifest.std)
+        images = Part(part, split.images(part), split.labels(part), normalise)
+        return _Watched(make_batches(experiment, images, CPU, team.share))
+
+    training, validation = batches("train"), batches("validation")
+    network = _network(experiment, case, team.rank)
+    trainer = Trainer(experiment, network, training, validation, CPU, team)
+    if "not finite" not in case:
+        trainer.warm_up()
+    if "resumed" in case:
+        trainer = _resumed(trainer, experiment, case, team, training, validation)
+    training.labels.clear()
+    validation.labels.clear()
+    if isinstance(network, _Draws):
+        network.drawn.clear()
+    trainer.train(lambda _metrics, _timing: None)
+    return {
+        "weights": trainer.network.state_dict(),
+        "metrics": trainer.progress.metrics,
+        "labels": training.labels,
+        "validation_images": sum(map(len, validation.labels)),
+        "drawn": getattr(network, "drawn", None),
+    }
+
+
+def _resumed(
+    trainer: Trainer, experiment: Experiment, case: str, team: Team, training: Batches, validation: Batches
+) -> Trainer:
+    """One that goes on after the first epoch, from what rank 0 has then."""
+    trainer._experiment = experiment.model_copy(update={"epochs": 1})
+    trainer.train(lambda _metrics, _timing: None)
+    state = team.from_leader(trainer.state_dict() if team.rank == 0 else None)
+    fresh = Trainer(experiment, _network(experiment, case, team.rank), training, validation, CPU, team)
+    fresh.load_state_dict(state)
+    fresh.warm_up()
+    return fresh
+
+
+def _network(experiment: Experiment, case: str, rank: int) -> nn.Module:
+    torch.manual_seed(0)
+    if "dropout" in case:
+        return _Draws()
+    if "not finite" in case:
+        return _FailsInSecondStep(fails=rank == 1)
+    if "batch norm" in case:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    return build_model(experiment.model, (1, 8, 8), 3, experiment.seed)

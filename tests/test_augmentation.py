@@ -1,0 +1,175 @@
+"""Flips and crops: evenly drawn, decided by seed, epoch and image alone, and equal on every input path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from conftest import MakeExperiment
+
+from photofinish.augmentation import Draws, augmented, draw_epoch
+from photofinish.batches import Batch, Batches, Normaliser, Part, Share
+from photofinish.datasets.images import PartName
+from photofinish.devices import CPU
+from photofinish.input_paths import make_batches
+from photofinish.randomness import choices, fractions, hashed_rows
+
+IMAGES, SHAPE = 22, (3, 6, 5)
+MANY = 50_000
+EVENLY_DRAWN_BELOW = 5.0
+"""standard deviations from what is expected"""
+PATHS = pytest.mark.parametrize(
+    "source", [{"name": "resident"}, {"name": "loader"}, {"name": "loader", "workers": 2}], ids=str
+)
+AUGMENTATIONS = pytest.mark.parametrize(
+    "augmentation",
+    [{"flip": 0.5, "crop_padding": 2}, {"flip": 0.5}, {"flip": 1.0}, {"crop_padding": 2}, {"crop_padding": 9}],
+    ids=str,
+)
+
+
+@pytest.fixture(autouse=True)
+def _only_what_repeats_bit_for_bit() -> Iterator[None]:
+    """As in training, torch refuses whatever does not."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    yield
+    torch.set_deterministic_debug_mode(before)
+
+
+def part(name: PartName = "train") -> Part:
+    """Noise without black pixels, each image labelled with its own number."""
+    images = np.random.default_rng(0).integers(1, 256, size=(IMAGES, *SHAPE), dtype=np.uint8)
+    return Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+
+
+def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> Draws:
+    settings: Any = SimpleNamespace(flip=flip, crop_padding=padding)
+    return draw_epoch(settings, count, seed, epoch)
+
+
+def by_label(passed: list[Batch]) -> dict[int, torch.Tensor]:
+    return {int(label): image for images, labels in passed for image, label in zip(images, labels, strict=True)}
+
+
+def worked_out_slowly(row: int, draws: Draws, padding: int) -> npt.NDArray[np.uint8]:
+    """Pixel by pixel."""
+    channels, height, width = SHAPE
+    image, result = part().images[row], np.zeros(SHAPE, dtype=np.uint8)
+    for channel, y, x in np.ndindex(channels, height, width):
+        from_y, from_x = y + draws.top[row] - padding, x + draws.left[row] - padding
+        if 0 <= from_y < height and 0 <= from_x < width:
+            to_x = width - 1 - x if draws.mirrored[row] else x
+            result[channel, y, to_x] = image[channel, from_y, from_x]
+    return result
+
+
+@AUGMENTATIONS
+@PATHS
+def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
+    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+) -> None:
+    experiment = make_experiment(input=source, augmentation=augmentation, batch_size=5)
+    padding = experiment.augmentation.crop_padding
+    draws = draw_epoch(experiment.augmentation, IMAGES, experiment.seed, epoch=3)
+    batches = make_batches(experiment, part(), CPU)
+    for row, image in by_label(list(batches.shuffled(3))).items():
+        expected = part().normalise(torch.from_numpy(worked_out_slowly(row, draws, padding)))
+        assert torch.equal(image, expected)
+        assert image.is_contiguous()
+
+
+@PATHS
+def test_batch_size_and_process_share_change_nothing_about_an_image(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
+    def batches(batch_size: int, share: Share) -> Batches:
+        augmentation = {"flip": 0.5, "crop_padding": 2}
+        experiment = make_experiment(input=source, augmentation=augmentation, batch_size=batch_size)
+        return make_batches(experiment, part(), CPU, share)
+
+    whole = by_label(list(batches(5, Share()).shuffled(1)))
+    shares = [list(batches(7, Share(rank, 2)).shuffled(1)) for rank in (0, 1)]
+    assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
+    shared = by_label(shares[0]) | by_label(shares[1])
+    assert shared.keys() == whole.keys()
+    assert all(torch.equal(image, whole[row]) for row, image in shared.items())
+
+
+@PATHS
+def test_validation_images_and_images_in_order_are_left_as_they_are(
+    make_experiment: MakeExperiment, source: dict[str, Any]
+) -> None:
+    experiment = make_experiment(input=source, augmentation={"flip": 1.0, "crop_padding": 3}, batch_size=5)
+    as_they_are = part().normalise(torch.from_numpy(part().images))
+    for name in ("train", "validation"):
+        images = torch.cat([images for images, _ in make_batches(experiment, part(name), CPU).in_order()])
+        assert torch.equal(images, as_they_are)
+    for row, image in by_label(list(make_batches(experiment, part("validation"), CPU).shuffled(0))).items():
+        assert torch.equal(image, as_they_are[row])
+
+
+def test_an_image_in_the_middle_of_its_border_and_not_mirrored_is_itself() -> None:
+    draws = Draws(*(np.full(IMAGES, 4), np.full(IMAGES, 4), np.zeros(IMAGES, dtype=np.bool_)))
+    image = part().images[0]
+    assert (augmented(image, draws.of(0), padding=4) == image).all()
+
+
+def test_every_epoch_and_seed_draws_anew_and_the_same_again() -> None:
+    first = draws_of(0.5, 4)
+    for other in (draws_of(0.5, 4, epoch=1), draws_of(0.5, 4, seed=1)):
+        assert 0.45 < (first.mirrored == other.mirrored).mean() < 0.55
+        assert 0.08 < (first.top == other.top).mean() < 0.14  # a ninth
+    again = draws_of(0.5, 4, count=10)
+    assert (again.top == first.top[:10]).all()
+    assert (again.left == first.left[:10]).all()
+    assert (again.mirrored == first.mirrored[:10]).all()
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.1, 0.5, 1.0])
+def test_so_many_images_are_mirrored_as_the_setting_says(flip: float) -> None:
+    deviation = np.sqrt(flip * (1 - flip) / MANY)
+    assert abs(draws_of(flip, 0).mirrored.mean() - flip) <= EVENLY_DRAWN_BELOW * deviation
+
+
+@pytest.mark.parametrize("padding", [1, 4, 28])
+def test_crops_fall_on_every_place_equally_often_and_down_and_across_independently(padding: int) -> None:
+    draws, places = draws_of(0.5, padding), 2 * padding + 1
+    for drawn in (draws.top, draws.left):
+        assert_even(np.bincount(drawn, minlength=places), places)
+    together = draws.top % 3 * 6 + draws.left % 3 * 2 + draws.mirrored
+    if padding == 1:
+        assert_even(np.bincount(together, minlength=18), 18)
+
+
+def test_neighbouring_images_are_drawn_for_independently() -> None:
+    mirrored = draws_of(0.5, 0).mirrored.astype(int)
+    for lag in (1, 2, 128):
+        assert_even(np.bincount(mirrored[lag:] * 2 + mirrored[:-lag], minlength=4), 4)
+
+
+def test_the_hash_is_splitmix64_whose_first_numbers_from_zero_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photofinish.randomness.derived_seed", lambda *_parts: 0)
+    assert [f"{number:016x}" for number in hashed_rows(3)] == [
+        "e220a8397b1dcdaf", "6e789e6aa1b965f4", "06c45d188009454f",
+    ]  # fmt: skip
+
+
+def test_the_ends_of_the_hash_stay_in_range() -> None:
+    ends = np.array([0, 2**64 - 1], dtype=np.uint64)
+    assert choices(ends, 9).tolist() == [0, 8]
+    assert fractions(ends)[0] == 0
+    assert fractions(ends)[1] < 1
+
+
+def assert_even(counts: npt.NDArray[np.int64], kinds: int) -> None:
+    """Pearson's chi-square, which for even draws has a mean of kinds - 1 and a variance of twice that."""
+    assert len(counts) == kinds
+    expected = counts.sum() / kinds
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < kinds - 1 + EVENLY_DRAWN_BELOW * np.sqrt(2 * (kinds - 1))

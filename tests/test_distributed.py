@@ -1,0 +1,314 @@
+"""Several processes train as one would: the same batches, the same losses, the same network within rounding."""
+
+from __future__ import annotations
+
+import multiprocessing
+import platform
+from collections.abc import Callable, Iterator
+from itertools import chain
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeExperiment
+from rank_process import run_rank
+from torch import nn
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.devices import CPU, NoAcceleratorError, UnusableAcceleratorError
+from photofinish.errors import MistakeError, UserError
+from photofinish.hosts import CpuHost, GpuHost
+from photofinish.params.training import Experiment
+from photofinish.ranks import Rank, own_rank
+from photofinish.tasks import TrainingTask
+from photofinish.teams import DataParallelTeam, Team
+
+GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
+_CUDA = torch.device("cuda", 0)
+
+Train = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServerContext]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rank_process", "torch._dynamo"])
+    yield context
+    from multiprocessing.forkserver import _forkserver
+
+    _forkserver._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def train(fork_server: ForkServerContext, packed_split: PackedSplit, tmp_path: Path) -> Train:
+    """Train the experiment with so many processes; what each of them saw and has at the end, in the order of ranks."""
+
+    def together(experiment: Experiment, processes: int, case: str = "plain", **options: Any) -> list[dict[str, Any]]:
+        folder = tmp_path / f"{case}-{processes}-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        ranks = [
+            fork_server.Process(target=run_rank, args=(folder, rank, processes, experiment, packed_split.folder, case))
+            for rank in range(processes)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(120)
+            assert rank.exitcode == options.get("status", 0)
+        return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(processes)]
+
+    return together
+
+
+def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for name, tensor in one["weights"].items():
+        torch.testing.assert_close(other["weights"][name], tensor, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(one["metrics"], other["metrics"], strict=True):
+        assert theirs.training_loss == pytest.approx(ours.training_loss, rel=1e-5)
+        assert theirs.validation_loss == pytest.approx(ours.validation_loss, rel=1e-5)
+        assert theirs.validation_accuracy == ours.validation_accuracy
+        assert theirs.learning_rate == ours.learning_rate
+
+
+@pytest.mark.parametrize("source", ["resident", "loader"])
+@pytest.mark.parametrize(
+    ("processes", "batch_size"),
+    [(2, 16), (3, 71), (2, 35)],  # of 72 images: last batches of 8 images, of 1, and of 2
+)
+def test_several_processes_learn_what_one_learns_from_the_same_batches(
+    make_experiment: MakeExperiment, train: Train, source: str, processes: int, batch_size: int
+) -> None:
+    experiment = make_experiment(optimizer=GENTLE, batch_size=batch_size, input={"name": source})
+    [alone], ranks = train(experiment, 1), train(experiment, processes)
+    assert_close(alone, ranks[0])
+    steps = zip(*(rank["labels"] for rank in ranks), strict=True)
+    assert [sorted(chain.from_iterable(step)) for step in steps] == [sorted(labels) for labels in alone["labels"]]
+    assert sum(rank["validation_images"] for rank in ranks) == alone["validation_images"]
+    for rank in ranks[1:]:
+        assert rank["metrics"] == ranks[0]["metrics"]
+        assert all(torch.equal(tensor, ranks[0]["weights"][name]) for name, tensor in rank["weights"].items())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "epochs": 4},
+        {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": {"name": "one_cycle", "max_lr": 0.05}},
+        {"model": {"name": "cnn", "channels": (4, 6), "padding": 1, "hidden": (8,)}},
+        {"precision": "fp16"},
+    ],
+    ids=["reduce_on_plateau", "adamw and one_cycle", "channels last", "fp16"],
+)
+def test_schedules_optimizers_and_a_scaled_loss_work_the_same(
+    make_experiment: MakeExperiment, train: Train, changes: dict[str, Any]
+) -> None:
+    experiment = make_experiment(**{"optimizer": GENTLE, **changes})
+    [alone], ranks = train(experiment, 1), train(experiment, 2)
+    assert [each.learning_rate for each in alone["metrics"]] == [each.learning_rate for each in ranks[0]["metrics"]]
+    assert ranks[0]["metrics"] == ranks[1]["metrics"]
+    if "precision" not in changes:
+        assert_close(alone, ranks[0])
+
+
+@pytest.mark.parametrize("case", ["plain", "dropout"])
+def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(
+    make_experiment: MakeExperiment, train: Train, case: str
+) -> None:
+    experiment = make_experiment(optimizer=GENTLE)
+    once, again, resumed = (train(experiment, 3, each) for each in (case, case, f"{case} resumed"))
+    for other in (again, resumed):
+        assert other[0]["metrics"] == once[0]["metrics"]
+        assert all(torch.equal(tensor, once[0]["weights"][name]) for name, tensor in other[0]["weights"].items())
+
+
+def test_dropout_draws_from_a_stream_of_its_own_in_each_process(make_experiment: MakeExperiment, train: Train) -> None:
+    experiment = make_experiment()
+    [alone], ranks = train(experiment, 1, "dropout"), train(experiment, 2, "dropout")
+    first, second, single = (each["drawn"][::5] for each in (*ranks, alone))  # at the first of five steps an epoch
+    assert first == single
+    assert not set(first) & set(second)
+
+
+def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message(
+    make_experiment: MakeExperiment, train: Train
+) -> None:
+    ranks = train(make_experiment(), 2, "not finite in rank 1")
+    assert "epoch 1, at step 2 of 5. The training has diverged" in ranks[1]["error"]
+    assert ranks[0]["error"] == ranks[1]["error"]
+
+
+def test_batch_norm_across_processes_is_refused_on_the_cpu(make_experiment: MakeExperiment, train: Train) -> None:
+    ranks = train(make_experiment(), 2, "batch norm")
+    assert all("set devices.cpu.processes to 1" in rank["error"] for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            "other settings in rank 1",
+            r"process 1 \(on .*\) has other settings \(data/plan/\w+\) than process 0",
+        ),
+        ("other data in rank 1", r"process 1 \(on .*\) has other data \(data/splits\) than process 0"),
+    ],
+)
+def test_processes_that_read_different_projects_are_refused_by_name(
+    make_experiment: MakeExperiment, train: Train, case: str, said: str
+) -> None:
+    for rank in train(make_experiment(), 2, case):
+        with pytest.raises(UserError, match=said):
+            raise UserError(rank["error"])
+        assert platform.node() in rank["error"]
+
+
+def test_without_torchrun_a_process_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")  # as other programs set it too
+    assert own_rank() is None
+    given = {"LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert own_rank() == Rank(3, 4, 1)
+
+
+def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+) -> None:
+    task = TrainingTask("tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4)
+    with pytest.raises(MistakeError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"):
+        task.check_batch_size()
+
+
+def test_another_number_of_processes_is_another_run(
+    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    two, three = (
+        TrainingTask("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, processes=processes)
+        for processes in (2, 3)
+    )
+    assert two.key() != three.key()
+
+
+# -- DataParallel, whose GPUs are made up -------------------------------------------------------------
+
+
+class _FakeDataParallel(nn.Module):
+    """Notes how it was made, and runs the network as it is."""
+
+    made: dict[str, Any]
+
+    def __init__(self, network: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.module = network
+        _FakeDataParallel.made = options
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.module(images)
+        return outputs
+
+
+def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_weights_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nn, "DataParallel", _FakeDataParallel)
+    devices = (torch.device("cuda", 1), torch.device("cuda", 0))
+    team, network = DataParallelTeam(devices, devices[1]), nn.Linear(2, 2)
+    assert isinstance(team.parallel(network), _FakeDataParallel)
+    assert _FakeDataParallel.made == {"device_ids": list(devices), "output_device": devices[1]}
+    assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
+
+
+def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="data_parallel needs CUDA"):
+        DataParallelTeam((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
+
+
+def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
+    class Batches:
+        image_count, batch_size = 2, 2
+
+        def shuffled(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            yield torch.zeros(2, 1), torch.zeros(2)
+
+        def in_order(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            return self.shuffled(0)
+
+    elsewhere = torch.device("meta")
+    placed = DataParallelTeam((CPU, elsewhere), elsewhere).placed(Batches())
+    for images, labels in (*placed.shuffled(0), *placed.in_order()):
+        assert (images.device, labels.device) == (CPU, elsewhere)
+    assert (placed.image_count, placed.batch_size) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_data_parallel_on_another_kind_of_accelerator_is_refused(
+    monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, kind: str
+) -> None:
+    from photofinish import distributed
+
+    monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
+    host = GpuHost.model_construct(kind="auto", strategy="data_parallel", device_ids=None, missing=None)
+    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    refused = pytest.raises(MistakeError, match=rf"is for cuda, and the accelerator here is {kind}: .*strategy to ddp")
+    with refused, distributed.team_for(task, None):
+        pytest.fail("it was let through")
+
+
+def test_an_output_device_that_is_not_in_use_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path
+) -> None:
+    from photofinish import distributed
+
+    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
+    facts = {"kind": "auto", "strategy": "data_parallel", "device_ids": (0, 1), "output_device": 30, "missing": None}
+    host = GpuHost.model_construct(**facts)
+    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    with pytest.raises(MistakeError, match="output_device"), distributed.team_for(task, None):
+        pytest.fail("it was let through")
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "raised", "said"),
+    [
+        (NoAcceleratorError("too old"), (False, "too old"), NoAcceleratorError, "^too old$"),
+        (UnusableAcceleratorError("busy"), (True, "busy"), UserError, "has no device to train on: busy"),
+        (UnusableAcceleratorError("busy"), (False, None), UserError, "has no device to train on, others have: busy"),
+    ],
+    ids=["for good", "just now", "in one process"],
+)
+def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
+    monkeypatch: pytest.MonkeyPatch,
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
+    own: UserError,
+    other: tuple[bool, str | None],
+    raised: type[UserError],
+    said: str,
+) -> None:
+    from photofinish import distributed
+
+    def refuse(*_: object) -> None:
+        raise own
+
+    def gather(everyones: list[Any], mine: tuple[Any, ...]) -> None:
+        everyones[:] = [mine, ("another", other[1], other[0], "cuda")]
+
+    monkeypatch.setattr(distributed, "accelerator", refuse)
+    monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
+    host = GpuHost.model_construct(kind="auto", strategy="ddp", missing=None)
+    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    with pytest.raises(raised, match=said) as caught:
+        distributed._agreed_device(task, Rank(0, 2, 0))
+    assert type(caught.value) is raised
+
+
+def test_one_device_is_a_team_that_wraps_nothing() -> None:
+    team, network = Team(CPU), nn.Linear(1, 1)
+    assert team.parallel(team.adapt(network)) is network
+    assert team.gather([1.0]) == [[1.0]]
+    assert team.from_leader("x") == "x"

@@ -1,0 +1,337 @@
+"""What torch can't do is told in words: what happened, what was measured, which line of params.yaml to change."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeExperiment
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from photofinish import memory_failures
+from photofinish.devices import CPU
+from photofinish.errors import UserError
+from photofinish.failures import PeerLostError, failures_explained
+from photofinish.params.training import Experiment
+from photofinish.teams import DataParallelTeam, Team
+from photofinish.trainer import Trainer
+
+CUDA = torch.device("cuda", 0)
+ON_CPU, ON_CUDA = Team(CPU), Team(CUDA)
+_CUDA_OUT_OF_MEMORY = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.69 GiB is "
+    "free. Including non-PyTorch memory, this process has 73.40 GiB memory in use."
+)
+_LITTLE_MEMORY = """
+import resource, torch
+from photofinish.devices import CPU
+from photofinish.failures import failures_explained
+from photofinish.params.training import Experiment
+from photofinish.teams import Team
+experiment = Experiment.model_validate_json('''{experiment}''')
+torch.zeros(1)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, used + 2**27))
+try:
+    with failures_explained("big", experiment, Team(CPU)):
+        torch.zeros(2**30)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def experiment(make_experiment: MakeExperiment) -> Experiment:
+    return make_experiment(batch_size=1000)
+
+
+@pytest.fixture
+def _a_gpu_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_failures, "memory_bytes", lambda _device: (60 * 2**30, 80 * 2**30))
+    monkeypatch.setattr(memory_failures, "peak_memory_bytes", lambda _device: 65 * 2**30)
+    monkeypatch.setattr(memory_failures, "device_name", lambda _device: "Some GPU")
+
+
+class _OneOfFour(Team):
+    rank, size = 1, 4
+
+
+def explained(experiment: Experiment, team: Team, error: Exception) -> str:
+    with pytest.raises(UserError) as raised, failures_explained("big", experiment, team):
+        raise error
+    assert raised.value.__cause__ is error
+    return str(raised.value)
+
+
+@pytest.mark.usefixtures("_a_gpu_in_use")
+def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(experiment: Experiment) -> None:
+    assert explained(experiment, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY)) == (
+        "out of memory on cuda:0 (Some GPU): 20.0 GiB more were asked for, 60.0 GiB were in use, 65.0 GiB at the peak, "
+        "the device has 80.0 GiB, input: resident puts all images there, its share of a batch is 1,000 images. In "
+        "params.yaml, lower "
+        "experiments.big.batch_size (it is 1000), or set its precision to bf16, or set its input to loader, which "
+        "leaves the data set in the main memory or on disk. Nothing was made smaller behind your back"
+    )
+
+
+@pytest.mark.usefixtures("_a_gpu_in_use")
+def test_only_what_would_change_something_is_proposed(make_experiment: MakeExperiment) -> None:
+    frugal = make_experiment(precision="bf16", input={"name": "loader"})
+    text = explained(frugal, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
+    assert "experiments.big.batch_size" in text
+    assert "precision" not in text
+    assert "input" not in text
+
+
+@pytest.mark.usefixtures("_a_gpu_in_use")
+def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(experiment: Experiment) -> None:
+    text = explained(experiment, _OneOfFour(CUDA), torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
+    assert "its share of a batch is 250 images" in text
+    assert "lower experiments.big.batch_size (it is 1000)" in text
+    assert "precision to bf16" in text
+
+
+@pytest.mark.usefixtures("_a_gpu_in_use")
+def test_of_several_gpus_of_one_process_the_one_that_torch_names_ran_out(experiment: Experiment) -> None:
+    team = DataParallelTeam(tuple(torch.device("cuda", index) for index in range(3)), CUDA)
+    traceback = f"Caught OutOfMemoryError in replica 2 on device 2.\nOriginal Traceback (...):\n{_CUDA_OUT_OF_MEMORY}"
+    text = explained(experiment, team, torch.OutOfMemoryError(traceback.replace("GPU 0", "GPU 2")))
+    assert text.startswith("out of memory on cuda:2 (Some GPU): 20.0 GiB more")
+    assert "its share of a batch is 334 images" in text
+    assert "input" not in text  # its images lie on the first GPU
+    assert "precision to fp16" in text
+
+
+def test_an_absurd_allocation_on_the_cpu_is_told_in_bytes_by_the_real_allocator(experiment: Experiment) -> None:
+    told = pytest.raises(UserError, match=r"out of memory on the CPU: 4,096\.0 TiB more were asked for, .* in use")
+    with told, failures_explained("big", experiment, ON_CPU):
+        torch.empty(2**50)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
+def test_an_allocation_beyond_the_limit_of_the_process_is_told(experiment: Experiment) -> None:
+    code = _LITTLE_MEMORY.format(experiment=experiment.model_dump_json())
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("UserError out of memory on the CPU: 4.0 GiB more were asked for"), ran.stderr
+
+
+def test_memory_that_python_itself_lacks_is_told(experiment: Experiment) -> None:
+    assert "lower experiments.big.batch_size" in explained(experiment, ON_CPU, MemoryError())
+
+
+def test_a_network_left_on_another_device_is_told_with_both_devices(experiment: Experiment) -> None:
+    """The real refusal of torch, for a GPU that is made up."""
+    with FakeTensorMode(), pytest.raises(UserError) as raised, failures_explained("big", experiment, ON_CUDA):
+        nn.Linear(4, 2)(torch.empty(1, 4, device="cuda"))
+    assert "one step had tensors on two devices" in str(raised.value)
+    assert "all on cuda:0 before the first step (devices.gpu in params.yaml" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking "
+        "argument for argument mat1 in method wrapper_CUDA_addmm)",
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or input should be "
+        "a MKLDNN tensor and weight is a dense tensor",
+        "Expected all tensors to be on the same device, but got weight is on cpu, different from others on cuda:0",
+        "module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found one of them on "
+        "device: cpu",
+    ],
+)
+def test_every_way_torch_puts_a_mix_of_devices_is_understood(experiment: Experiment, text: str) -> None:
+    told = explained(experiment, ON_CUDA, RuntimeError(text))
+    assert told.startswith(f"one step had tensors on two devices ({text[:90]}")
+    assert "a part of model mlp makes or keeps a tensor elsewhere" in told
+
+
+class _FakeBatches:
+    """One batch on a GPU that is made up."""
+
+    image_count = batch_size = 4
+
+    def shuffled(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield torch.empty(4, 1, 8, 8, device=CUDA), torch.zeros(4, dtype=torch.int64, device=CUDA)
+
+    def in_order(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self.shuffled(0)
+
+
+@pytest.mark.parametrize("place", [CUDA, CPU], ids=str)
+def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behind(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, place: torch.device
+) -> None:
+    """Torch's made-up tensors check where they are, but can't be moved: the network is made where it is to be."""
+    monkeypatch.setattr(nn.Module, "to", lambda module, *_place, **_format: module)
+    experiment = make_experiment()
+    with FakeTensorMode():
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3, device=place))
+        trainer = Trainer(experiment, network, _FakeBatches(), _FakeBatches(), CUDA)
+        told = nullcontext() if place == CUDA else pytest.raises(UserError, match="one step had tensors on two devices")
+        with told, failures_explained("small", experiment, ON_CUDA):
+            images, labels = next(_FakeBatches().shuffled(0))
+            assert trainer._loss(trainer.network(images), labels, step=0).device == CUDA
+
+
+def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment) -> None:
+    refusal = "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set ..."
+    told = explained(experiment, ON_CUDA, RuntimeError(refusal))
+    assert "no deterministic adaptive_avg_pool2d_backward_cuda" in told
+    assert "experiments.big.model" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "cuDNN"),
+        ("Unable to load any of {libcudnn_engines_precompiled.so.9.1.0, libcudnn_engines_precompiled.so}", "libcudnn"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "CUBLAS_STATUS"),
+    ],
+)
+def test_a_library_that_can_not_be_used_is_named(experiment: Experiment, text: str, library: str) -> None:
+    told = explained(experiment, ON_CUDA, RuntimeError(text))
+    assert told.startswith(library)
+    assert "can't be used on cuda:0" in told
+
+
+@pytest.mark.usefixtures("_a_gpu_in_use")
+def test_cublas_without_memory_to_start_is_out_of_memory(experiment: Experiment) -> None:
+    text = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert explained(experiment, ON_CUDA, RuntimeError(text)).startswith("out of memory on cuda:0")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:43154: Connection reset by peer"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:552] Connection closed by peer [127.0.0.1]:33114"),
+        torch.distributed.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited"),
+        torch.distributed.DistNetworkError("The client socket has timed out after 600s while trying to connect to ..."),
+    ],
+    ids=lambda error: str(error)[:20],
+)
+def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experiment, error: Exception) -> None:
+    told = pytest.raises(PeerLostError, match=r"connection to another process .* was lost")
+    with told, failures_explained("big", experiment, _OneOfFour(CUDA)):
+        raise error
+
+
+def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
+    """As torch 2.14 puts it."""
+    return torch.distributed.DistBackendError(
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:94, unhandled system error (run with "
+        f"NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{name}: A call failed.\nLast error:\n{last}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            _nccl_error("ncclSystemError", "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)"),
+            r"failed: Error while creating shared memory .* NCCL needs more shared memory.*--shm-size",
+        ),
+        (
+            _nccl_error("ncclInvalidUsage", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 41000"),
+            r"failed: Duplicate GPU detected : rank 1 .* Two processes use one GPU: .*--nproc-per-node",
+        ),
+        (
+            _nccl_error("ncclUnhandledCudaError", "Cuda failure 700 'an illegal memory access was encountered'"),
+            r"failed: Cuda failure 700 .* NCCL_DEBUG=INFO",
+        ),
+    ],
+    ids=["shared memory", "duplicate", "another"],
+)
+def test_what_fails_in_nccl_itself_is_told_in_its_last_words(
+    experiment: Experiment, error: Exception, said: str
+) -> None:
+    told = explained(experiment, _OneOfFour(CUDA), error)
+    assert re.search(said, told)
+    assert "another process" not in told
+
+
+def test_nccl_has_no_other_process_to_lose_where_one_process_uses_several_gpus(experiment: Experiment) -> None:
+    team = DataParallelTeam((CUDA, torch.device("cuda", 1)), CUDA)
+    told = explained(experiment, team, RuntimeError("NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO)"))
+    assert told.startswith("NCCL, by which GPUs exchange what they computed, failed: NCCL Error 2: unhandled")
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        _nccl_error("ncclRemoteError", "socketProgress: Connection closed by remote peer 10.0.0.2<40000>"),
+        _nccl_error("ncclSystemError", "socketStartConnect: Connect to 10.0.0.2<40000> failed : Connection refused"),
+        torch.distributed.DistBackendError("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"),
+        torch.distributed.DistStoreError("wait timeout after 600000ms, keys: /default_pg/0/1"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_lost_process_is_told_by_what_nccl_and_torch_say_of_its_connection(
+    experiment: Experiment, cause: Exception
+) -> None:
+    with pytest.raises(PeerLostError), failures_explained("big", experiment, _OneOfFour(CUDA)):
+        raise cause
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be ...",
+            r"no kernel image .* isn't built for this GPU \(compute capability 5\.0\): install a torch that is",
+        ),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...", "keeps the GPU to itself"),
+        ("CUDA error: invalid device ordinal\nGPU device may be out of range ...", "torch sees fewer GPUs than `plan`"),
+        ("CUDA error: an illegal memory access was encountered\n...", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA error: unspecified launch failure\n...", "unspecified launch failure. See nvidia-smi"),
+        (
+            "Caught AcceleratorError in replica 1 on device 1.\nOriginal Traceback (most recent call last):\n  ...\n"
+            "torch.AcceleratorError: CUDA error: unspecified launch failure\n",
+            "torch.AcceleratorError: CUDA error: unspecified launch failure. See nvidia-smi",
+        ),
+    ],
+    ids=["no kernel", "busy", "ordinal", "illegal", "another", "in a thread"],
+)
+def test_a_fault_of_cuda_is_told_in_one_line_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, text: str, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (5, 0))
+    told = explained(experiment, ON_CUDA, RuntimeError(text))
+    assert told.startswith("cuda:0 can't be used: ")
+    assert re.search(said, told, re.IGNORECASE)
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Input type (float) and bias type (c10::Half) should be the same",
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+    ],
+)
+def test_tensors_of_two_precisions_are_not_taken_for_two_devices(experiment: Experiment, text: str) -> None:
+    with pytest.raises(RuntimeError, match="should be the same"), failures_explained("big", experiment, ON_CUDA):
+        raise RuntimeError(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)"),
+        ValueError("Expected input batch_size (4) to match target batch_size (2)."),
+        UserError("explained already"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_another_fault_stays_what_it_is(experiment: Experiment, error: Any) -> None:
+    with pytest.raises(type(error)) as raised, failures_explained("big", experiment, ON_CPU):
+        raise error
+    assert raised.value is error

@@ -1,0 +1,199 @@
+"""What is measured once a network is trained, and that none of it changes what was learned."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+
+from photofinish.batches import Batch
+from photofinish.clock import Clock
+from photofinish.devices import CPU
+from photofinish.errors import UserError
+from photofinish.first_step import first_batch, first_step, tensor_print
+from photofinish.models import build_model
+from photofinish.overhead import OverheadMeter
+from photofinish.repeats import repeat_training
+from photofinish.results import weights_of
+from photofinish.steady_state import SamplePlan, measure_steps, plan_samples
+from photofinish.teams import Team
+from photofinish.trainer import Trainer
+
+
+@pytest.fixture
+def trained(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Trainer:
+    trainer = make_trainer(make_experiment())
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+@pytest.fixture
+def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
+    found = first_batch(make_trainer(make_experiment())._training, Team(CPU))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "training_seconds", "samples", "steps"),
+    [
+        (1e-5, 0.1, 10, 50),  # quick: no more steps than are of use
+        (1e-3, 1.0, 10, 5),  # a short training has a twentieth of a second
+        (1e-3, 10.0, 10, 20),  # 2 % of it
+        (1e-3, 1000.0, 10, 50),
+        (0.08, 1000.0, 6, 1),  # half a second
+        (0.33, 100.0, 5, 1),  # slow, but 2 % of the training are enough for an interval
+        (0.33, 10.0, 1, 1),  # they aren't
+    ],
+)
+def test_steps_are_sampled_within_the_time_there_is(
+    step_seconds: float, training_seconds: float, samples: int, steps: int
+) -> None:
+    assert plan_samples(step_seconds, training_seconds) == SamplePlan(samples, steps)
+    slow = samples * step_seconds > 0.5
+    assert samples * steps * step_seconds <= max(0.5 * (not slow), 0.02 * training_seconds, 0.05) or samples == 1
+
+
+def test_a_step_is_timed_without_waiting_for_data(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(make_experiment())
+    batches = list(trainer._training.shuffled(0))
+
+    def slowly(_epoch: int):  # type: ignore[no-untyped-def]
+        for each in batches:
+            time.sleep(0.2)
+            yield each
+
+    monkeypatch.setattr(trainer._training, "shuffled", slowly)
+    found = measure_steps(trainer, Clock(CPU), SamplePlan(3, 4))
+    assert (len(found.sample_seconds), found.steps_per_sample) == (3, 4)
+    assert sum(found.sample_seconds) < 0.2
+    assert found.step_seconds == [seconds / 4 for seconds in found.sample_seconds]
+
+
+def test_timing_steps_leaves_what_was_learned_as_it_is(trained: Trainer) -> None:
+    before = weights_of(trained.network)
+    measure_steps(trained, Clock(CPU), SamplePlan(2, 2))
+    assert weights_of(trained.network) == before
+    assert trained.steps_done == 3 * trained.steps_per_epoch
+
+
+def test_a_repeat_gives_its_own_times_and_tells_its_epochs(
+    trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    told: list[int] = []
+    timings = repeat_training(trained, make_trainer(make_experiment()), "small", 2, told.append)
+    assert told == [1, 2, 3]
+    assert len(timings) == 3
+    assert list(timings) != trained.progress.timings
+
+
+def test_a_repeat_that_learns_something_else_is_an_error_that_names_the_epoch(
+    trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    other = make_trainer(make_experiment())
+    next(iter(other.network.parameters())).data[0] += 1e-6
+    with pytest.raises(UserError, match=r"small, repeat 2: it did not learn the same .*: from epoch \d on"):
+        repeat_training(trained, other, "small", 2, lambda _epoch: None)
+
+
+def test_a_repeat_whose_weights_alone_differ_is_an_error_too(
+    trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    trained.network.get_parameter("1.weight").data[0] += 1e-6
+    with pytest.raises(UserError, match="the weights differ at the end"):
+        repeat_training(trained, make_trainer(make_experiment()), "small", 2, lambda _epoch: None)
+
+
+def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: MakeExperiment) -> None:
+    """Worked out anew: the loss and the gradients of the first batch, and the print of a tensor."""
+    network = build_model(make_experiment().model, (1, 8, 8), 3, seed=0)
+    found = first_step(network, batch, CPU, "fp32", torch.zeros(72, dtype=torch.int64).numpy(), seed=0)
+    again = build_model(make_experiment().model, (1, 8, 8), 3, seed=0)
+    loss = nn.functional.cross_entropy(again(batch[0]), batch[1])
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert found.loss == loss.item()
+    for name, parameter in again.named_parameters():
+        assert parameter.grad is not None
+        assert found.gradients[name] == tensor_print(parameter.grad)
+        assert found.gradients[name][0] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
+        assert found.weights[name] == tensor_print(parameter)
+    assert list(found.outputs) == ["0", "1", "2", "3"]
+
+
+def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:
+    labels = torch.zeros(72, dtype=torch.int64).numpy()
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    first = first_step(network(), batch, CPU, "bf16", labels, seed=0)
+    torch.manual_seed(99)
+    assert first_step(network(), batch, CPU, "bf16", labels, seed=0) == first
+
+
+def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> None:
+    images, labels = batch
+
+    class Pair(Team):
+        size = 2
+
+        def gather_lists(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
+            return [[part[rank::2] for part in values] for rank in range(2)]
+
+    class Once:
+        image_count = batch_size = len(labels)
+
+        def shuffled(self, _epoch: int):  # type: ignore[no-untyped-def]
+            yield batch
+
+    team = Pair(CPU)
+    whole = first_batch(Once(), team)  # type: ignore[arg-type]
+    assert whole is not None
+    assert torch.equal(whole[0], images)
+    assert torch.equal(whole[1], labels)
+    team.rank = 1
+    assert first_batch(Once(), team) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", ["one value", "two swapped", "signs"])
+def test_a_tensors_print_tells_it_from_others(change: str) -> None:
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    other = tensor.clone()
+    if change == "one value":
+        other[7] += 1e-6
+    if change == "two swapped":
+        other[[3, 4, 5, 6]] = tensor[[6, 5, 4, 3]]
+    if change == "signs":
+        other.neg_()
+    assert tensor_print(other) != tensor_print(tensor)
+    assert tensor_print(tensor.view(10, 100).clone()) == tensor_print(tensor)
+
+
+def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photofinish.first_step._CHUNK", 7)
+    norm, _ = tensor_print(torch.ones(100))
+    assert norm == 10.0
+
+
+def test_overhead_is_told_apart_by_what_it_is_for() -> None:
+    meter = OverheadMeter()
+    with meter.loop():
+        time.sleep(0.2)  # the timed passes
+        with meter.spent_on("saving"):
+            time.sleep(0.05)
+        time.sleep(0.03)
+    found = meter.overhead(passes_seconds=0.2)
+    assert found.saving_seconds == pytest.approx(0.05, abs=0.04)
+    assert found.rest_seconds == pytest.approx(0.03, abs=0.04)
+    assert found.share == pytest.approx(0.4, abs=0.3)
+    assert found.tracking_seconds == 0
+
+
+def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:
+    assert OverheadMeter().overhead(0.0).share == 0.0

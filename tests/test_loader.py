@@ -1,0 +1,158 @@
+"""The loader's worker processes: how long they live, how many threads they use, and what is said when one dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from conftest import MakeExperiment
+from training_stage import wait_for
+
+from photofinish.batches import Batches, Normaliser, Part
+from photofinish.devices import CPU
+from photofinish.errors import EXIT_FAILED, run_stage
+from photofinish.input_paths import make_batches
+from photofinish.loader import worker_faults_explained
+from photofinish.params.training import Augmentation, LoaderInput
+
+WORKERS = 2
+
+
+def batches_of(experiment: Any, normalise: Normaliser) -> Batches:
+    images = np.random.default_rng(0).integers(0, 256, size=(64, 1, 4, 4), dtype=np.uint8)
+    return make_batches(experiment, Part("train", images, np.arange(64), normalise), CPU)
+
+
+def worker_pids() -> set[int]:
+    return {process.pid for process in multiprocessing.active_children() if process.pid}
+
+
+@pytest.fixture
+def loaded(make_experiment: MakeExperiment) -> Iterator[Callable[..., Batches]]:
+    assert not worker_pids()
+    yield lambda **settings: batches_of(
+        make_experiment(input={"name": "loader", "workers": WORKERS} | settings, batch_size=4),
+        Normaliser((0.5,), (0.2,)),
+    )
+    assert not worker_pids()
+
+
+def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
+    seen = batches.shuffled(epoch)
+    next(seen)
+    pids = worker_pids()
+    assert len(list(seen)) == 15
+    return pids
+
+
+def test_persistent_workers_live_on_from_epoch_to_epoch(loaded: Callable[..., Batches]) -> None:
+    batches = loaded(persistent_workers=True)
+    first, second = (pids_of_an_epoch(batches, epoch) for epoch in (0, 1))
+    assert len(first) == WORKERS
+    assert first == second == worker_pids()
+
+
+def test_persistent_workers_live_on_when_a_pass_is_left_halfway(loaded: Callable[..., Batches]) -> None:
+    batches = loaded(persistent_workers=True)
+    next(batches.shuffled(0))
+    first = worker_pids()
+    assert pids_of_an_epoch(batches, 0) == first
+
+
+def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Callable[..., Batches]) -> None:
+    batches = loaded()
+    first = pids_of_an_epoch(batches, 0)
+    assert not worker_pids()
+    second = pids_of_an_epoch(batches, 1)
+    assert len(first) == len(second) == WORKERS
+    assert first.isdisjoint(second)
+
+
+def test_workers_end_when_a_pass_is_left_halfway(loaded: Callable[..., Batches]) -> None:
+    batches = loaded()
+    for step, _ in enumerate(batches.shuffled(0)):
+        if step == 2:
+            break
+    assert not worker_pids()
+
+
+def test_a_worker_computes_with_one_thread(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([float(torch.get_num_threads()), float(os.getpid())])
+
+    monkeypatch.setattr(Normaliser, "__call__", threads)
+    seen = torch.cat([facts for facts, _ in loaded().shuffled(0)])
+    assert set(seen[:, 0].tolist()) == {1.0}
+    assert len(set(seen[:, 1].tolist())) == WORKERS
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("kill", r"DataLoader worker \(pid"), ("kill persistent", r"DataLoader worker \(pid"), ("full", "No space left")],
+)
+def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(fault: str, message: str) -> None:
+    command = [sys.executable, __file__, *fault.split()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == EXIT_FAILED
+    assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", ran.stderr), ran.stderr
+
+
+def test_any_other_fault_keeps_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), worker_faults_explained():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+@pytest.mark.slow
+def test_workers_end_soon_after_the_training_process_was_killed() -> None:
+    command = [sys.executable, __file__, "kill-parent", "persistent"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = parent.stdout.readline().split()
+    assert parent.returncode == -signal.SIGKILL
+    assert len(pids) == WORKERS
+    wait_for(lambda: not any(is_running(int(pid)) for pid in pids), most_seconds=15)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class _FullSharedMemory(Normaliser):
+    """Fails in the worker as PyTorch does where it can't place a batch."""
+
+    def __call__(self, _image: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+
+def train_until_the_fault(faults: list[str]) -> None:
+    """What this file does as a program, in a process of its own as a training has."""
+    source = LoaderInput(name="loader", workers=WORKERS, persistent_workers="persistent" in faults)
+    experiment = SimpleNamespace(
+        input=source, batch_size=4, validation_batch_size=None, seed=0, augmentation=Augmentation()
+    )
+    normalise = _FullSharedMemory if "full" in faults else Normaliser
+    with worker_faults_explained():
+        for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).shuffled(0)):
+            if step == 1 and "kill" in faults:
+                os.kill(min(worker_pids()), signal.SIGKILL)
+            if step == 1 and "kill-parent" in faults:
+                print(*worker_pids(), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    run_stage(lambda: train_until_the_fault(sys.argv[1:]))
