@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup repro ui test format lock clean
+.PHONY: help setup repro example ui test bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
@@ -26,10 +26,20 @@ setup: .venv/installed ## create .venv with the pinned packages
 		\"import os; os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')\n\")"
 	@touch $@
 
-repro: setup ## run the pipeline: train, evaluate, compare; only what changed runs again
+repro: example setup ## run the pipeline; only what changed runs again (EXAMPLE=mnist-linear: first take over examples/mnist-linear.yaml)
 	@# DVC reads params.yaml before `plan` can check it; checked here first, every mistake gets its explanation.
 	@python stages/plan.py
 	dvc repro
+
+example:
+ifdef EXAMPLE
+	@test -f examples/$(EXAMPLE).yaml || \
+		{ echo "error: no such example; there are: $(basename $(notdir $(wildcard examples/*.yaml)))"; exit 2; }
+	@# Changes of the user's own are never overwritten: only the committed file, or an example, gives way to another.
+	@git diff --quiet HEAD -- params.yaml || { for file in examples/*.yaml; do cmp -s $$file params.yaml && exit; done; \
+		echo "error: params.yaml has changes of yours: commit them, or save them elsewhere, first"; exit 2; }
+	cp examples/$(EXAMPLE).yaml params.yaml
+endif
 
 ui: setup ## bring MLflow up to date with the results and open its UI
 	python -m photofinish.tracking.sync
@@ -44,6 +54,12 @@ test: setup ## the whole check: lint, format, types, tests
 	ruff format --check .
 	mypy
 	pytest
+
+bench: setup ## time the trainer beside other loops (minutes; the machine should have nothing else to do)
+	@# pip knows --group from 25.1 on only; Python 3.11 brings an older one.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c \
+		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['bench'])")
+	python -m benchmarks
 
 format: setup ## put the code in order
 	ruff check --fix .
