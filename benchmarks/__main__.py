@@ -19,8 +19,8 @@ from benchmarks import bare, machine, ours, tutorial
 from benchmarks.table import BARE, LIGHTNING, OURS, TUTORIAL, Row, rows_of, write
 from benchmarks.timing import NowSeconds, Outcome, RunSide, alternate
 from benchmarks.workloads import NAMES, Workload, workloads
-from photofinish.batches import Normaliser
-from photofinish.devices import CPU, apply_policy
+from photofinish.batches.batches import Normaliser
+from photofinish.hardware.devices import CPU, apply_policy
 
 RunWorkload = Callable[[Workload, NowSeconds], tuple[list[float], nn.Module]]
 LOSSES_AGREE = 0.02

@@ -9,11 +9,11 @@ from torch import nn
 from benchmarks.data import Part as Images
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.batches import Batches, Normaliser, Part
+from photofinish.batches.batches import Batches, Normaliser, Part
+from photofinish.batches.input_paths import make_batches
 from photofinish.datasets.images import PartName
-from photofinish.devices import CPU
-from photofinish.input_paths import make_batches
-from photofinish.trainer import Trainer
+from photofinish.hardware.devices import CPU
+from photofinish.training.trainer import Trainer
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.lifeline import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.lifeline import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -23,8 +23,8 @@ def main() -> None:
 
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         with quick_imports():
-            from photofinish.comparison import read_results
-            from photofinish.report import write_report
+            from photofinish.comparison.table import read_results
+            from photofinish.report.report import write_report
 
         names = sorted(path.stem for path in args.plan.glob("*.json"))
         results = read_results(names, args.results)

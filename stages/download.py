@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     with quick_imports():
         from photofinish.datasets.sources import download
         from photofinish.params.datasets import DatasetPlan
-        from photofinish.plan_reader import read_plan
+        from photofinish.planning.reader import read_plan
 
     download(read_plan(args.dataset, DatasetPlan), args.out)
 

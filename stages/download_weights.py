@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -15,9 +15,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     with quick_imports():
+        from photofinish.models.weights_download import download_weights
         from photofinish.params.weights import WeightsPlan
-        from photofinish.plan_reader import read_plan
-        from photofinish.weights_download import download_weights
+        from photofinish.planning.reader import read_plan
 
     download_weights(read_plan(args.plan, WeightsPlan), args.out)
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.lifeline import end_on_sigterm, end_with_parent
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.lifeline import end_on_sigterm, end_with_parent
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
     with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
         with quick_imports():
             from photofinish.datasets.packed import PackedSplit
-            from photofinish.evaluation import evaluate, write_evaluation
-            from photofinish.records import DEVICE_LABELS, LEARNED
+            from photofinish.results.evaluation import evaluate, write_evaluation
+            from photofinish.results.records import DEVICE_LABELS, LEARNED
 
         learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
         judged = evaluate(args.name, learned, PackedSplit(args.data))

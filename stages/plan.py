@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -16,8 +16,8 @@ def main() -> None:
     parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
     args = parser.parse_args()
     with quick_imports():
-        from photofinish.params_reader import read_params
-        from photofinish.plan import write_plan
+        from photofinish.params.reader import read_params
+        from photofinish.planning.plan import write_plan
 
     write_plan(read_params(args.params), args.out, args.splits)
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.quick_imports import quick_imports
+from photofinish.processes.quick_imports import quick_imports
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
         from photofinish.datasets.sources import read_raw
         from photofinish.datasets.split import split
         from photofinish.params.datasets import DatasetPlan
-        from photofinish.plan_reader import read_plan
+        from photofinish.planning.reader import read_plan
 
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)

@@ -20,16 +20,16 @@ import yaml
 from photofinish.datasets.images import LabelledImages, from_array
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.split import split
-from photofinish.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
-from photofinish.load import LoadWindow
+from photofinish.hardware.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.hardware.load import LoadWindow
 from photofinish.params.datasets import DatasetPlan, DigitsDataset
 from photofinish.params.training import Experiment
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from photofinish.comparison import DeviceResult
-    from photofinish.trainer import Trainer
+    from photofinish.comparison.table import DeviceResult
+    from photofinish.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 
@@ -98,12 +98,12 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
-    from photofinish.batches import Batches, Normaliser, Part
+    from photofinish.batches.batches import Batches, Normaliser, Part
+    from photofinish.batches.input_paths import make_batches
     from photofinish.datasets.images import PartName
-    from photofinish.devices import CPU
-    from photofinish.input_paths import make_batches
-    from photofinish.models import build_model
-    from photofinish.trainer import Trainer
+    from photofinish.hardware.devices import CPU
+    from photofinish.models.registry import build_model
+    from photofinish.training.trainer import Trainer
 
     torch.set_num_threads(1)  # batches this small gain nothing from more, and lose by it where other programs run
     manifest = packed_split.manifest
@@ -126,9 +126,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     import pandas as pd
 
-    from photofinish import records
-    from photofinish.comparison import NotTrained, Trained
-    from photofinish.epochs import EpochTiming
+    from photofinish.comparison.table import NotTrained, Trained
+    from photofinish.results import records
+    from photofinish.results.epochs import EpochTiming
 
     def make(
         name: str = "small-mlp",

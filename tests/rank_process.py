@@ -13,20 +13,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from photofinish.batches import Batch, Batches, Normaliser, Part
+from photofinish.batches.batches import Batch, Batches, Normaliser, Part
+from photofinish.batches.input_paths import make_batches
 from photofinish.datasets.images import PartName
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU, apply_policy
-from photofinish.distributed import _refuse_differences
 from photofinish.errors import UserError
-from photofinish.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
-from photofinish.input_paths import make_batches
-from photofinish.models import build_model
+from photofinish.hardware.devices import CPU, apply_policy
+from photofinish.hardware.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.models.registry import build_model
 from photofinish.params.training import Experiment
-from photofinish.ranks import Rank
-from photofinish.tasks import TrainingTask
-from photofinish.teams import Ranks, Team
-from photofinish.trainer import Trainer
+from photofinish.processes.ranks import Rank
+from photofinish.training.task import TrainingTask
+from photofinish.training.teams import Ranks, Team
+from photofinish.training.trainer import Trainer
+from photofinish.training_stage.distributed import _refuse_differences
 
 
 class _Draws(nn.Module):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from photofinish import records
-from photofinish.comparison import DeviceResult, NotTrained, Trained
-from photofinish.epochs import EpochMetrics
+from photofinish.comparison.table import DeviceResult, NotTrained, Trained
 from photofinish.files import write_text_atomically
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:

@@ -19,11 +19,11 @@ def transitive_sources(script: Path) -> list[str]:
         path = todo.pop()
         if path not in found:
             found.add(path)
-            todo += [file for name in _imported_names(path) for file in _files_of(name)]
+            todo += [file for name in imported_modules(path) for file in _files_of(name)]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-def _imported_names(path: Path) -> Iterator[str]:
+def imported_modules(path: Path) -> Iterator[str]:
     for node in _run_time_nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from photofinish.batch_norm import refuse_lone_images
-from photofinish.devices import CPU
 from photofinish.errors import MistakeError
-from photofinish.teams import DataParallelTeam, Ranks, Team
+from photofinish.hardware.devices import CPU
+from photofinish.models.batch_norm import refuse_lone_images
+from photofinish.training.teams import DataParallelTeam, Ranks, Team
 
 SHAPE = (3, 8, 8)
 

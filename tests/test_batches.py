@@ -10,11 +10,11 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
+from photofinish.batches.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
+from photofinish.batches.input_paths import make_batches
 from photofinish.datasets.images import PartName
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU
-from photofinish.input_paths import make_batches
+from photofinish.hardware.devices import CPU
 from photofinish.params.training import Experiment
 
 IMAGES = 22

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from photofinish.checkpoint import CheckpointStore
 from photofinish.errors import UserError
+from photofinish.training.checkpoint import CheckpointStore
 
 FLIPS = 300
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from photofinish import clock
-from photofinish.clock import Clock
+from photofinish.training import clock
+from photofinish.training.clock import Clock
 
 
 @pytest.fixture

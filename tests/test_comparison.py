@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
 
-from photofinish import records
-from photofinish.comparison import (
+from photofinish.comparison.table import (
     COLUMNS,
     DeviceResult,
     Trained,
@@ -20,13 +19,14 @@ from photofinish.comparison import (
     read_results,
 )
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU
-from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
-from photofinish.hosts import CpuHost
-from photofinish.results import Measured, write_timed
-from photofinish.tasks import TrainingTask
+from photofinish.hardware.devices import CPU
+from photofinish.hardware.hosts import CpuHost
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.training.task import TrainingTask
+from photofinish.training_stage.writer import Measured, write_timed
 
 REASON = "no accelerator: cuda: no driver"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MakeExperiment
 
-from photofinish.device_rules import misfits
+from photofinish.params.device_rules import misfits
 from photofinish.params.devices import Devices
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.devices import (
+from photofinish.hardware.devices import (
     CPU,
     NoAcceleratorError,
     UnusableAcceleratorError,

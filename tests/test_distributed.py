@@ -17,13 +17,13 @@ from rank_process import run_rank
 from torch import nn
 
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU, NoAcceleratorError, UnusableAcceleratorError
 from photofinish.errors import MistakeError, UserError
-from photofinish.hosts import CpuHost, GpuHost
+from photofinish.hardware.devices import CPU, NoAcceleratorError, UnusableAcceleratorError
+from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.params.training import Experiment
-from photofinish.ranks import Rank, own_rank
-from photofinish.tasks import TrainingTask
-from photofinish.teams import DataParallelTeam, Team
+from photofinish.processes.ranks import Rank, own_rank
+from photofinish.training.task import TrainingTask
+from photofinish.training.teams import DataParallelTeam, Team
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
@@ -249,7 +249,7 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
 def test_data_parallel_on_another_kind_of_accelerator_is_refused(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, kind: str
 ) -> None:
-    from photofinish import distributed
+    from photofinish.training_stage import distributed
 
     monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
     host = GpuHost.model_construct(kind="auto", strategy="data_parallel", device_ids=None, missing=None)
@@ -262,7 +262,7 @@ def test_data_parallel_on_another_kind_of_accelerator_is_refused(
 def test_an_output_device_that_is_not_in_use_is_refused_before_training(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
-    from photofinish import distributed
+    from photofinish.training_stage import distributed
 
     monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
     facts = {"kind": "auto", "strategy": "data_parallel", "device_ids": (0, 1), "output_device": 30, "missing": None}
@@ -290,7 +290,7 @@ def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
     raised: type[UserError],
     said: str,
 ) -> None:
-    from photofinish import distributed
+    from photofinish.training_stage import distributed
 
     def refuse(*_: object) -> None:
         raise own

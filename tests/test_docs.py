@@ -13,7 +13,7 @@ from conftest import ROOT
 from pydantic import BaseModel
 
 from photofinish.params import datasets, devices, networks, training
-from photofinish.params_reader import read_params
+from photofinish.params.reader import read_params
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SETTINGS = [

@@ -35,9 +35,11 @@ def test_a_training_stage_depends_on_no_weights_but_its_own(name: str) -> None:
 
 
 def test_a_change_to_the_report_does_not_touch_training() -> None:
-    assert not {"src/photofinish/report.py", "src/photofinish/comparison.py"} & set(stage_body("train-cpu")["deps"])
+    assert not {"src/photofinish/report/report.py", "src/photofinish/comparison/table.py"} & set(
+        stage_body("train-cpu")["deps"]
+    )
 
 
 def test_the_templates_of_the_report_are_deps_of_compare() -> None:
-    templates = [str(path.relative_to(ROOT)) for path in (ROOT / "src/photofinish/templates").iterdir()]
+    templates = [str(path.relative_to(ROOT)) for path in (ROOT / "src/photofinish/report/templates").iterdir()]
     assert set(templates) <= set(stage_body("compare")["deps"])

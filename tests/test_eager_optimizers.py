@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from photofinish.eager_optimizers import eager
+from photofinish.training.eager_optimizers import eager
 
 KINDS: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (SGD, {"lr": 0.1}),
@@ -81,9 +81,9 @@ TRAIN_AND_SUMMARISE = """
 import sys
 import torch
 from torch import nn
-from photofinish.optimisation import Schedule, build_optimizer
+from photofinish.training.optimisation import Schedule, build_optimizer
 from photofinish.params.training import Experiment
-from photofinish.summary import summarise
+from photofinish.training_stage.summary import summarise
 
 network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
 for optimizer in ({"name": "sgd", "momentum": 0.9}, {"name": "adam"}, {"name": "adamw"}):

@@ -10,18 +10,18 @@ import pytest
 import torch
 from conftest import MakeExperiment, digits_plan, learnable_images
 
-from photofinish import records
-from photofinish.batches import Normaliser
+from photofinish.batches.batches import Normaliser
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.split import split
-from photofinish.devices import CPU
-from photofinish.epoch_weights import EpochWeights
 from photofinish.errors import UserError
-from photofinish.evaluation import evaluate, predictions_csv, score, write_evaluation
-from photofinish.hosts import CpuHost
-from photofinish.models import build_model
-from photofinish.results import write_learned
-from photofinish.tasks import TrainingTask, write_unavailable
+from photofinish.hardware.devices import CPU
+from photofinish.hardware.hosts import CpuHost
+from photofinish.models.registry import build_model
+from photofinish.results import records
+from photofinish.results.evaluation import evaluate, predictions_csv, score, write_evaluation
+from photofinish.training.task import TrainingTask, write_unavailable
+from photofinish.training_stage.epoch_weights import EpochWeights
+from photofinish.training_stage.writer import write_learned
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
 PREDICTED = np.array([0, 0, 1, 1, 2, 2])

@@ -15,13 +15,13 @@ from conftest import MakeExperiment
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from photofinish import memory_failures
-from photofinish.devices import CPU
 from photofinish.errors import UserError
-from photofinish.failures import PeerLostError, failures_explained
+from photofinish.hardware.devices import CPU
 from photofinish.params.training import Experiment
-from photofinish.teams import DataParallelTeam, Team
-from photofinish.trainer import Trainer
+from photofinish.training import memory_failures
+from photofinish.training.failures import PeerLostError, failures_explained
+from photofinish.training.teams import DataParallelTeam, Team
+from photofinish.training.trainer import Trainer
 
 CUDA = torch.device("cuda", 0)
 ON_CPU, ON_CUDA = Team(CPU), Team(CUDA)
@@ -31,10 +31,10 @@ _CUDA_OUT_OF_MEMORY = (
 )
 _LITTLE_MEMORY = """
 import resource, torch
-from photofinish.devices import CPU
-from photofinish.failures import failures_explained
+from photofinish.hardware.devices import CPU
+from photofinish.training.failures import failures_explained
 from photofinish.params.training import Experiment
-from photofinish.teams import Team
+from photofinish.training.teams import Team
 experiment = Experiment.model_validate_json('''{experiment}''')
 torch.zeros(1)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -9,18 +9,18 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.batches import Batch
-from photofinish.clock import Clock
-from photofinish.devices import CPU
+from photofinish.batches.batches import Batch
 from photofinish.errors import UserError
-from photofinish.first_step import first_batch, first_step, tensor_print
-from photofinish.models import build_model
-from photofinish.overhead import OverheadMeter
-from photofinish.repeats import repeat_training
-from photofinish.results import weights_of
-from photofinish.steady_state import SamplePlan, measure_steps, plan_samples
-from photofinish.teams import Team
-from photofinish.trainer import Trainer
+from photofinish.hardware.devices import CPU
+from photofinish.measuring.first_step import first_batch, first_step, tensor_print
+from photofinish.measuring.overhead import OverheadMeter
+from photofinish.measuring.repeats import repeat_training
+from photofinish.measuring.steady_state import SamplePlan, measure_steps, plan_samples
+from photofinish.models.registry import build_model
+from photofinish.results.learned import weights_of
+from photofinish.training.clock import Clock
+from photofinish.training.teams import Team
+from photofinish.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_tensors_print_tells_it_from_others(change: str) -> None:
 
 
 def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("photofinish.first_step._CHUNK", 7)
+    monkeypatch.setattr("photofinish.measuring.first_step._CHUNK", 7)
     norm, _ = tensor_print(torch.ones(100))
     assert norm == 10.0
 

@@ -17,14 +17,14 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.batches import WHOLE, Batches, Normaliser, Part, Share
-from photofinish.clock import Clock
-from photofinish.devices import CPU, accelerator, apply_policy, autocast, device_name, peak_memory_bytes
-from photofinish.epochs import EpochMetrics
-from photofinish.input_paths import make_batches
-from photofinish.models import build_model
-from photofinish.teams import DataParallelTeam, Ranks, Team
-from photofinish.trainer import Trainer
+from photofinish.batches.batches import WHOLE, Batches, Normaliser, Part, Share
+from photofinish.batches.input_paths import make_batches
+from photofinish.hardware.devices import CPU, accelerator, apply_policy, autocast, device_name, peak_memory_bytes
+from photofinish.models.registry import build_model
+from photofinish.results.epochs import EpochMetrics
+from photofinish.training.clock import Clock
+from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -188,7 +188,7 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
 
 def test_a_network_trained_there_is_pickled_to_load_on_the_cpu(device: torch.device, tmp_path: Any) -> None:
     pytest.importorskip("pydantic")
-    from photofinish.learned import pickle_network
+    from photofinish.results.learned import pickle_network
 
     trained = run(experiment(epochs=1), device)
     pickle_network(trained.network, tmp_path / "model.pth")

@@ -13,8 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from photofinish import accelerators, cpus, hosts
 from photofinish.errors import MistakeError
+from photofinish.hardware import accelerators, cpus, hosts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -96,7 +96,7 @@ def test_the_fingerprint_is_the_same_at_every_call() -> None:
 
 def test_the_fingerprint_is_the_same_in_another_process() -> None:
     code = (
-        "from photofinish import hosts; from photofinish.params.devices import Devices; "
+        "from photofinish.hardware import hosts; from photofinish.params.devices import Devices; "
         "print(hosts.fingerprint(Devices())[0].model_dump_json())"
     )
     assert python(code) == hosts.fingerprint(Devices())[0].model_dump_json()
@@ -161,10 +161,10 @@ def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "code",
     [
-        "from photofinish import hosts; from photofinish.params.devices import Devices; hosts.fingerprint(Devices())",
-        "import photofinish.params_reader",
-        "import photofinish.plan",
-        "import photofinish.comparison",
+        "from photofinish.hardware.hosts import Devices, fingerprint; fingerprint(Devices())",
+        "import photofinish.params.reader",
+        "import photofinish.planning.plan",
+        "import photofinish.comparison.table",
     ],
 )
 def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from source_imports import SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
-    "trainer", "clock", "batches", "devices", "models", "optimisation", "checkpoint", "randomness", "epochs", "summary",
-    "torchvision_models", "augmentation", "input_paths", "loader", "resident", "batch_norm", "eager_optimizers",
+    "batches.augmentation", "batches.batches", "batches.input_paths", "batches.loader", "batches.randomness",
+    "batches.resident", "hardware.devices", "models.batch_norm", "models.registry", "models.torchvision_models",
+    "results.epochs", "training.checkpoint", "training.clock", "training.eager_optimizers", "training.optimisation",
+    "training.trainer", "training_stage.summary",
 )  # fmt: skip
 THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparison", "records", "report", "verdict", "parity", "speedups", "load", "watch",
-    "machine_lock", "params_reader", "plan", "plan_reader", "hosts", "tasks",
-    "datasets.sources", "datasets.split", "datasets.packed", "train_stage", "tracking.client", "datasets.fetching",
-    "datasets.archives", "local_files",
-    "datasets.torchvision_source", "pretrained", "weights_download",
+    "comparison.parity", "comparison.speedups", "comparison.table", "comparison.verdict", "datasets.archives",
+    "datasets.fetching", "datasets.packed", "datasets.sources", "datasets.split", "datasets.torchvision_source",
+    "hardware.hosts", "hardware.load", "hardware.watch", "models.pretrained", "models.weights_download",
+    "params.reader", "planning.local_files", "planning.plan", "planning.reader", "processes.machine_lock",
+    "report.report", "results.records", "tracking.client", "training.task", "training_stage.stage",
+)  # fmt: skip
+PACKAGES = (
+    ("errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
+    ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("training_stage",), ("comparison",), ("report",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.
@@ -73,6 +82,23 @@ def test_what_only_reads_files_needs_no_torch(without_torch: subprocess.Complete
 
 
 def test_a_package_that_is_missing_would_be_noticed() -> None:
-    tried = imported(("records",), without=("pydantic",))
+    tried = imported(("results.records",), without=("pydantic",))
     assert tried.stdout == ""
     assert "pydantic" in tried.stderr
+
+
+def test_data_flows_one_way_no_package_imports_one_that_comes_after_it() -> None:
+    package = SOURCES / "photofinish"
+
+    def belongs_to(path: Path) -> str:
+        return path.relative_to(package).parts[0].removesuffix(".py")
+
+    place = {name: number for number, names in enumerate(PACKAGES) for name in names}
+    assert set(place) == {belongs_to(path) for path in package.iterdir() if not path.name.startswith("__")}
+    backwards = [
+        f"{path.relative_to(package)} imports {module}"
+        for path in package.rglob("*.py")
+        for module in imported_modules(path)
+        if module.startswith("photofinish.") and place[module.split(".")[1]] > place[belongs_to(path)]
+    ]
+    assert not backwards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from photofinish.intervals import LEAST_VALUES, ratio_interval, ratio_of_medians
+from photofinish.comparison.intervals import LEAST_VALUES, ratio_interval, ratio_of_medians
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
@@ -29,7 +29,7 @@ def test_the_same_values_give_the_same_interval() -> None:
 @pytest.mark.parametrize("count", [LEAST_VALUES, 10, 30])
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times that vary by 5 %, of a device that is 3 times as fast; 95 in 100 is what is promised."""
-    monkeypatch.setattr("photofinish.intervals._RESAMPLES", 999)
+    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
     random, held = np.random.default_rng(1), 0
     for _ in range(200):
         cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) for seconds in (3.0, 1.0))
@@ -41,7 +41,7 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int, monke
 
 def test_a_device_compared_with_itself_wins_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 comparisons, with an epoch now and then that takes twice as long: at most 5 false winners."""
-    monkeypatch.setattr("photofinish.intervals._RESAMPLES", 999)
+    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
     random, winners = np.random.default_rng(2), 0
     for _ in range(100):
         once, again = (

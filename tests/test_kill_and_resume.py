@@ -21,8 +21,8 @@ from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.datasets.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.hosts import CpuHost
-from photofinish.records import Timings, Training, read_record
+from photofinish.hardware.hosts import CpuHost
+from photofinish.results.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,9 @@ MakeTrainings = Callable[..., Trainings]
 def fork_server() -> Iterator[ForkServerContext]:
     context = multiprocessing.get_context("forkserver")
     # What takes long to import, the optimizers' first use of torch._dynamo included.
-    context.set_forkserver_preload(["pytest", "photofinish.train_stage", "photofinish.training", "torch._dynamo"])
+    context.set_forkserver_preload(
+        ["pytest", "photofinish.training_stage.stage", "photofinish.training_stage.run", "torch._dynamo"]
+    )
     yield context
     from multiprocessing.forkserver import _forkserver
 

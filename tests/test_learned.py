@@ -12,11 +12,11 @@ import torch.distributed as dist
 from conftest import MakeExperiment
 from torch import nn
 
-from photofinish.learned import pickle_network, rebuilt
-from photofinish.models import build_model
+from photofinish.models.registry import build_model
 from photofinish.params.training import Experiment
-from photofinish.summary import summarise
-from photofinish.teams import Ranks
+from photofinish.results.learned import pickle_network, rebuilt
+from photofinish.training.teams import Ranks
+from photofinish.training_stage.summary import summarise
 
 SHAPE, CLASSES = (3, 32, 32), 3
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from photofinish import watch
-from photofinish.gpu_state import GpuState, nvidia_gpu_state
-from photofinish.load import LoadWindow, doubts
-from photofinish.watch import MachineWatch
+from photofinish.hardware import watch
+from photofinish.hardware.gpu_state import GpuState, nvidia_gpu_state
+from photofinish.hardware.load import LoadWindow, doubts
+from photofinish.hardware.watch import MachineWatch
 
 
 def window(**figures: Any) -> LoadWindow:

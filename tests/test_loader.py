@@ -19,11 +19,11 @@ import torch
 from conftest import MakeExperiment
 from training_stage import wait_for
 
-from photofinish.batches import Batches, Normaliser, Part
-from photofinish.devices import CPU
+from photofinish.batches.batches import Batches, Normaliser, Part
+from photofinish.batches.input_paths import make_batches
+from photofinish.batches.loader import worker_faults_explained
 from photofinish.errors import EXIT_FAILED, run_stage
-from photofinish.input_paths import make_batches
-from photofinish.loader import worker_faults_explained
+from photofinish.hardware.devices import CPU
 from photofinish.params.training import Augmentation, LoaderInput
 
 WORKERS = 2

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from conftest import MakeExperiment
 
-from photofinish import main_memory as main_memory_module
-from photofinish import memory_check
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import MistakeError
-from photofinish.hosts import CpuHost, GpuHost
-from photofinish.main_memory import MainMemory, main_memory
-from photofinish.memory_check import Room, SplitSize, refuse_too_large, resident_bytes, room_ever, room_now
-from photofinish.params_reader import read_params
-from photofinish.plan import write_plan
-from photofinish.tasks import TrainingTask
+from photofinish.hardware import main_memory as main_memory_module
+from photofinish.hardware.hosts import CpuHost, GpuHost
+from photofinish.hardware.main_memory import MainMemory, main_memory
+from photofinish.params.reader import read_params
+from photofinish.planning import memory_check
+from photofinish.planning.memory_check import Room, SplitSize, refuse_too_large, resident_bytes, room_ever, room_now
+from photofinish.planning.plan import write_plan
+from photofinish.training.task import TrainingTask
 
 GIB = 2**30
 TEN_MILLION = """
@@ -53,9 +53,9 @@ def gpu_host(*memory_bytes: int | None) -> GpuHost:
 
 
 def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, packed_split: PackedSplit) -> None:
-    from photofinish.batches import Normaliser, Part
-    from photofinish.devices import CPU
-    from photofinish.input_paths import make_batches
+    from photofinish.batches.batches import Normaliser, Part
+    from photofinish.batches.input_paths import make_batches
+    from photofinish.hardware.devices import CPU
 
     manifest = packed_split.manifest
     size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])

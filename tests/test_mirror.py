@@ -22,13 +22,13 @@ from mlflow.entities import Run
 from result_files import write_result, write_scores
 from safetensors.torch import load_file
 
-from photofinish import records
-from photofinish.comparison import Trained
+from photofinish.comparison.table import Trained
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.models import build_model
+from photofinish.models.registry import build_model
 from photofinish.provenance import package_versions
-from photofinish.results import weights_of
+from photofinish.results import records
+from photofinish.results.learned import weights_of
 from photofinish.tracking import documents
 from photofinish.tracking.documents import Point, training_document
 from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points

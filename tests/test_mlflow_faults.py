@@ -28,8 +28,8 @@ from mlflow.entities import Run
 from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.datasets.packed import PackedSplit
-from photofinish.hosts import CpuHost
-from photofinish.records import read_history
+from photofinish.hardware.hosts import CpuHost
+from photofinish.results.records import read_history
 from photofinish.tracking.documents import TAG_RESTORED, training_document
 
 pytestmark = [

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from photofinish.errors import UserError
-from photofinish.models import Shape, build_model, count_parameters
+from photofinish.models.registry import Shape, build_model, count_parameters
 from photofinish.params.networks import Model
 
 MNIST: Shape = (1, 28, 28)

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
-from photofinish.optimisation import Schedule, build_optimizer, forget_gradients
 from photofinish.params import training as params
+from photofinish.training.optimisation import Schedule, build_optimizer, forget_gradients
 
 EPOCHS, STEPS = 6, 4
 LR = 0.1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from source_imports import ROOT
 
 from photofinish.errors import MistakeError
-from photofinish.params_reader import Params, read_params
+from photofinish.params.reader import Params, read_params
 
 GOOD: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 WORDS = st.sampled_from(["sgd", "adam", "linear", "mlp", "digits", "auto", "name", "lr", "betas", "hidden", "epochs"])

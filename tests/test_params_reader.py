@@ -8,8 +8,8 @@ import pytest
 
 from photofinish.errors import MistakeError
 from photofinish.params.networks import LinearModel, MlpModel
+from photofinish.params.reader import Params, read_params
 from photofinish.params.training import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
-from photofinish.params_reader import Params, read_params
 
 GOOD = """\
 defaults:

@@ -11,15 +11,15 @@ import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
 from torch import nn
 
-from photofinish.comparison import Trained
+from photofinish.comparison.parity import Parity, mcnemar_p_value, parity
+from photofinish.comparison.table import Trained
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU
 from photofinish.files import sha256_of_bytes
-from photofinish.first_step import first_batch, first_step
-from photofinish.models import build_model
-from photofinish.parity import Parity, mcnemar_p_value, parity
-from photofinish.results import weights_of
-from photofinish.teams import Team
+from photofinish.hardware.devices import CPU
+from photofinish.measuring.first_step import first_batch, first_step
+from photofinish.models.registry import build_model
+from photofinish.results.learned import weights_of
+from photofinish.training.teams import Team
 
 Learn = Callable[..., Trained]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from photofinish.hosts import CpuHost, GpuHost
+from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.reader import read_params
 from photofinish.params.training import Experiment
-from photofinish.params_reader import read_params
-from photofinish.plan import write_plan
-from photofinish.plan_reader import read_plan
+from photofinish.planning.plan import write_plan
+from photofinish.planning.reader import read_plan
 
 PARAMS = """\
 defaults:

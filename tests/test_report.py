@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from conftest import MakeResult
 
-from photofinish.comparison import COLUMNS, DeviceResult
-from photofinish.report import write_report
+from photofinish.comparison.table import COLUMNS, DeviceResult
+from photofinish.report.report import write_report
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"

@@ -10,10 +10,10 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.checkpoint import CheckpointStore
-from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.params.training import Experiment
-from photofinish.trainer import Trainer
+from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.training.checkpoint import CheckpointStore
+from photofinish.training.trainer import Trainer
 
 EPOCHS = 4
 OPTIMIZERS: list[dict[str, Any]] = [

@@ -14,18 +14,18 @@ import torch
 from conftest import ROOT
 from torch import nn
 
-from photofinish.batches import Normaliser, Part
+from photofinish.batches.batches import Normaliser, Part
+from photofinish.batches.input_paths import make_batches
 from photofinish.datasets.images import PartName
 from photofinish.datasets.packed import PackedSplit
 from photofinish.datasets.sources import download, read_raw
 from photofinish.datasets.split import split
-from photofinish.devices import CPU, apply_policy
-from photofinish.input_paths import make_batches
-from photofinish.models import build_model, count_parameters
+from photofinish.hardware.devices import CPU, apply_policy
+from photofinish.models.registry import build_model, count_parameters
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.reader import read_params
 from photofinish.params.training import Experiment, ResidentInput
-from photofinish.params_reader import read_params
-from photofinish.trainer import Trainer
+from photofinish.training.trainer import Trainer
 
 REAL_DATA = ROOT.parent / "shared" / "datasets"
 THREADS = 2

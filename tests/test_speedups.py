@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from photofinish.comparison import Trained, comparison_table
-from photofinish.records import Timings
-from photofinish.speedups import speedups
+from photofinish.comparison.speedups import speedups
+from photofinish.comparison.table import Trained, comparison_table
+from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torchvision.models import get_model
 
-from photofinish.models import build_model, count_parameters
+from photofinish.models.registry import build_model, count_parameters
 from photofinish.params.networks import MlpModel
-from photofinish.summary import summarise
+from photofinish.training_stage.summary import summarise
 
 
 class UsesOneModuleTwice(nn.Module):

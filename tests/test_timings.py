@@ -11,8 +11,8 @@ from conftest import MakeExperiment
 from training_stage import STAGE, TrainingStage
 
 from photofinish.datasets.packed import PackedSplit
-from photofinish.hosts import CpuHost
-from photofinish.records import Timings, read_record
+from photofinish.hardware.hosts import CpuHost
+from photofinish.results.records import Timings, read_record
 
 
 @pytest.mark.slow
@@ -40,14 +40,14 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
 
 
 _DRAW_SLOWLY = """
-import sys, runpy, time, photofinish.views
-write_views = photofinish.views.write_views
+import sys, runpy, time, photofinish.training_stage.views
+write_views = photofinish.training_stage.views.write_views
 
 def slowly(*arguments):
     time.sleep(2)
     write_views(*arguments)
 
-photofinish.views.write_views = slowly
+photofinish.training_stage.views.write_views = slowly
 runpy.run_path({stage!r}, run_name="__main__")
 """
 

@@ -20,8 +20,8 @@ from conftest import ROOT, MakeExperiment
 from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.datasets.packed import PackedSplit
-from photofinish.hosts import CpuHost
-from photofinish.records import Timings, read_history, read_record
+from photofinish.hardware.hosts import CpuHost
+from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow
 

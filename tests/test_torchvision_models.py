@@ -11,10 +11,10 @@ from torch import nn
 from torchvision.models import get_model, regnet
 
 from photofinish.errors import UserError
-from photofinish.models import build_model
+from photofinish.models.registry import build_model
+from photofinish.models.torchvision_models import build_classifier, replace_last_layer
 from photofinish.params.networks import TorchvisionModel
-from photofinish.torchvision_models import build_classifier, replace_last_layer
-from photofinish.torchvision_names import CLASSIFIERS
+from photofinish.params.torchvision_names import CLASSIFIERS
 
 CIFAR = (3, 32, 32)
 

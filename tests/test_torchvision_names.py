@@ -10,8 +10,8 @@ from torchvision import datasets
 from torchvision.models import get_model_weights
 
 from photofinish.datasets.torchvision_source import PARTS
-from photofinish.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
-from photofinish.weights_download import SHA256_PREFIX
+from photofinish.models.weights_download import SHA256_PREFIX
+from photofinish.params.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
 
 NO_LONGER_DOWNLOADED = {"FER2013", "ImageNet", "LFWPeople", "PCAM", "StanfordCars"}
 WITHOUT_LABELLED_TEST_IMAGES = {"CLEVRClassification", "INaturalist", "Places365"}

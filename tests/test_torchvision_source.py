@@ -17,7 +17,7 @@ from photofinish.datasets.sources import download, read_raw
 from photofinish.datasets.split import divide
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import Dataset, DatasetPlan
-from photofinish.torchvision_names import DATASETS
+from photofinish.params.torchvision_names import DATASETS
 
 REAL = ROOT.parent / "shared" / "datasets"
 SHAPES = {

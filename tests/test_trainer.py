@@ -12,11 +12,11 @@ from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from photofinish.batches.randomness import batch_order
 from photofinish.datasets.images import PartName
 from photofinish.datasets.packed import PackedSplit
-from photofinish.models import build_model
-from photofinish.randomness import batch_order
-from photofinish.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
+from photofinish.models.registry import build_model
+from photofinish.training.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},

@@ -10,12 +10,12 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU
 from photofinish.errors import MistakeError
-from photofinish.hosts import CpuHost
-from photofinish.tasks import TrainingTask
-from photofinish.teams import Team
-from photofinish.training_job import TrainingJob
+from photofinish.hardware.devices import CPU
+from photofinish.hardware.hosts import CpuHost
+from photofinish.training.job import TrainingJob
+from photofinish.training.task import TrainingTask
+from photofinish.training.teams import Team
 
 
 class _OneOfTwo(Team):

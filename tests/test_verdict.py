@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import MakeResult
 
+from photofinish.comparison.verdict import verdict
 from photofinish.errors import UserError
-from photofinish.load import LoadWindow
-from photofinish.verdict import verdict
+from photofinish.hardware.load import LoadWindow
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish import records
-from photofinish.batches import Normaliser, Part
+from photofinish.batches.batches import Normaliser, Part
+from photofinish.batches.input_paths import make_batches
+from photofinish.batches.randomness import batch_order
 from photofinish.datasets.packed import PackedSplit
-from photofinish.devices import CPU
-from photofinish.image_grid import draw_grid
-from photofinish.input_paths import make_batches
-from photofinish.models import build_model
-from photofinish.randomness import batch_order
-from photofinish.summary import summarise
-from photofinish.views import write_views
+from photofinish.hardware.devices import CPU
+from photofinish.models.registry import build_model
+from photofinish.results import records
+from photofinish.training_stage.image_grid import draw_grid
+from photofinish.training_stage.summary import summarise
+from photofinish.training_stage.views import write_views
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from dvc.utils.serialize import parse_yaml
 
 from photofinish.errors import MistakeError
-from photofinish.yaml_reader import YamlDocument
+from photofinish.params.yaml_reader import YamlDocument
 
 SCALARS = """
 0 1 -1 +1 007 08 0o17 0O17 0x1F 0xg 0b11 1_000 1e3 1e-3 1E-3 1e400 12e03 1.5e3 1.5E+3 1_000.5 .5 +.5 -.5 5. 1.0 -0.0

@@ -47,7 +47,8 @@ class NoTracker:
 
 def train(folder: Path, data: Path, out: Path, kill: KillBefore) -> None:
     """The whole stage but MLflow, with a checkpoint after every epoch."""
-    from photofinish import train_stage, training
+    from photofinish.training_stage import run as training
+    from photofinish.training_stage import stage as train_stage
 
     os.chdir(folder)
     training.CHECKPOINT_SECONDS = 0

@@ -11,8 +11,8 @@ from photofinish.datasets.listed_images import ListedImage, check_images, check_
 from photofinish.datasets.local_places import Place, places
 from photofinish.datasets.problems import Problem, refuse
 from photofinish.datasets.raw_images import keep_copies
-from photofinish.nearest import nearest_name
 from photofinish.params.datasets import CsvDataset, DatasetPlan
+from photofinish.params.nearest import nearest_name
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {

@@ -15,7 +15,7 @@ from photofinish.datasets.transfer import drop, transfer
 from photofinish.datasets.web import TransferError
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_text_atomically
-from photofinish.locks import sole_writer
+from photofinish.processes.locks import sole_writer
 from photofinish.provenance import project_root
 
 _MIRROR_SETTING = "`mirror:` in params.yaml or the variable PHOTOFINISH_MIRROR"

@@ -14,7 +14,7 @@ from photofinish.datasets.images import PartName
 from photofinish.datasets.pixels import Shape, Size, common_shape, decode
 from photofinish.datasets.problems import Problem, place
 from photofinish.errors import MistakeError, UserError
-from photofinish.nearest import nearest_name
+from photofinish.params.nearest import nearest_name
 
 _DECODED_AT_A_TIME = 1024
 _MOST_THREADS = 8

@@ -16,7 +16,7 @@ from photofinish.params.base import (
     is_whole_number,
     list_of,
 )
-from photofinish.torchvision_names import DATASETS, EMNIST_VARIANTS
+from photofinish.params.torchvision_names import DATASETS, EMNIST_VARIANTS
 
 _SIZES = "a fraction between 0 and 1, or a count of at least 1"
 

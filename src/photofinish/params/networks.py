@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from photofinish.params.base import NonNegativeInt, PositiveInt, Settings
-from photofinish.torchvision_names import CLASSIFIERS
+from photofinish.params.torchvision_names import CLASSIFIERS
 
 Init = Literal["default", "xavier_uniform"]
 """Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photofinish import records
-from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.files import sha256_of_bytes
-from photofinish.hosts import CpuHost, GpuHost
+from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.params.training import Experiment
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics, EpochTiming
 
 REPORT_TABLE = "comparison.csv"
 _COMPARED = (

@@ -14,7 +14,7 @@ import psutil
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
 from mlflow.tracking import MlflowClient
 
-from photofinish import records
+from photofinish.results import records
 from photofinish.tracking import documents
 from photofinish.tracking.artifacts import is_there, mirror_artifacts
 from photofinish.tracking.documents import Point, RunDocument, RunFacts
@@ -188,7 +188,7 @@ def _mirror_model(store: Store, run_id: str, model_id: str | None, document: Run
     if pickled:
         log_model(store, run_id, model_id, pickled, record, versions)
         return
-    from photofinish.learned import load_network, pickle_network  # imports torch: seconds
+    from photofinish.results.learned import load_network, pickle_network  # imports torch: seconds
 
     with tempfile.TemporaryDirectory() as folder:
         rebuilt = Path(folder) / f"{MODEL}.pth"

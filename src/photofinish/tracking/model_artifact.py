@@ -17,7 +17,7 @@ from mlflow.models import Model
 from mlflow.models.signature import ModelSignature
 from mlflow.types.schema import Schema, TensorSpec
 
-from photofinish import records
+from photofinish.results import records
 from photofinish.tracking.store import Store
 
 MODEL = "model"

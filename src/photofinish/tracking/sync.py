@@ -7,7 +7,7 @@ from pathlib import Path
 
 from photofinish.errors import UserError, run_stage
 from photofinish.provenance import project_root, state_folder
-from photofinish.records import DEVICE_LABELS, LEARNED, RECORD, TIMED, TIMINGS, DeviceLabel
+from photofinish.results.records import DEVICE_LABELS, LEARNED, RECORD, TIMED, TIMINGS, DeviceLabel
 from photofinish.tracking import documents
 from photofinish.tracking.mirror import (
     close_abandoned_runs,

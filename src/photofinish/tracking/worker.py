@@ -20,10 +20,10 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")
 os.environ.setdefault("MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT", "4")
 
-from photofinish.epochs import EpochMetrics, EpochTiming
 from photofinish.errors import UserError
+from photofinish.processes.quick_imports import quick_imports
 from photofinish.provenance import project_root, state_folder
-from photofinish.quick_imports import quick_imports
+from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.tracking import documents
 from photofinish.tracking.documents import DatasetFacts, RunFacts
 from photofinish.tracking.mirror import (

@@ -1,0 +1,1 @@
+"""Where batches come from, and in which order."""

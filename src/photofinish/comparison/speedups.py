@@ -1,0 +1,64 @@
+"""The three speed-ups of one device over the CPU, never mixed up: a step, an epoch with its data, the whole job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.comparison.intervals import LEAST_VALUES, Interval, ratio_interval, ratio_of_medians
+from photofinish.results.records import Timings
+
+Kind = Literal["step", "epoch", "end_to_end"]
+NAMES: dict[Kind, str] = {
+    "step": "a step, its data at hand",
+    "epoch": "an epoch with its data",
+    "end_to_end": "end to end, start-up included",
+}
+_MOST_SHARE_OF_ONCE = 0.5
+"""of the whole job; above, an interval of the rest would claim to know what was measured once"""
+
+
+@dataclass(frozen=True)
+class Speedup:
+    kind: Kind
+    cpu_seconds: float
+    device_seconds: float
+    """medians, as those of the CPU"""
+    ratio: float
+    """of the CPU's time to the device's: 2 is half the time"""
+    interval: Interval | None
+    no_interval: str | None = None
+    """why there is none"""
+
+    @property
+    def is_faster(self) -> bool | None:
+        """None where the figures don't tell: without an interval, or with one that spans 1."""
+        if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
+            return None
+        return self.interval[0] > 1
+
+
+def speedups(cpu: Timings, device: Timings) -> tuple[Speedup, Speedup, Speedup]:
+    steps = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample")
+    epochs = _speedup("epoch", _epoch_seconds(cpu), _epoch_seconds(device), "epoch")
+    whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat")
+    if whole.interval and max(_share_of_once(cpu), _share_of_once(device)) > _MOST_SHARE_OF_ONCE:
+        why = "most of it is start-up, which happened once"
+        whole = Speedup("end_to_end", whole.cpu_seconds, whole.device_seconds, whole.ratio, None, why)
+    return steps, epochs, whole
+
+
+def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str) -> Speedup:
+    ratio, interval = ratio_of_medians(cpu, device), ratio_interval(cpu, device)
+    count = min(len(cpu), len(device))
+    why = None if interval else f"{count} {unit}{'s' if count > 1 else ''}, and it takes {LEAST_VALUES}"
+    medians = ratio_of_medians(cpu, [1.0]), ratio_of_medians(device, [1.0])
+    return Speedup(kind, *medians, ratio, interval, why)
+
+
+def _epoch_seconds(timings: Timings) -> list[float]:
+    return [timing.training_seconds for timing in timings.all_epochs]
+
+
+def _share_of_once(timings: Timings) -> float:
+    return timings.once_seconds / timings.total_seconds

@@ -1,0 +1,1 @@
+"""The machine: what it is, how busy it is, and which device trains."""

@@ -1,0 +1,62 @@
+"""How much main memory this process may use: the machine's, or less if a control group (a container, say) limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from photofinish.hardware.cpus import read_or_empty
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
+"""of control groups version 2 and 1"""
+_USED_KEYS = ("anon", "total_rss")
+"""what can't be given back: files in the page cache can"""
+
+
+@dataclass(frozen=True)
+class MainMemory:
+    total_bytes: int
+    available_bytes: int
+
+
+def main_memory() -> MainMemory:
+    """The tightest of all limits."""
+    machine = psutil.virtual_memory()
+    total_bytes, available_bytes = machine.total, machine.available
+    for folder in _cgroup_folders():
+        limit_bytes = _limit_bytes(folder)
+        if limit_bytes is not None:
+            total_bytes = min(total_bytes, limit_bytes)
+            available_bytes = min(available_bytes, max(0, limit_bytes - _used_bytes(folder)))
+    return MainMemory(total_bytes, available_bytes)
+
+
+def _cgroup_folders() -> Iterator[Path]:
+    """This process's control groups that may limit memory, each with those around it.
+
+    Inside a container, where the listed path may be one of the host's, it is the outermost folder that counts.
+    """
+    for line in read_or_empty(_OWN_CGROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "memory" in controllers.split(","):
+            root = _CGROUPS / "memory" if controllers else _CGROUPS
+            own = Path(path.lstrip("/"))
+            yield from (root / part for part in (own, *own.parents) if (root / part).is_dir())
+
+
+def _limit_bytes(folder: Path) -> int | None:
+    for name in _LIMIT_FILES:
+        text = read_or_empty(folder / name).strip()
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+def _used_bytes(folder: Path) -> int:
+    facts = dict(line.split() for line in read_or_empty(folder / "memory.stat").splitlines())
+    return next((int(facts[key]) for key in _USED_KEYS if key in facts), 0)

@@ -1,0 +1,108 @@
+"""The start of a training, layer by layer: what its first batch holds, and what the first forward and backward make
+of it. Devices that agree here compute the same; where they part, this names the layer.
+
+Computed in the precision of the training, on a network that is thrown away afterwards. Dropout is off, since each
+kind of device draws from a stream of its own; batch normalisation works as in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.modules.dropout import _DropoutNd
+
+from photofinish.batches.batches import Batch, Batches
+from photofinish.batches.randomness import batch_order
+from photofinish.datasets.images import Int64Array
+from photofinish.hardware.devices import autocast
+from photofinish.results.records import FirstStep, Print
+from photofinish.training.teams import Team
+
+_CHUNK = 1 << 20
+_PRINTED_IMAGES = 4
+"""of each module's output: normalisation has mixed the whole batch into each image"""
+
+
+def first_batch(training: Batches, team: Team) -> Batch | None:
+    """The first batch as the network gets it, put together from everyone's shares; None where another one leads."""
+    images, labels = next(iter(training.shuffled(0)))
+    shares = team.gather_lists([images.cpu(), labels.cpu()])
+    if team.rank != 0:
+        return None
+    whole_images, whole_labels = (torch.cat([share[part] for share in shares]) for part in (0, 1))
+    for rank, (own_images, own_labels) in enumerate(shares):
+        whole_images[rank :: team.size], whole_labels[rank :: team.size] = own_images, own_labels
+    return whole_images, whole_labels
+
+
+def first_step(
+    network: nn.Module, batch: Batch, device: torch.device, precision: str, labels: Int64Array, seed: int
+) -> FirstStep:
+    """Of a network with its initial weights; `labels` are those of all training images."""
+    weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
+    outputs: dict[str, Print] = {}
+    hooks = [_print_output(name, module, outputs) for name, module in network.named_modules() if not _has_parts(module)]
+    images, targets = (part.to(device) for part in batch)
+    network.to(device).train()
+    for module in network.modules():
+        if isinstance(module, _DropoutNd) or type(module).__name__ == "StochasticDepth":
+            module.eval()
+    with autocast(device, precision):
+        loss = cross_entropy(network(images), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    for hook in hooks:
+        hook.remove()
+    parameters = network.named_parameters()
+    return FirstStep(
+        batch_order_sha256=_order_sha256(labels, seed),
+        first_batch_sha256=_sha256(batch[0].numpy(), batch[1].numpy()),
+        loss=loss.item(),
+        weights=weights,
+        outputs=outputs,
+        gradients={name: tensor_print(parameter.grad) for name, parameter in parameters if parameter.grad is not None},
+    )
+
+
+def tensor_print(tensor: torch.Tensor) -> Print:
+    """In double precision on the CPU, chunk by chunk, so that equal tensors give equal figures on every device."""
+    squares = signed = 0.0
+    for chunk in torch.split(tensor.detach().flatten(), _CHUNK):
+        values = chunk.cpu().double()
+        squares += float(values.square().sum())
+        signed += float(values @ _signs()[: len(values)])
+    return squares**0.5, signed
+
+
+@cache
+def _signs() -> torch.Tensor:
+    return torch.randint(0, 2, (_CHUNK,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
+
+
+def _has_parts(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
+
+
+def _print_output(name: str, module: nn.Module, prints: dict[str, Print]) -> torch.utils.hooks.RemovableHandle:
+    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
+        prints.setdefault(name or "(network)", tensor_print(tensor[:_PRINTED_IMAGES]))
+
+    return module.register_forward_hook(hook)
+
+
+def _order_sha256(labels: Int64Array, seed: int) -> str:
+    rows = batch_order(len(labels), seed, 0).numpy()
+    return _sha256(rows, np.asarray(labels)[rows])
+
+
+def _sha256(*arrays: np.typing.NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

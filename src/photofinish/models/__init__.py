@@ -1,0 +1,1 @@
+"""Networks: the registry, torchvision's, and published weights."""

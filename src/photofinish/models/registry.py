@@ -1,0 +1,102 @@
+"""The registry of networks. Each is built of torch's own modules, so that its pickle loads without photofinish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from photofinish.errors import MistakeError
+from photofinish.models.torchvision_models import build_classifier
+
+if TYPE_CHECKING:
+    from photofinish.params.networks import Init, Model, TorchvisionModel
+
+Shape = tuple[int, int, int]
+"""channels, height, width"""
+
+
+def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
+    """The network with its initial weights: made on the CPU from the seed, so equal for every device.
+
+    `weights` is the file of the published ones, where the model names some.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if model.name in _BUILDERS:
+            return _BUILDERS[model.name](model, shape, classes)
+        return build_classifier(cast("TorchvisionModel", model), shape, classes, weights)
+
+
+def count_parameters(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _linear(model: Any, shape: Shape, classes: int) -> nn.Module:
+    return _classifier([], shape, (), classes, model.init)
+
+
+def _mlp(model: Any, shape: Shape, classes: int) -> nn.Module:
+    return _classifier([], shape, model.hidden, classes, model.init)
+
+
+def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
+    """For each entry of `channels`: a convolution, ReLU, and max-pooling that halves the image."""
+    layers: list[nn.Module] = []
+    channels, side = shape[0], min(shape[1:])
+    for depth, width in enumerate(model.channels, start=1):
+        convolved = side + 2 * model.padding - model.kernel_size + 1
+        if convolved < 2:
+            raise MistakeError(
+                f"model.channels {list(model.channels)} with kernel_size {model.kernel_size} and padding "
+                f"{model.padding} leaves nothing of images of {shape[1]}x{shape[2]} pixels at convolution {depth}, "
+                f"which sees {side} of them at the shorter side: give fewer channels, a smaller kernel_size or more "
+                f"padding"
+            )
+        layers += [nn.Conv2d(channels, width, model.kernel_size, padding=model.padding), nn.ReLU(), nn.MaxPool2d(2)]
+        channels, side = width, convolved // 2
+    return _classifier(layers, shape, model.hidden, classes, model.init)
+
+
+def _lenet(model: Any, shape: Shape, classes: int) -> nn.Module:
+    if min(shape[1:]) < 16:
+        raise MistakeError(f"model lenet needs images of at least 16x16 pixels; these are {shape[1]}x{shape[2]}")
+    layers = [
+        nn.Conv2d(shape[0], 6, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 12, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2),
+    ]  # fmt: skip
+    return _classifier(layers, shape, (120, 60), classes, model.init)
+
+
+def _classifier(
+    features: list[nn.Module], shape: Shape, hidden: tuple[int, ...], classes: int, init: Init
+) -> nn.Module:
+    """Flatten what `features` make of an image, then hidden layers with ReLU, then one output a class."""
+    with torch.no_grad():
+        inputs = nn.Sequential(*features)(torch.zeros(1, *shape)).numel()
+    layers = [*features, nn.Flatten()]
+    for width in hidden:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        inputs = width
+    network = nn.Sequential(*layers, nn.Linear(inputs, classes))
+    if init == "xavier_uniform":
+        network.apply(_xavier_uniform)
+    return network
+
+
+def _xavier_uniform(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+_BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
+    "linear": _linear,
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "lenet": _lenet,
+}

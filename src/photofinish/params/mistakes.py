@@ -1,0 +1,146 @@
+"""A user's mistakes in words: where, what was found, what is allowed, and the nearest valid name."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from photofinish.params.nearest import nearest_name
+from photofinish.params.training import SHORTHAND_KEYS
+from photofinish.params.yaml_reader import KeyPath
+
+REQUIRED = "this key is required"
+NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
+_MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
+_TYPES_IN_WORDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    path: KeyPath
+    problem: str
+    value: Any = None
+    has_value: bool = True
+
+    def describe(self, file: str, line: int) -> str:
+        key = ".".join(_show_key(part) for part in self.path) or "(the whole file)"
+        shown = f" = {_shorten(self.value)}" if self.has_value else ""
+        return f"{file}:{line}  {key}{shown}\n    {self.problem}"
+
+
+def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
+    """'unknown optimizer; did you mean adam? allowed: ...'"""
+    nearest = nearest_name(name, allowed)
+    hint = f"; did you mean '{nearest}'?" if nearest else ";"
+    if len(allowed) <= _MOST_NAMES_SHOWN:
+        return f"unknown {what}{hint} allowed: {', '.join(allowed)}"
+    shown = ", ".join(allowed[:_FIRST_NAMES])
+    return f"unknown {what}{hint} allowed: {shown} and {len(allowed) - _FIRST_NAMES} more"
+
+
+def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
+    """Put one of pydantic's complaints about `schema` in words; `path` is where the user's file has it."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
+    if kind == "missing":
+        return Mistake(path, REQUIRED, has_value=False)
+    if kind == "union_tag_not_found":
+        return Mistake((*path, _unquote(context["discriminator"])[0]), REQUIRED, has_value=False)
+    if kind == "union_tag_invalid":
+        tag = _unquote(context["discriminator"])[0]
+        allowed, what = _unquote(context["expected_tags"]), str(path[-1]) if tag == "name" else tag
+        return Mistake((*path, tag), unknown_name(what, value[tag], allowed), value[tag])
+    if kind == "literal_error":
+        allowed = _unquote(context["expected"].replace(" or ", ", "))
+        return Mistake(path, unknown_name("value", value, allowed), value)
+    if kind == "string_pattern_mismatch":
+        return Mistake(path, NAME_RULE, value)
+    if kind == "value_error":
+        return Mistake(path, str(context["error"]), value, has_value=value is not None)
+    if kind == "too_short":
+        return Mistake(path, f"must have at least {_count(context['min_length'], 'item')}", value)
+    if kind in _TYPES_IN_WORDS:
+        return Mistake(path, f"must be {_type_in_words(kind, path[-1], value)}", value)
+    problem = error["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
+    return Mistake(path, problem.replace("less than or equal to", "at most"), value)
+
+
+def without_echoes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Pydantic counts only the good items of a list, and so calls one with a bad item too short as well."""
+    return [
+        error for error in errors if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]
+    ]
+
+
+def _type_in_words(kind: str, key: str | int, value: Any) -> str:
+    if key in SHORTHAND_KEYS:
+        return "a name, or a mapping of its name and settings"
+    words = _TYPES_IN_WORDS[kind]
+    if "number" in words and isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
+        return f"{words}, without quotes"
+    if isinstance(value, float) and value.is_integer():
+        return f"{words}, without a point or an exponent"
+    return words
+
+
+def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the part of `schema` at pydantic's `location` (tags of unions included) accepts."""
+    models: list[Any] = _models_in(schema)
+    for part in location:
+        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+        if fields:
+            models = [member for field in fields for member in _models_in(field)]
+        else:
+            models = [model for model in models if part in _tags_of(model)]
+    return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+def _tags_of(model: type[BaseModel]) -> tuple[Any, ...]:
+    """The names by which a union tells this member from the others."""
+    tag = model.model_fields.get("name") or model.model_fields["source"]
+    return get_args(tag.annotation)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if get_origin(annotation) is Annotated:
+        return _models_in(get_args(annotation)[0])
+    if isinstance(annotation, types.UnionType):
+        return [member for option in get_args(annotation) for member in _models_in(option)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def _unquote(names: str) -> list[str]:
+    return [name.strip(" '") for name in names.split(",")]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _show_key(part: str | int) -> str:
+    """Quoted where a dot or a space in it would mislead."""
+    text = str(part)
+    return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text, ensure_ascii=False)
+
+
+def _shorten(value: Any, most: int = 70) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= most else text[: most - 1] + "…"

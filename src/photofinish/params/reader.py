@@ -1,0 +1,265 @@
+"""params.yaml in, resolved settings out: defaults merged, every mistake reported in one go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from photofinish.errors import MistakeError
+from photofinish.params.base import is_name
+from photofinish.params.datasets import Dataset
+from photofinish.params.device_rules import misfits
+from photofinish.params.devices import Devices
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, of_pydantic, unknown_name, without_echoes
+from photofinish.params.nearest import nearest_name
+from photofinish.params.training import SHORTHAND_KEYS, Experiment
+from photofinish.params.yaml_reader import KeyPath, YamlDocument
+
+_SECTIONS = ("defaults", "devices", "datasets", "experiments", "mirror")
+_DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
+_NEVER_INHERITED = ("dataset", "model")
+_BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Params:
+    experiments: dict[str, Experiment]
+    datasets: dict[str, Dataset]
+    devices: Devices
+    mirror: str | None = None
+
+
+def read_params(path: Path) -> Params:
+    """Read and check the whole file; raise one MistakeError that lists every mistake in it."""
+    document = YamlDocument(path)
+    reader = _Reader(document.value)
+    params = reader.read()
+    faulty_keys = {key.path: key for key in document.faulty_keys}
+    found = [(key.line, Mistake(key.path, key.problem, has_value=False)) for key in faulty_keys.values()]
+    found += [(document.line_of(path), mistake) for path, mistake in reader.mistakes.items() if path not in faulty_keys]
+    if found:
+        found.sort(key=lambda line_and_mistake: line_and_mistake[0])
+        count = f"{len(found)} mistake{'s' if len(found) > 1 else ''}"
+        texts = [mistake.describe(str(path), line) for line, mistake in found]
+        raise MistakeError(f"{path} has {count}; nothing was started\n" + "\n".join(texts))
+    return params
+
+
+class _Reader:
+    """Collects mistakes instead of stopping at the first; what it returns counts only if there are none."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
+        self.mistakes: dict[KeyPath, Mistake] = {}
+
+    def read(self) -> Params:
+        document = self._document
+        if not isinstance(document, dict):
+            self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)
+            return Params({}, {}, Devices())
+        for key in self._unknown_sections():
+            self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
+        devices = self._validated(Devices, self._section_or_empty("devices"), ("devices",)) or Devices()
+        datasets = {}
+        for name, given in self._named_section("datasets").items():
+            dataset = self._read_dataset(name, given)
+            if dataset:
+                datasets[name] = dataset
+        defaults = self._read_defaults()
+        experiments = {}
+        for name, given in self._named_section("experiments").items():
+            experiment = self._read_experiment(name, given, defaults)
+            if experiment:
+                experiments[name] = experiment
+        for mistake in misfits(devices, experiments):
+            self.mistakes.setdefault(mistake.path, mistake)
+        return Params(experiments, datasets, devices, self._read_mirror())
+
+    def _read_mirror(self) -> str | None:
+        mirror = self._document.get("mirror")
+        if mirror is None or (isinstance(mirror, str) and mirror):
+            return mirror
+        self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
+        return None
+
+    def _read_dataset(self, name: str, given: Any) -> Dataset | None:
+        where = ("datasets", name)
+        if not isinstance(given, dict):
+            self._note(where, "must be a mapping of settings, at least source", given)
+            return None
+        try:
+            return _DATASET.validate_json(_json(given))
+        except ValidationError as error:
+            for detail in without_echoes(error.errors()):
+                location = detail["loc"][1:]  # without the source, which pydantic puts first
+                mistake = of_pydantic(detail, (*where, *location), Dataset)
+                self.mistakes.setdefault(mistake.path, mistake)
+        return None
+
+    def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
+        self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
+
+    def _unknown_sections(self) -> list[str]:
+        return [key for key in self._document if key not in _SECTIONS]
+
+    def _is_misspelt(self, section: str) -> bool:
+        meant = {nearest_name(key, _SECTIONS) for key in self._unknown_sections()}
+        return section not in self._document and section in meant
+
+    def _section_or_empty(self, section: str) -> Any:
+        """A section left empty, or out, asks for nothing special; anything else in its place is a mistake."""
+        given = self._document.get(section)
+        return {} if given is None else given
+
+    def _named_section(self, section: str) -> dict[str, Any]:
+        """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
+        if section not in self._document:
+            if not self._is_misspelt(section):
+                self._note((section,), f"{REQUIRED}, with at least one entry", has_value=False)
+            return {}
+        entries = self._document[section]
+        if not isinstance(entries, dict) or not entries:
+            self._note((section,), "must be a mapping with at least one entry", entries)
+            return {}
+        lower_case: dict[str, str] = {}
+        for name in entries:
+            if not is_name(name):
+                self._note((section, name), NAME_RULE, has_value=False)
+            elif other := lower_case.get(name.lower()):
+                self._note((section, name), f"differs from '{other}' by upper and lower case only", has_value=False)
+            lower_case[name.lower()] = name
+        return {name: given for name, given in entries.items() if is_name(name)}
+
+    def _read_defaults(self) -> dict[str, Any]:
+        """Check the defaults on their own, so that a mistake in them is reported once, where it is."""
+        given = self._section_or_empty("defaults")
+        if self._is_misspelt("defaults") or not isinstance(given, dict):
+            self._excused |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
+        if not isinstance(given, dict):
+            self._note(("defaults",), "must be a mapping of settings", given)
+            return dict(_BUILT_IN)
+        if "dataset" in given:
+            self._note(
+                ("defaults", "dataset"),
+                "name the data set in each experiment; dvc.yaml reads it there",
+                given["dataset"],
+            )
+        try:
+            Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
+        except ValidationError as error:
+            for detail in without_echoes(error.errors()):
+                path = _without_tag(detail["loc"])
+                if detail["type"] != "missing" or len(path) > 1:
+                    self._add(of_pydantic(detail, path, Experiment), ("defaults",), given)
+        unknown = given.keys() - Experiment.model_fields.keys()
+        self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
+        self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
+        return {**_BUILT_IN, **given}
+
+    def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
+        where = ("experiments", name)
+        if not isinstance(given, dict):
+            self._note(where, "must be a mapping of settings, at least dataset and model", given)
+            return None
+        self._check_dataset(where, given.get("dataset"))
+        try:
+            return Experiment.model_validate_json(_json(merged(defaults, given)))
+        except ValidationError as error:
+            for detail in without_echoes(error.errors()):
+                mistake = of_pydantic(detail, _without_tag(detail["loc"]), Experiment)
+                if mistake.has_value and not _has(given, mistake.path):
+                    self._add(mistake, ("defaults",), defaults)
+                elif not self._is_told_of_defaults(mistake, given, defaults):
+                    self._add(_with_advice(mistake, defaults), where, given)
+        return None
+
+    def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
+        """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
+        if mistake.path[0] in self._excused and not mistake.has_value:
+            return True
+        told = [self.mistakes.get(("defaults", *path)) for path in (mistake.path, mistake.path[:-1])]
+        same = any(other is not None and other.problem == mistake.problem for other in told)
+        return same and not _names_another_kind(given, defaults, str(mistake.path[0]))
+
+    def _check_dataset(self, where: KeyPath, dataset: Any) -> None:
+        names = self._document.get("datasets")
+        if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
+            nearest = nearest_name(dataset, names)
+            hint = f"; did you mean '{nearest}'?" if nearest else ""
+            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names)}){hint}", dataset)
+
+    def _add(self, mistake: Mistake, where: KeyPath, given: dict[str, Any]) -> None:
+        """A name written in short (`model: linear`) has no key `name` of its own to point at."""
+        path = mistake.path
+        if path[1:] == ("name",) and isinstance(given.get(str(path[0])), str):
+            path = path[:1]
+        self._note((*where, *path), mistake.problem, mistake.value, has_value=mistake.has_value)
+
+    def _validated(self, schema: type[_ModelT], given: Any, where: KeyPath) -> _ModelT | None:
+        try:
+            return schema.model_validate_json(_json(given))
+        except ValidationError as error:
+            for detail in without_echoes(error.errors()):
+                mistake = of_pydantic(detail, (*where, *detail["loc"]), schema)
+                self.mistakes.setdefault(mistake.path, mistake)
+        return None
+
+
+def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Defaults under what an experiment gives; a block merges key by key unless it names another kind."""
+    defaults, given = _spelled_out(defaults), _spelled_out(given)
+    result = {**defaults, **given}
+    for key in SHORTHAND_KEYS:
+        ours, theirs = given.get(key), defaults.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict) and not _names_another_kind(given, defaults, key):
+            result[key] = {**theirs, **ours}
+    return result
+
+
+def _names_another_kind(given: dict[str, Any], defaults: dict[str, Any], key: str) -> bool:
+    ours, theirs = _spelled_out(given).get(key), _spelled_out(defaults).get(key)
+    name = theirs.get("name") if isinstance(theirs, dict) else None
+    return isinstance(ours, dict) and ours.get("name", name) != name
+
+
+def _with_advice(mistake: Mistake, defaults: dict[str, Any]) -> Mistake:
+    """Say where a missing key may go, or why what the defaults have doesn't count."""
+    key, advice = mistake.path[0], ""
+    if mistake.problem == REQUIRED and len(mistake.path) == 1 and key not in _NEVER_INHERITED:
+        advice = ", here or under defaults"
+    elif mistake.problem == REQUIRED and _has(_spelled_out(defaults), mistake.path):
+        advice = f": another {key} than the one under defaults takes nothing from it"
+    return replace(mistake, problem=mistake.problem + advice)
+
+
+def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
+    """`model: linear` is short for `model: {name: linear}`."""
+    return {
+        key: {"name": value} if key in SHORTHAND_KEYS and isinstance(value, str) else value
+        for key, value in settings.items()
+    }
+
+
+def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
+    """Pydantic puts the tag of a union (`optimizer.sgd.lr`) where the user's file has none."""
+    return location[:1] + location[2:] if location and location[0] in SHORTHAND_KEYS else location
+
+
+def _has(given: Any, path: KeyPath) -> bool:
+    """Whether the user's own block has this key, be it written in short or as an item of a list."""
+    if not path or (isinstance(given, str) and path == ("name",)):
+        return True
+    if isinstance(given, dict) and path[0] in given:
+        return _has(given[path[0]], path[1:])
+    return isinstance(given, list)
+
+
+def _json(value: Any) -> str:
+    # Validated as JSON, because strict pydantic models take lists and mappings from there only.
+    return json.dumps(value, default=str)

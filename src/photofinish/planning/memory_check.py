@@ -1,0 +1,103 @@
+"""Does a split that is to lie on the device (`input: resident`) fit there? Told before anything is loaded.
+
+What the network takes is unknown then, so this refuses only what can't fit in any case.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.errors import MistakeError
+from photofinish.hardware.hosts import CpuHost, GpuHost
+from photofinish.hardware.main_memory import main_memory
+from photofinish.params.datasets import Dataset, SyntheticDataset
+from photofinish.params.training import Experiment
+from photofinish.wording import byte_size
+
+_BYTES_A_VALUE = 4  # float32, whatever precision the network computes in
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    shape: tuple[int, int, int]
+    """channels, height, width"""
+    train: int
+    """images, like the next"""
+    validation: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that the images of a training may take."""
+
+    what: str
+    """of which device, in words"""
+    available_bytes: int
+    copies: int = 1
+    """processes that hold all images each"""
+
+
+def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
+    if experiment.input.name != "resident":
+        return
+    for room in rooms:
+        needed_bytes = room.copies * resident_bytes(experiment, split)
+        if needed_bytes > room.available_bytes:
+            each = f", once in each of {room.copies} processes" if room.copies > 1 else ""
+            raise MistakeError(
+                f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
+                f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))} take "
+                f"{byte_size(needed_bytes)} as float32{each}; {room.what} has {byte_size(room.available_bytes)}. "
+                f"`input: loader` reads them from disk batch by batch and gives the same result"
+            )
+
+
+def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
+    """Training images that are cropped at random lie there with their border."""
+    channels, height, width = split.shape
+    border = 2 * experiment.augmentation.crop_padding
+    training = split.train * channels * (height + border) * (width + border)
+    return _BYTES_A_VALUE * (training + split.validation * channels * height * width)
+
+
+def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
+    """As the training starts: what other programs have taken of the main memory is gone."""
+    if isinstance(host, CpuHost):
+        return [Room("the main memory now", main_memory().available_bytes, processes)]
+    return _gpu_room(host)
+
+
+def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
+    """Of both devices when nothing else runs."""
+    return [Room("the main memory", main_memory().total_bytes, cpu_host.processes), *_gpu_room(gpu_host)]
+
+
+def _gpu_room(host: GpuHost) -> list[Room]:
+    """Every GPU of a training holds all the images; one that has no memory of its own tells no size."""
+    return [Room(f"the GPU ({gpu.name})", gpu.memory_bytes) for gpu in host.accelerators if gpu.memory_bytes]
+
+
+def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manifest: Path) -> SplitSize | None:
+    """What is known of a split when the plan is made: all if it was made already from this very plan.
+
+    Of another plan's split nothing can be told: the change may be what makes it fit.
+    """
+    try:
+        is_current = plan_file.read_text(encoding="utf-8") == plan_text
+        if is_current and manifest.stat().st_mtime >= plan_file.stat().st_mtime:
+            facts = json.loads(manifest.read_bytes())
+            return SplitSize(tuple(facts["shape"]), facts["counts"]["train"], facts["counts"]["validation"])
+    except FileNotFoundError:
+        pass
+    return _synthetic_size(dataset) if isinstance(dataset, SyntheticDataset) else None
+
+
+def _synthetic_size(dataset: SyntheticDataset) -> SplitSize:
+    validation, test = (_count(size, dataset.images) for size in (dataset.validation, dataset.test))
+    return SplitSize(dataset.shape, dataset.images - validation - test, validation)
+
+
+def _count(size: float | int | None, images: int) -> int:
+    return round(size * images) if isinstance(size, float) else size or 0

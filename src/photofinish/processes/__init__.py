@@ -1,0 +1,1 @@
+"""Processes: how they start, wait for each other, and end before their time."""

@@ -1,0 +1,1 @@
+"""Findings in, pages and files out."""

@@ -1,0 +1,53 @@
+"""Networks as files: their state as bytes, and what is read back of it, checked against the sha256 in its record."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load as from_safetensors
+from safetensors.torch import save as to_safetensors
+from torch import nn
+
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes
+from photofinish.models.registry import build_model
+from photofinish.params.training import Experiment
+from photofinish.results import records
+
+
+def weights_of(network: nn.Module) -> bytes:
+    """The state of the network as safetensors; the same state gives the same bytes."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    return bytes(to_safetensors(state))
+
+
+def load_network(folder: Path, record: records.Training) -> nn.Module:
+    """The trained network, on the CPU."""
+    path = folder / records.WEIGHTS
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
+    if sha256_of_bytes(data) != record.weights_sha256:
+        raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
+    return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data))
+
+
+def rebuilt(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int, state: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """A network of its own, on the CPU, with this state and nothing of how it was trained.
+
+    One that several processes trained holds on to their process group, which can be neither copied nor pickled.
+    """
+    network = build_model(experiment.model, shape, classes, experiment.seed)
+    network.load_state_dict(state)
+    return network
+
+
+def pickle_network(network: nn.Module, path: Path) -> None:
+    """As MLflow wants it: on the CPU, so that it loads on a machine without an accelerator."""
+    torch.save(copy.deepcopy(network).cpu().eval(), path)

@@ -1,0 +1,262 @@
+"""What a training run is on disk. `learned/` repeats bit for bit; `timed/` never does, so they are kept apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+
+from photofinish.errors import UserError
+from photofinish.files import write_text_atomically
+from photofinish.hardware.hosts import CpuHost, GpuHost
+from photofinish.hardware.load import LoadWindow
+from photofinish.params.training import Experiment
+from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+
+LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
+RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
+FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
+EVALUATION, METRICS, PREDICTIONS = "evaluation.json", "metrics.json", "predictions.csv"
+DeviceLabel = Literal["cpu", "gpu"]
+DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Training(_Record):
+    """learned/record.json of a run that trained."""
+
+    status: Literal["trained"] = "trained"
+    device: DeviceLabel
+    device_kind: str
+    experiment: Experiment
+    precision: str
+    """what was really computed in; see devices.effective_precision"""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """how weights and images lay in memory; see devices.memory_format"""
+    parameter_count: int
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    data_sha256: str
+    """of the split's manifest, which holds the sha256 of each data file"""
+    published_weights_sha256: str | None = None
+    """of the file that the network started from, where the experiment names one"""
+    initial_weights_sha256: str
+    weights_sha256: str
+    epoch_weights_sha256: tuple[str, ...] = ()
+    """of the files in learned/epochs, the first epoch's first; none unless every epoch's weights are kept"""
+
+
+class Unavailable(_Record):
+    """learned/record.json where the device isn't there: a result too, never a CPU run in disguise."""
+
+    status: Literal["unavailable"] = "unavailable"
+    device: DeviceLabel
+    experiment: Experiment
+    reason: str
+
+
+Print = tuple[float, float]
+"""A tensor's norm, and its sum with fixed random signs: rounding that leaves a norm as it is moves the second."""
+
+
+class FirstStep(_Record):
+    """learned/first_step.json: the start of the training, layer by layer; see first_step.py."""
+
+    batch_order_sha256: str
+    """of the rows of the first epoch in their order, and of their labels"""
+    first_batch_sha256: str
+    """of its images and labels as the network gets them"""
+    loss: float
+    weights: dict[str, Print]
+    """of each parameter, before the first step"""
+    outputs: dict[str, Print]
+    """of each module that has none below it, in the order in which they run"""
+    gradients: dict[str, Print]
+
+
+class SteadyState(_Record):
+    """Training steps on one batch that lies on the device: without data to wait for, timed from end to end."""
+
+    steps_per_sample: int
+    sample_seconds: tuple[float, ...]
+    """raw: each of so many steps"""
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
+
+
+class Overhead(_Record):
+    """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
+
+    passes_seconds: float
+    """in training and validation, which the others are to be held against"""
+    display_seconds: float
+    saving_seconds: float
+    """checkpoints, and each epoch's weights where they are kept"""
+    tracking_seconds: float
+    watching_seconds: float
+    """reading how busy the machine is"""
+    rest_seconds: float
+    """reading the clock, adding up losses"""
+
+    @property
+    def seconds(self) -> float:
+        named = self.display_seconds + self.saving_seconds + self.tracking_seconds + self.watching_seconds
+        return named + self.rest_seconds
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.passes_seconds if self.passes_seconds else 0.0
+
+
+class Timings(_Record):
+    """timed/timings.json: how long it took, where and when."""
+
+    host: CpuHost | GpuHost
+    host_name: str
+    device_name: str
+    git_commit: str | None
+    packages: dict[str, str]
+    started_at_unix_seconds: float
+    startup_seconds: float
+    """from the start of the process to the first timed step: imports, device, data, warm-up"""
+    data_seconds: float
+    """of the start-up: the split read, normalised and put where the input path wants it"""
+    warm_up_seconds: float
+    epochs: tuple[EpochTiming, ...]
+    total_seconds: float
+    """from the start of the process to the last result, less tracking; of a resumed run, the sum over its processes"""
+    tracking_seconds: float
+    """how long training stood still for MLflow"""
+    resumed_at_epochs: tuple[int, ...]
+    training_image_count: int
+    images_per_second: float
+    """training images over the median epoch's training time, of all repeats"""
+    device_count: int = 1
+    """GPUs, or processes on the CPU, that shared the training"""
+    peak_memory_bytes: int | None
+    """of the device, or on the CPU of the process; of several, the one that took most"""
+    repeats: tuple[tuple[EpochTiming, ...], ...] = ()
+    """the epochs of each further training from the same start, in the same process"""
+    steady_state: SteadyState
+    overhead: Overhead
+    load: tuple[LoadWindow, ...]
+    """how busy the machine was, from one reading between two epochs to the next"""
+
+    @property
+    def all_epochs(self) -> list[EpochTiming]:
+        return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
+
+    @property
+    def median_epoch_seconds(self) -> float:
+        return median_training_seconds(self.all_epochs)
+
+    @property
+    def once_seconds(self) -> float:
+        """Of the total, what happened once and no repeat measures again: start-up, checkpoints, writing results."""
+        return self.total_seconds - passed_seconds(self.epochs)
+
+    @property
+    def end_to_end_seconds(self) -> list[float]:
+        """A value for each repeat: its own epochs, with what happened once."""
+        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
+        return [self.total_seconds, *repeats]
+
+    @model_validator(mode="after")
+    def _throughput_fits_time(self) -> Self:
+        images = self.images_per_second * self.median_epoch_seconds
+        if not math.isclose(images, self.training_image_count, rel_tol=1e-9):
+            raise ValueError(f"images_per_second times the median epoch is {images}, not training_image_count")
+        return self
+
+
+class Untimed(_Record):
+    """timed/timings.json where nothing ran."""
+
+    status: Literal["unavailable"] = "unavailable"
+
+
+class ClassScores(_Record):
+    precision: float
+    recall: float
+    f1: float
+    image_count: int
+
+
+class DeviceEvaluation(_Record):
+    """How the network trained on one device does on the test images; computed on the CPU for every device."""
+
+    test_accuracy: float
+    test_loss: float
+    macro_f1: float
+    classes: dict[str, ClassScores]
+    confusion: tuple[tuple[int, ...], ...]
+    """rows: the true class; columns: the predicted one"""
+
+
+class Evaluation(_Record):
+    """results/<experiment>/evaluation/evaluation.json; a device that was unavailable has no entry."""
+
+    experiment: str
+    class_names: tuple[str, ...]
+    devices: dict[DeviceLabel, DeviceEvaluation]
+
+
+def read_training(folder: Path) -> Training | Unavailable:
+    """The record in the folder `learned`."""
+    path = folder / RECORD
+    status = read_record(path, _Status).status
+    if status == "trained":
+        return read_record(path, Training)
+    return read_record(path, Unavailable)
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
+
+
+def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
+    try:
+        return schema.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
+
+
+def read_history(folder: Path) -> list[EpochMetrics]:
+    """The rows of learned/history.csv."""
+    path = folder / HISTORY
+    try:
+        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        return [_HISTORY_ROW.validate_strings(row) for row in rows]
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error
+
+
+def history_csv(rows: list[EpochMetrics]) -> str:
+    """As CSV, with every digit: repr of a float reads back as the same float."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(EpochMetrics))
+    writer.writerows(map(repr, astuple(row)) for row in rows)
+    return text.getvalue()
+
+
+class _Status(BaseModel):
+    """Only what tells the two kinds of record apart."""
+
+    status: Literal["trained", "unavailable"]
+
+
+_HISTORY_ROW = TypeAdapter(EpochMetrics)

@@ -1,0 +1,1 @@
+"""The one trainer, and what it needs."""

@@ -1,0 +1,92 @@
+"""Checkpoints of one training run: atomic, checked by sha256, the last two kept.
+
+They live outside DVC's outs, which DVC deletes before a stage runs. Each file carries its sha256 in its
+name, since neither torch.save nor safetensors notices a flipped bit.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.processes.locks import is_older, remove_forgotten_locks, retired
+
+KEPT = 2
+FORGOTTEN_AFTER_DAYS = 30
+_NAME = re.compile(r"^epoch-(\d+)\.([0-9a-f]{64})\.pt$")
+
+State = dict[str, Any]
+
+
+def remove_forgotten(checkpoints: Path, locks: Path) -> None:
+    """Those of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
+    oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
+    for folder in checkpoints.glob("*"):  # named by the key that a run holds too; it changes with each checkpoint
+        if is_older(folder, oldest_unix_seconds):
+            with retired(locks, folder.name) as is_free:
+                if is_free:
+                    shutil.rmtree(folder, ignore_errors=True)
+    remove_forgotten_locks(locks, oldest_unix_seconds)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    path: Path
+    epochs_done: int
+    sha256: str
+
+
+class CheckpointStore:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, epochs_done: int, state: State) -> None:
+        """Write a checkpoint, then drop all but the last two."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        data = buffer.getvalue()
+        path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
+        try:
+            write_bytes_atomically(path, data)
+        except OSError as error:
+            raise UserError(
+                f"checkpoint {path} can't be written: {error.strerror}. "
+                f"Make room, then `dvc repro` goes on from the checkpoint before it."
+            ) from error
+        for old in self._newest_first()[KEPT:]:
+            old.path.unlink(missing_ok=True)
+
+    def load_latest(self, on_damage: Callable[[Path], None]) -> State | None:
+        """The newest checkpoint that is whole; each damaged one is reported, removed and passed over."""
+        for checkpoint in self._newest_first():
+            data = checkpoint.path.read_bytes()
+            if sha256_of_bytes(data) == checkpoint.sha256:
+                state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                return state
+            on_damage(checkpoint.path)
+            checkpoint.path.unlink()
+        return None
+
+    def paths(self) -> list[Path]:
+        return [checkpoint.path for checkpoint in self._newest_first()]
+
+    def clear(self) -> None:
+        """The run is complete: its results hold all that its checkpoints did."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _newest_first(self) -> list[_Checkpoint]:
+        found = []
+        for path in self.folder.glob("epoch-*.pt"):
+            if match := _NAME.match(path.name):
+                found.append(_Checkpoint(path, int(match[1]), match[2]))
+        return sorted(found, key=lambda checkpoint: checkpoint.epochs_done, reverse=True)

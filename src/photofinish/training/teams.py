@@ -1,0 +1,169 @@
+"""How the devices that train one network together share a step: one device, DataParallel, or a process each (DDP).
+
+The trainer asks the same of every team. One device is a team of one, for which nothing is wrapped or waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from photofinish.batches.batches import WHOLE, Batch, Batches, Share
+from photofinish.errors import MistakeError, UserError
+from photofinish.hardware.devices import forget_peak_memory, peak_memory_bytes
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""A process that is lost is noticed at once; this bounds waiting for one that hangs, or writes a checkpoint."""
+
+
+class Team:
+    """One process with one device."""
+
+    rank = 0
+    size = 1
+    """processes, not devices"""
+
+    def __init__(self, device: torch.device) -> None:
+        self.devices: tuple[torch.device, ...] = (device,)
+        """those of this process"""
+
+    @property
+    def device_count(self) -> int:
+        return len(self.devices) * self.size
+
+    @property
+    def share(self) -> Share:
+        return Share(self.rank, self.size) if self.size > 1 else WHOLE
+
+    def placed(self, batches: Batches) -> Batches:
+        """With the labels where the outputs will be."""
+        return batches
+
+    def adapt(self, network: nn.Module) -> nn.Module:
+        """Before the optimiser is made: what must change in the network itself."""
+        return network
+
+    def normalised_images(self, batch_images: int) -> int:
+        """Over how many images of such a batch BatchNorm takes its statistics, where they are fewest."""
+        return batch_images
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        """The network as a step calls it; its weights stay those of `network`, under their own names."""
+        return network
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Everyone's values, in the order of their ranks."""
+        return [values]
+
+    def from_leader(self, value: Any) -> Any:
+        """What rank 0 passes, in every process."""
+        return value
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+    def forget_peak_memory(self) -> None:
+        for device in self.devices:
+            forget_peak_memory(device)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Of the device that took most, or on the CPU of the process."""
+        peaks = [peak for device in self.devices if (peak := peak_memory_bytes(device)) is not None]
+        most = [max(own) for own in self.gather_lists(peaks) if own]
+        return int(max(most)) if most else None
+
+    def gather_lists(self, values: list[Any]) -> list[list[Any]]:
+        """As `gather`, for lists of any length and kind: slower."""
+        return [values]
+
+
+class DataParallelTeam(Team):
+    """One process that copies the network to every device at each step: the way of PyTorch's older tutorials."""
+
+    def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
+        super().__init__(devices[0])
+        self.devices = devices
+        self._output_device = output_device
+
+    def placed(self, batches: Batches) -> Batches:
+        return batches if self._output_device == self.devices[0] else _LabelsOn(self._output_device, batches)
+
+    def normalised_images(self, batch_images: int) -> int:
+        """Each GPU over its own, and the last one gets what is left."""
+        each = -(-batch_images // len(self.devices))
+        return batch_images % each or each
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        if not torch.cuda.is_available():  # nn.DataParallel would then run the network as it is, without a word
+            raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
+        return nn.DataParallel(network, device_ids=list(self.devices), output_device=self._output_device)
+
+
+class _LabelsOn:
+    """Batches whose labels go on to another device than their images: the one that gathers the outputs."""
+
+    def __init__(self, device: torch.device, batches: Batches) -> None:
+        self._device, self._batches = device, batches
+        self.image_count, self.batch_size = batches.image_count, batches.batch_size
+
+    def shuffled(self, epoch: int) -> Iterator[Batch]:
+        return self._moved(self._batches.shuffled(epoch))
+
+    def in_order(self) -> Iterator[Batch]:
+        return self._moved(self._batches.in_order())
+
+    def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for images, labels in batches:
+            yield images, labels.to(self._device, non_blocking=True)
+
+
+class Ranks(Team):
+    """A process for each device. What steers the training goes over gloo, gradients over the device's own backend."""
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        super().__init__(device)
+        self.rank, self.size = rank, size
+        backend = dist.get_default_backend_for_device(device)
+        self._gradients = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT)
+
+    def adapt(self, network: nn.Module) -> nn.Module:
+        """One process normalises over the whole batch, so several must too."""
+        if not any(isinstance(module, _BatchNorm) for module in network.modules()):
+            return network
+        if self.devices[0].type == "cpu":
+            raise MistakeError(
+                "model normalises over the batch (BatchNorm), which PyTorch can't do across several processes on "
+                "the CPU: set devices.cpu.processes to 1 in params.yaml, or choose a model without BatchNorm"
+            )
+        convert = nn.SyncBatchNorm.convert_sync_batchnorm
+        converted: nn.Module = convert(network, self._gradients)  # type: ignore[no-untyped-call]
+        return converted
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        return DistributedDataParallel(network, process_group=self._gradients)
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        own = torch.tensor(values, dtype=torch.float64)
+        everyones = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(everyones, own)
+        return [each.tolist() for each in everyones]
+
+    def gather_lists(self, values: list[Any]) -> list[list[Any]]:
+        everyones: list[Any] = [None] * self.size
+        dist.all_gather_object(everyones, values)
+        return everyones
+
+    def from_leader(self, value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def barrier(self) -> None:
+        dist.barrier()

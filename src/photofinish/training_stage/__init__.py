@@ -1,0 +1,1 @@
+"""The stages train-cpu and train-gpu around the trainer."""

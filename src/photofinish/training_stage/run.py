@@ -1,0 +1,236 @@
+"""One training stage: the packed split in, what was learned and how long it took out."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from photofinish.batches.batches import Batches
+from photofinish.batches.loader import worker_faults_explained
+from photofinish.files import sha256_of_bytes
+from photofinish.hardware.devices import apply_policy
+from photofinish.hardware.gpu_state import nvidia_gpu_state
+from photofinish.hardware.load import doubts
+from photofinish.hardware.watch import MachineWatch
+from photofinish.measuring.further_measurements import Repeats, measure_further, repeat, repeats_in
+from photofinish.measuring.overhead import OverheadMeter
+from photofinish.processes.ranks import seconds_since_stage_start
+from photofinish.provenance import state_folder
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics, EpochTiming, passed_seconds
+from photofinish.results.learned import pickle_network, rebuilt, weights_of
+from photofinish.tracking.client import Tracker
+from photofinish.training.checkpoint import CheckpointStore, State, remove_forgotten
+from photofinish.training.console import TrainingDisplay
+from photofinish.training.failures import failures_explained
+from photofinish.training.job import TrainingJob
+from photofinish.training.task import TrainingTask
+from photofinish.training.teams import Team
+from photofinish.training.trainer import Trainer
+from photofinish.training_stage.epoch_weights import EpochWeights
+from photofinish.training_stage.writer import Measured, write_learned, write_timed
+from photofinish.wording import seconds
+
+CHECKPOINT_SECONDS = 1.0
+"""Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
+
+
+def run_training(task: TrainingTask, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
+    """Train, or go on where a killed run was, and write the results."""
+    checkpoints = state_folder() / "checkpoints"
+    remove_forgotten(checkpoints, state_folder() / "locks")
+    store = CheckpointStore(checkpoints / task.key())
+    with failures_explained(task.name, task.experiment, team), worker_faults_explained():
+        _TrainingRun(task, device, team, tracker, store, lock_seconds).run()
+
+
+def _nvidia_uuid(device: torch.device) -> str | None:
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+class _TrainingRun:
+    def __init__(
+        self,
+        task: TrainingTask,
+        device: torch.device,
+        team: Team,
+        tracker: Tracker,
+        store: CheckpointStore,
+        lock_seconds: float,
+    ) -> None:
+        self._task, self._device, self._team, self._tracker, self._store = task, device, team, tracker, store
+        self._epoch_weights = EpochWeights(store.folder / records.EPOCHS)
+        self._lock_seconds = lock_seconds
+        """how long another process kept this one waiting: no part of what the job takes"""
+        self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
+        self._earlier_seconds = 0.0
+        self._resumed_at_epochs: tuple[int, ...] = ()
+        self._last_checkpoint_seconds = time.monotonic()
+        self._epochs_saved = 0
+        """at the last checkpoint, of all repeats"""
+        self._untimed_seconds = 0.0
+        self._repeats: Repeats = []
+        self._meter = OverheadMeter()
+        self._watch = MachineWatch(nvidia_gpu_state(_nvidia_uuid(device)))
+
+    def run(self) -> None:
+        task = self._task
+        apply_policy(self._device, task.experiment.precision, task.host.threads or 1)
+        job = TrainingJob(task, self._device, self._team)
+        network = job.new_network()
+        initial_weights_sha256 = sha256_of_bytes(weights_of(network))
+        trainer = job.new_trainer(network)
+        with self._display(trainer, job.training) as display:
+            self._resume(trainer, display)
+            epochs_before = trainer.progress.epochs_done
+            warm_up_seconds = trainer.warm_up()
+            self._team.forget_peak_memory()
+            startup_seconds = seconds_since_stage_start() - self._lock_seconds
+            self._tracker.wait_until_ready()
+            self._watch.begin()
+            with self._meter.loop():
+                trainer.train(lambda metrics, timing: self._epoch_ended(trainer, display, metrics, timing))
+            self._watch.training_ended()
+            peak_memory_bytes = self._team.peak_memory_bytes()
+            with self._untimed():
+                self._repeat(job, trainer, display)
+                further = measure_further(job, trainer)
+            overhead = self._meter.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
+            for doubt in doubts(self._watch.windows):
+                display.say(f"take the times with care: {doubt}")
+        history, first_step = trainer.progress.metrics, further.first_step
+        assert first_step is not None  # this process leads
+        write_learned(
+            task, job.split, self._device, trainer.network, history, initial_weights_sha256, self._epoch_weights
+        )
+        records.write_record(task.out / records.LEARNED / records.FIRST_STEP, first_step)
+        measured = Measured(
+            started_at_unix_seconds=self._started_at_unix_seconds,
+            startup_seconds=startup_seconds,
+            data_seconds=job.data_seconds,
+            warm_up_seconds=warm_up_seconds,
+            total_seconds=self._elapsed_seconds(),
+            tracking_seconds=self._tracker.waited_seconds,
+            resumed_at_epochs=self._resumed_at_epochs,
+            device_count=self._team.device_count,
+            peak_memory_bytes=peak_memory_bytes,
+            repeats=tuple(self._repeats),
+            steady_state=further.steady_state,
+            overhead=overhead,
+            load=tuple(self._watch.windows),
+        )
+        from photofinish.training_stage.views import (
+            write_views,  # now that nothing is timed any more: what it imports takes its time
+        )
+
+        manifest, state = job.split.manifest, trainer.network.state_dict()
+        trained = rebuilt(task.experiment, manifest.shape, len(manifest.class_names), state)
+        write_views(task.out / records.LEARNED, trained, job.whole_batches(), manifest)
+        write_timed(task, self._device, trainer.progress.timings, job.training.image_count, measured)
+        self._tell_tracker(trained)
+        self._store.clear()
+
+    def _repeat(self, job: TrainingJob, trainer: Trainer, display: TrainingDisplay) -> None:
+        wanted = self._task.experiment.repeats
+        if wanted == 1:
+            return
+
+        def repeat_ended(number: int) -> None:
+            self._save(trainer, elapsed_seconds)
+            self._watch.training_ended()
+            display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
+            self._watch.begin()
+
+        elapsed_seconds = self._elapsed_seconds()
+        self._save(trainer, elapsed_seconds)  # a run killed from here on trains no more
+        self._watch.begin()
+        repeat(job, trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
+
+    @contextmanager
+    def _untimed(self) -> Iterator[None]:
+        """For what is no part of the job, though it happens in the middle of it."""
+        started_seconds = time.monotonic()
+        yield
+        self._untimed_seconds += time.monotonic() - started_seconds
+
+    def _display(self, trainer: Trainer, training: Batches) -> TrainingDisplay:
+        return TrainingDisplay(
+            f"{self._task.name} on {self._task.device}",
+            epochs=self._task.experiment.epochs,
+            steps_per_epoch=trainer.steps_per_epoch,
+            images=training.image_count,
+            steps_done=lambda: trainer.steps_done,
+        )
+
+    def _resume(self, trainer: Trainer, display: TrainingDisplay) -> None:
+        state = self._team.from_leader(self._whole_state(display))
+        if state:
+            trainer.load_state_dict(state["trainer"])
+            self._earlier_seconds = state["elapsed_seconds"]
+            self._resumed_at_epochs = (*state["resumed_at_epochs"], trainer.progress.epochs_done)
+            self._repeats = repeats_in(state)
+            display.resumed(trainer.progress.epochs_done)
+
+    def _whole_state(self, display: TrainingDisplay) -> State | None:
+        """The last checkpoint, if there is one and all that belongs to it is there."""
+
+        def say_damaged(path: Path) -> None:
+            display.say(f"checkpoint {path} is damaged: taking the one before it")
+
+        state = self._store.load_latest(say_damaged)
+        lost = self._epoch_weights.resume(state["epoch_weights_sha256"]) if state else None
+        if lost:
+            display.say(f"{lost} is missing or damaged: training starts over")
+            self._store.clear()
+            return None
+        return state
+
+    def _epoch_ended(
+        self, trainer: Trainer, display: TrainingDisplay, metrics: EpochMetrics, timing: EpochTiming
+    ) -> None:
+        with self._meter.spent_on("display"):
+            display.epoch_ended(metrics, timing)
+        with self._meter.spent_on("saving"):
+            if self._task.experiment.save_weights == "every_epoch":
+                self._epoch_weights.save(weights_of(trainer.network))
+            if time.monotonic() - self._last_checkpoint_seconds >= CHECKPOINT_SECONDS:
+                self._save(trainer, self._elapsed_seconds())
+                self._last_checkpoint_seconds = time.monotonic()
+        with self._meter.spent_on("tracking"):
+            self._tracker.epoch_ended(asdict(metrics), asdict(timing))
+        with self._meter.spent_on("watching"):
+            self._watch.epoch_ended(1, metrics.epoch)
+
+    def _save(self, trainer: Trainer, elapsed_seconds: float) -> None:
+        state = {
+            "trainer": trainer.state_dict(),
+            "epoch_weights_sha256": self._epoch_weights.sha256,
+            "elapsed_seconds": elapsed_seconds,
+            "resumed_at_epochs": list(self._resumed_at_epochs),
+            "repeats": [[asdict(timing) for timing in timings] for timings in self._repeats],
+        }
+        epochs_in_all = trainer.progress.epochs_done * (1 + len(self._repeats))
+        if epochs_in_all > self._epochs_saved:
+            self._store.save(epochs_in_all, state)
+            self._epochs_saved = epochs_in_all
+
+    def _tell_tracker(self, trained: nn.Module) -> None:
+        task = self._task
+        with tempfile.TemporaryDirectory() as folder:
+            pickled = Path(folder) / "model.pth"
+            pickle_network(trained, pickled)
+            results = task.out.parent.parent
+            self._tracker.training_ended(task.name, task.device, results, self._store.paths(), pickled)
+
+    def _elapsed_seconds(self) -> float:
+        idle_seconds = self._lock_seconds + self._tracker.waited_seconds + self._untimed_seconds
+        return self._earlier_seconds + seconds_since_stage_start() - idle_seconds
