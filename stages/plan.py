@@ -14,12 +14,13 @@ def main() -> None:
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
     parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
+    parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
     args = parser.parse_args()
     with quick_imports():
         from photofinish.params.reader import read_params
         from photofinish.planning.plan import write_plan
 
-    write_plan(read_params(args.params), args.out, args.splits)
+    write_plan(read_params(args.params), args.out, args.splits, args.stages)
 
 
 if __name__ == "__main__":

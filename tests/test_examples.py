@@ -52,7 +52,7 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
     (own_images / "images.csv").write_text("path,label\na.png,cat\n", encoding="utf-8")
     Image.new("RGB", (4, 4)).save(own_images / "a.png")
     params = read_params(path)
-    write_plan(params, Path("plan"), Path("splits"))
+    write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
     planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").iterdir()}
     assert planned == params.experiments
     assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").iterdir()} == set(params.datasets)

@@ -109,7 +109,9 @@ def test_a_csv_that_is_wrong_is_left_for_download_to_explain(photos: Path, data:
 
 
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
-    write_plan(read_params(photos.parent / "params.yaml"), photos.parent / "plan", photos.parent / "splits")
+    write_plan(
+        read_params(photos.parent / "params.yaml"), photos.parent / "plan", photos.parent / "splits", ROOT / "stages"
+    )
     states = state(photos)
     for name in ("listed", "sorted"):
         assert states[name] in (photos.parent / f"plan/datasets/{name}.json").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeExperiment
+from conftest import ROOT, MakeExperiment
 
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import MistakeError
@@ -40,7 +40,7 @@ def one_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: resident") -> Path:
     params_file.write_text(TEN_MILLION.format(images=images, settings=settings), encoding="utf-8")
     folder = params_file.parent / "plan"
-    write_plan(read_params(params_file), folder, params_file.parent / "splits")
+    write_plan(read_params(params_file), folder, params_file.parent / "splits", ROOT / "stages")
     return folder
 
 

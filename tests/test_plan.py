@@ -32,12 +32,13 @@ experiments:
   long: {dataset: digits, model: linear, epochs: 50}
   adam: {dataset: few-digits, model: linear, optimizer: {name: adam, lr: 0.001}}
 """
+STAGE_CODE = {f"code/{script.stem}.json" for script in (ROOT / "stages").glob("*.py")}
 LONG_AGO = 1_000_000_000
 
 
 def plan(params_file: Path, folder: Path, text: str) -> None:
     params_file.write_text(text, encoding="utf-8")
-    write_plan(read_params(params_file), folder, folder.parent / "splits")
+    write_plan(read_params(params_file), folder, folder.parent / "splits", ROOT / "stages")
 
 
 def files_in(folder: Path) -> set[str]:
@@ -71,7 +72,7 @@ def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_the_plan_has_one_file_an_experiment_a_data_set_and_a_device(folder: Path) -> None:
+def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(folder: Path) -> None:
     assert files_in(folder) == {
         "hosts/cpu.json",
         "hosts/gpu.json",
@@ -81,6 +82,7 @@ def test_the_plan_has_one_file_an_experiment_a_data_set_and_a_device(folder: Pat
         "experiments/long.json",
         "experiments/adam.json",
         "weights.json",
+        *STAGE_CODE,
     }
 
 
@@ -136,6 +138,7 @@ def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(params_fi
         "experiments/linear.json",
         "experiments/long.json",
         "weights.json",
+        *STAGE_CODE,
     }
     assert written_since(folder) == {"weights.json"}
 

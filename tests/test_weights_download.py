@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import MakeExperiment, digits_plan, learnable_images
+from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from torchvision.models import ResNet18_Weights, get_model
 from training_stage import NobodyListens
 
@@ -121,7 +121,7 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
         "experiments": {"one": {"dataset": "digits", "model": model}},
     }
     params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits")
+    write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits", ROOT / "stages")
     plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
     assert plan.experiments == {"one": expected}
     assert plan.mirror == ("other" if expected else None)

@@ -1,4 +1,4 @@
-"""Write the plan: one file an experiment, a data set and a device, so that each stage depends on just its own."""
+"""Write the plan: one file an experiment, data set, device and stage, so that each stage depends on just its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionD
 from photofinish.params.networks import Model, TorchvisionModel
 from photofinish.params.reader import Params
 from photofinish.params.weights import PublishedWeights, WeightsPlan
+from photofinish.planning.code import stage_code
 from photofinish.planning.local_files import sha256_of_local_files
 from photofinish.planning.memory_check import Room, planned_split_size, refuse_too_large, room_ever
 
 
-def write_plan(params: Params, folder: Path, splits: Path) -> None:
+def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
     """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
 
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
@@ -29,6 +30,7 @@ def write_plan(params: Params, folder: Path, splits: Path) -> None:
         folder / "hosts" / "cpu.json": cpu_host,
         folder / "hosts" / "gpu.json": gpu_host,
         folder / "weights.json": _weights_plan(params),
+        **{folder / "code" / f"{script.stem}.json": stage_code(script) for script in stages.glob("*.py")},
         **{
             folder / "datasets" / f"{name}.json": _dataset_plan(name, params, local_files.get(name))
             for name in params.datasets
