@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 
+# Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
+# of seconds takes minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -106,6 +106,12 @@ def test_with_nothing_changed_only_plan_runs(project: Project) -> None:
     assert project.git("status", "--porcelain") == ""
 
 
+def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
+    verdict = project.root / "src" / "photofinish" / "comparison" / "verdict.py"
+    verdict.write_text(verdict.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert _stages_run(project.repro()) == {"plan", "compare"}
+
+
 def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_tells_this_mlflow(
     project: Project,
 ) -> None:
@@ -162,7 +168,7 @@ def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project:
 def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_restored(project: Project) -> None:
     timings = project.root / "results" / _OWN / "cpu" / "timed"
     before = contents(timings)
-    elsewhere = project.repro(OMP_NUM_THREADS="1")
+    elsewhere = project.repro(OMP_NUM_THREADS="2")
     assert _stages_run(elsewhere) == {"plan", f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
     assert contents(timings) != before
     back = project.repro()
