@@ -18,9 +18,10 @@ def main() -> None:
     args = parser.parse_args()
     with quick_imports():
         from photofinish.params.reader import read_params
+        from photofinish.planning.local_files import misplaced
         from photofinish.planning.plan import write_plan
 
-    write_plan(read_params(args.params), args.out, args.splits, args.stages)
+    write_plan(read_params(args.params, misplaced), args.out, args.splits, args.stages)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from image_files import write_picture
 
 from photofinish.errors import MistakeError
 from photofinish.params.reader import read_params
-from photofinish.planning.local_files import sha256_of_local_files
+from photofinish.planning.local_files import misplaced, sha256_of_local_files
 from photofinish.planning.plan import write_plan
 
 PARAMS = """\
@@ -41,7 +41,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(photos: Path) -> dict[str, str]:
-    return sha256_of_local_files(read_params(photos.parent / "params.yaml").datasets)
+    return sha256_of_local_files(read_params(photos.parent / "params.yaml", misplaced).datasets)
 
 
 def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
@@ -120,7 +120,8 @@ def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> Non
 
 def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_written(photos: Path) -> None:
     (photos / "birds.csv").unlink()
-    (photos.parent / "params.yaml").write_text(PARAMS.replace("path: photos,", "path: fotos,"), encoding="utf-8")
+    wrong = PARAMS.replace("path: photos,", "path: fotos,")
+    (photos.parent / "params.yaml").write_text(wrong.replace("model: linear", "model: lineer", 1), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, str(ROOT / "stages/plan.py"), "--out", "plan"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -130,20 +131,22 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
         timeout=60,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "datasets.listed.path = 'photos/birds.csv'\n    there is no such CSV file" in ran.stderr
-    assert "datasets.sorted.path = 'fotos'\n    there is no such folder" in ran.stderr
+    assert 'datasets.listed.path = "photos/birds.csv"\n    there is no such CSV file' in ran.stderr
+    assert 'datasets.sorted.path = "fotos"\n    there is no such folder' in ran.stderr
+    assert 'experiments.first.model = "lineer"\n' in ran.stderr
+    assert "params.yaml has 3 mistakes" in ran.stderr
     assert not (photos.parent / "plan").exists()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("path: photos/birds.csv", "path: photos", "datasets.listed.path = 'photos'\n    this must be a CSV file"),
-        ("path: photos,", "path: photos/birds.csv,", "sorted.path = 'photos/birds.csv'\n    this must be a folder"),
+        ("path: photos/birds.csv", "path: photos", 'datasets.listed.path = "photos"\n    this must be a CSV file'),
+        ("path: photos,", "path: photos/birds.csv,", 'sorted.path = "photos/birds.csv"\n    this must be a folder'),
         (
             "path: photos/birds.csv, validation: 1, test: 1",
             "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
-            "datasets.listed.parts.test = 'photos/test.csv'\n    there is no such CSV file",
+            'datasets.listed.parts.test = "photos/test.csv"\n    there is no such CSV file',
         ),
     ],
 )

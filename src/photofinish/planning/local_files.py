@@ -5,36 +5,38 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from photofinish.datasets.csv_files import parse_csv
 from photofinish.datasets.image_folders import class_folders
 from photofinish.datasets.local_places import LocalDataset, Place, places
-from photofinish.errors import MistakeError
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset
-from photofinish.provenance import project_root
+from photofinish.params.mistakes import Mistake
+
+
+def misplaced(datasets: Mapping[str, Dataset]) -> Iterator[Mistake]:
+    """The paths in params.yaml that lead nowhere, or to something else."""
+    for name, dataset in _local(datasets).items():
+        for place in places(dataset):
+            problem = _problem(place, dataset)
+            if problem:
+                yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
 
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
-    """Of each data set that is made of local files; one MistakeError tells of all the paths that lead nowhere."""
-    local = {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
-    mistakes = [
-        f"datasets.{name}.{place.key} = '{place.given}'\n    {problem}"
-        for name, dataset in local.items()
-        for place in places(dataset)
-        if (problem := _problem(place, dataset))
-    ]
-    if mistakes:
-        start = f"; relative paths start at {project_root()}"
-        raise MistakeError(
-            f"params.yaml names data that can't be read; nothing was started{start}\n" + "\n".join(mistakes)
-        )
-    return {name: _sha256(dataset) for name, dataset in local.items()}
+    """Of each data set that is made of local files, all of whose paths lead somewhere."""
+    return {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
+
+
+def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
+    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
 
 
 def _problem(place: Place, dataset: LocalDataset) -> str | None:
     path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
+    start = "" if Path(place.given).is_absolute() else "; relative paths start at the folder of params.yaml"
     if not path.exists():
-        return f"there is no such {wanted} ({path}): put it there, or correct the path"
+        return f"there is no such {wanted} ({path}): put it there, or correct the path{start}"
     if path.is_dir() != isinstance(dataset, FolderDataset):
         return f"this must be a {wanted}, and {path} is a {'folder' if path.is_dir() else 'file'}"
     return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
