@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import platform
+import socket
 from collections.abc import Callable, Iterator
 from itertools import chain
 from multiprocessing.context import ForkServerContext
@@ -305,6 +306,22 @@ def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
     with pytest.raises(raised, match=said) as caught:
         distributed._agreed_device(task, Rank(0, 2, 0))
     assert type(caught.value) is raised
+
+
+def test_a_port_that_another_program_holds_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, cpu_host: CpuHost
+) -> None:
+    from photofinish.training_stage import distributed
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        task = TrainingTask("small", "cpu", make_experiment(), cpu_host, tmp_path, tmp_path)
+        refused = pytest.raises(UserError, match=rf"process 0 of 2 can't join the others at 127.0.0.1:{port}: .*use")
+        with refused as caught, distributed.team_for(task, Rank(0, 2, 0)):
+            pytest.fail("it was let through")
+    assert "\n" not in str(caught.value)
 
 
 def test_one_device_is_a_team_that_wraps_nothing() -> None:

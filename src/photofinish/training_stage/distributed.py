@@ -35,11 +35,24 @@ def team_for(task: TrainingTask, rank: Rank | None) -> Iterator[tuple[torch.devi
         device = _own_device(task, rank)
         yield device, _team_of_one_process(task, device)
         return
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    _join(rank)
     device = _agreed_device(task, rank)
     _refuse_differences(task, rank)
     yield device, Ranks(rank.number, rank.size, device)
     dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
+
+
+def _join(rank: Rank) -> None:
+    """The group of all processes; torch's errors here are long, and their first line tells."""
+    try:
+        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        meeting_place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise UserError(
+            f"{rank} can't join the others at {meeting_place}: {str(error).partition(chr(10))[0]} "
+            f"The address must be one of the first node's, its port free there and open to the other nodes "
+            f"(torchrun's --master-addr and --master-port)"
+        ) from error
 
 
 @contextmanager
