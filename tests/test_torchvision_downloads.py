@@ -57,7 +57,7 @@ def test_without_a_mirror_each_of_torchvisions_addresses_is_tried(
     assert len(read_raw(plan, tmp_path / "raw").labels) == 30
 
 
-def test_where_no_address_has_the_file_the_error_names_each(
+def test_where_no_address_has_the_file_the_error_names_each_and_advises_once(
     served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, address = served
@@ -66,6 +66,7 @@ def test_where_no_address_has_the_file_the_error_names_each(
         download(plan_of("MNIST", None), tmp_path / "raw")
     for name in ("one", "two"):
         assert f"{address}/{name}/train-images-idx3-ubyte.gz" in str(caught.value)
+    assert str(caught.value).count("PHOTOFINISH_MIRROR") == 1
     assert not (tmp_path / "raw").exists()
 
 

@@ -22,6 +22,14 @@ _MIRROR_SETTING = "`mirror:` in params.yaml or the variable PHOTOFINISH_MIRROR"
 _SHA256_DIGITS = 64
 
 
+class CannotFetchError(UserError):
+    """A file that came from none of its addresses."""
+
+    def __init__(self, faults: list[str], advice: str) -> None:
+        super().__init__(f"can't fetch {'; '.join(faults)}. {advice}")
+        self.faults, self.advice = faults, advice
+
+
 @dataclass(frozen=True)
 class _Cached:
     """A file's places in the cache: whole, its sha256, and as far as it has come."""
@@ -117,7 +125,7 @@ class Fetcher:
                 faults.append(f"{address}: {error}")
                 if not error.is_absent:
                     break
-        raise UserError(f"can't fetch {'; '.join(faults)}. {self._advice(where)}")
+        raise CannotFetchError(faults, self._advice(where))
 
     def _advice(self, where: str) -> str:
         if self.mirror:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from urllib.error import URLError
 
 from photofinish.datasets.archives import unpack
-from photofinish.datasets.fetching import Fetcher
+from photofinish.datasets.fetching import CannotFetchError, Fetcher
 from photofinish.errors import UserError
 
 _BROWSER_ONLY = ("drive.google.com", "docs.google.com")
@@ -93,5 +93,9 @@ class _Downloads:
     def explained(self, error: Exception) -> UserError:
         if not self._failures:
             return UserError(f"the files aren't as torchvision expects them: {error}")
-        kind = type(self._failures[-1])
-        return kind("\n".join(dict.fromkeys(str(failure) for failure in self._failures)))
+        *_, last = self._failures
+        fetched = [failure for failure in self._failures if isinstance(failure, CannotFetchError)]
+        if isinstance(last, CannotFetchError) and len(fetched) == len(self._failures):
+            faults = dict.fromkeys(fault for failure in fetched for fault in failure.faults)
+            return CannotFetchError(list(faults), last.advice)
+        return type(last)("\n".join(dict.fromkeys(str(failure) for failure in self._failures)))
