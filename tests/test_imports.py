@@ -26,7 +26,7 @@ FREE_OF_TORCH = (
     "report.report", "results.records", "tracking.client", "training.task", "training_stage.stage",
 )  # fmt: skip
 PACKAGES = (
-    ("errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
+    ("display", "errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
     ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("training_stage",), ("comparison",), ("report",),
 )  # fmt: skip

@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from photofinish.display import Display
 
-class DownloadDisplay:
+
+class DownloadDisplay(Display):
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._bar = _bar() if sys.stderr.isatty() else None
+        super().__init__(name, _bar, sys.stderr)
+        if self._bar:
+            self._bar.add_task(name, total=None)
         self._started_seconds = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.add_task(self._name, total=None)
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def say(self, text: str) -> None:
-        line = f"{self._name}  {text}"
-        if self._bar:
-            self._bar.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
 
     def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
         """Also when a connection was lost: a download goes on from `done_bytes`."""

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from photofinish.display import Display
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 
 _REFRESHES_PER_SECOND = 4
 
 
-class TrainingDisplay:
+class TrainingDisplay(Display):
     def __init__(
         self, title: str, *, epochs: int, steps_per_epoch: int, images: int, steps_done: Callable[[], int]
     ) -> None:
-        self._title, self._epochs, self._images = title, epochs, images
-        self._steps = epochs * steps_per_epoch
-        self._bar = _bar(steps_done) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> Self:
+        super().__init__(title, lambda: _bar(steps_done), sys.stdout)
+        self._epochs, self._images = epochs, images
         if self._bar:
-            self._bar.add_task(self._title, total=self._steps, note="")
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def say(self, text: str) -> None:
-        line = f"{self._title}  {text}"
-        if self._bar:
-            self._bar.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, flush=True)
+            self._bar.add_task(title, total=epochs * steps_per_epoch, note="")
 
     def resumed(self, epochs_done: int) -> None:
         self.say(f"goes on after epoch {epochs_done}")
