@@ -245,7 +245,7 @@ class Project:
     root: Path
     environment: dict[str, str]
 
-    def run(self, *command: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout: float = 480, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in it, as a user with the environment activated; output is captured."""
         return subprocess.run(
             command,

@@ -256,14 +256,14 @@ def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Pa
     project = clone_project(tmp_path / "project")
     project.write_params(
         {
-            "defaults": {"epochs": 200, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "defaults": {"epochs": 120, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
             "experiments": {"killed": {"dataset": "digits", "model": {"name": "cnn", "channels": [16], "hidden": []}}},
         }
     )
     learned = project.root / "results" / "killed" / "cpu" / "learned"
     with project.start("dvc", "repro") as process:
-        read_until(process, "epoch 1/200")
+        read_until(process, "epoch 1/120")
         wait_for(lambda: [*(project.root / ".photofinish" / "checkpoints").rglob("epoch-*.pt")])
         os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL

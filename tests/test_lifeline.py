@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         {
             "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
-            "experiments": {"endless": {**cnn, "epochs": 100_000}, "short": {**cnn, "epochs": 200}},
+            "experiments": {"endless": {**cnn, "epochs": 100_000}, "short": {**cnn, "epochs": 120}},
         }
     )
     project.repro("split@digits")

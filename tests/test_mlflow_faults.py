@@ -221,6 +221,7 @@ def test_a_training_of_less_than_a_second_has_system_metrics_and_prints_nothing_
     trained_once: Tracked,
 ) -> None:
     lines = (trained_once.stage.folder / "output.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if "take the times with care" not in line]  # where the machine is busy
     assert len(lines) == EPOCHS
     assert all(line.startswith("small on cpu  epoch ") for line in lines)
     run = trained_once.run()

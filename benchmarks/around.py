@@ -1,0 +1,129 @@
+"""What comes on top of the training: whole stages, a pipeline from nothing, one with nothing to do.
+
+`python -m benchmarks.around` prints seconds of wall time, taken in temporary clones of the last commit.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import machine
+from benchmarks.timing import spread
+
+ROUNDS = 5
+EXPERIMENTS = 15
+ROOT = Path(__file__).parent.parent
+WITHOUT_MLFLOW = """
+import runpy, sys
+from photofinish.tracking import client
+
+class Nobody:
+    waited_seconds = 0.0
+    __enter__ = lambda self: self
+    __exit__ = lambda self, *_: None
+    def __getattr__(self, _name):
+        return lambda *_arguments: None
+
+client.Tracker = Nobody
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        default = _clone(folder / "default")
+        _tell("dvc repro of the three default experiments from nothing", [_seconds(default, "dvc", "repro")])
+        _no_ops(folder, default)
+        _stages(_clone(folder / "stages"))
+    print(", ".join(f"{name} {value}" for name, value in machine.describe(machine.cores()).items()))
+
+
+def _no_ops(folder: Path, default: Path) -> None:
+    many, bare = _clone(folder / "many"), folder / "bare"
+    params = _params(many)
+    linear = {"dataset": "digits", "model": "linear", "epochs": 1}
+    params["experiments"] = {f"linear-{number:02d}": linear | {"seed": number} for number in range(EXPERIMENTS)}
+    _write(many / "params.yaml", params)
+    _seconds(many, "dvc", "repro")
+    _bare_pipeline(bare, stages=5 + 3 * EXPERIMENTS)
+    _seconds(bare, "dvc", "repro")
+    no_op = ("dvc", "repro", "--quiet")
+    measured = _alternate([(default, no_op), (many, no_op), (bare, no_op)])
+    _tell("no-op of the three default experiments", measured[0])
+    _tell(f"no-op of {EXPERIMENTS} experiments", measured[1])
+    _tell(f"no-op of a bare pipeline of {5 + 3 * EXPERIMENTS} empty stages", measured[2])
+    _tell("  the second over the third", [many / bare for many, bare in zip(measured[1], measured[2], strict=True)])
+
+
+def _stages(project: Path) -> None:
+    """A training of about a second, as dvc starts it."""
+    params = _params(project)
+    params["experiments"] = {"second": params["experiments"]["digits-mlp"] | {"epochs": 100}}
+    _write(project / "params.yaml", params)
+    _seconds(project, "dvc", "repro", "train-cpu@second")
+    settings = ["--experiment", "data/plan/experiments/second.json", "--host", "data/plan/hosts/cpu.json"]
+    places = ["--data", "data/splits/digits", "--out", "results/second/cpu"]
+    stage = ["stages/train.py", "--device", "cpu", *settings, *places]
+    with_mlflow, without = [sys.executable, *stage], [sys.executable, "-c", WITHOUT_MLFLOW, *stage]
+    measured = _alternate([(project, with_mlflow), (project, without)])
+    _tell("a training stage of about one second, start to exit, with MLflow", measured[0])
+    _tell("the same without MLflow", measured[1])
+
+
+def _clone(folder: Path) -> Path:
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    return folder
+
+
+def _bare_pipeline(folder: Path, stages: int) -> None:
+    folder.mkdir()
+    for command in (["git", "init", "--quiet"], ["dvc", "init", "--quiet"]):
+        subprocess.run(command, cwd=folder, check=True)
+    empty: dict[str, Any] = {"s0": {"cmd": "touch s0", "outs": ["s0"]}}
+    for number in range(1, stages):
+        empty[f"s{number}"] = {"cmd": f"touch s{number}", "deps": ["s0"], "outs": [f"s{number}"]}
+    _write(folder / "dvc.yaml", {"stages": empty})
+
+
+def _params(project: Path) -> dict[str, Any]:
+    params: dict[str, Any] = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
+    return params
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(value), encoding="utf-8")
+
+
+def _seconds(project: Path, *command: str) -> float:
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    started_seconds = time.perf_counter()
+    ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started_seconds
+    if ran.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ran.stdout}{ran.stderr}")
+    return seconds
+
+
+def _alternate(sides: list[tuple[Path, Sequence[str]]]) -> list[list[float]]:
+    rounds = [[_seconds(project, *command) for project, command in sides] for _ in range(ROUNDS)]
+    return [list(values) for values in zip(*rounds, strict=True)]
+
+
+def _tell(what: str, values: list[float]) -> None:
+    found = spread(values)
+    print(f"{what}: {found.median:.2f} ({found.lowest:.2f} to {found.highest:.2f}, {len(values)} times)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What an image costs that is read from disk as it is needed, however many there are, and in little memory.
+
+`python -m benchmarks.streaming` trains a linear network for two epochs through the input path `loader`, on ten
+thousand, a hundred thousand and a million made-up images of 28x28, each in a process that may allocate a tenth of the
+largest split at most. Times are the process's own: an image's cost, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from photofinish.batches.batches import Normaliser, Part
+from photofinish.batches.input_paths import make_batches
+from photofinish.hardware.devices import CPU, apply_policy
+from photofinish.models.registry import build_model
+from photofinish.params.training import Experiment
+from photofinish.training.trainer import Trainer
+
+COUNTS = (10_000, 100_000, 1_000_000)
+SHAPE = (1, 28, 28)
+CLASSES = 10
+VALIDATION_IMAGES = 1_000
+ALLOWED_BYTES = max(COUNTS) * int(np.prod(SHAPE)) // 10
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        images = Path(scratch) / "images.npy"
+        for count in COUNTS:
+            _make(images, count)
+            subprocess.run([sys.executable, "-m", "benchmarks.streaming", str(images)], check=True)
+
+
+def _make(path: Path, count: int) -> None:
+    random = np.random.default_rng(0)
+    images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(count, *SHAPE))
+    for start in range(0, count, 10_000):
+        images[start : start + 10_000] = random.integers(0, 256, size=images[start : start + 10_000].shape)
+
+
+def train(path: Path) -> None:
+    apply_policy(CPU, "fp32", threads=1)
+    images = np.load(path, mmap_mode="r")
+    labels = np.arange(len(images), dtype=np.int64) % CLASSES
+    settings = {"dataset": "made-up", "model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
+    further = {"schedule": {"name": "constant"}, "input": {"name": "loader"}, "precision": "fp32"}
+    experiment = Experiment.model_validate({**settings, **further, "epochs": 2, "batch_size": 128})
+    normalise = Normaliser((0.5,), (0.3,))
+    training = make_batches(experiment, Part("train", images, labels, normalise), CPU)
+    few = Part("validation", images[:VALIDATION_IMAGES], labels[:VALIDATION_IMAGES], normalise)
+    network = build_model(experiment.model, SHAPE, CLASSES, experiment.seed)
+    trainer = Trainer(experiment, network, training, make_batches(experiment, few, CPU), CPU)
+    trainer.warm_up()
+    _allow_more(ALLOWED_BYTES)
+    started_seconds = time.process_time()
+    trainer.train(lambda _metrics, _timing: None)
+    seconds = (time.process_time() - started_seconds) / (experiment.epochs * len(images))
+    size, allowed = images.nbytes / 1e6, ALLOWED_BYTES / 1e6
+    print(
+        f"{len(images):,} images ({size:,.0f} MB, {allowed:.0f} MB allowed): {seconds * 1e6:.1f} us an image",
+        flush=True,
+    )
+
+
+def _allow_more(more_bytes: int) -> None:
+    """From here on; memory-mapped files don't count, as the system may drop their pages at any time."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+    limit_bytes = int(line.split()[1]) * 1024 + more_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        train(Path(sys.argv[1]))
+    else:
+        main()
