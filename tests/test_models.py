@@ -124,7 +124,7 @@ def test_a_cnn_of_3x3_kernels_without_padding_has_the_layers_of_the_caltech_tuto
     settings = {"name": "cnn", "channels": (32, 64), "hidden": (256, 128), "padding": 0, "init": "xavier_uniform"}
     network = built(settings, CIFAR, classes=101)
     assert layer_sizes(network) == [(32, 3, 3, 3), (64, 32, 3, 3), (256, 2304), (128, 256), (101, 128)]
-    kinds = "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Flatten Linear ReLU Linear ReLU Linear"
+    kinds = "Conv2d MaxPool2d ReLU Conv2d MaxPool2d ReLU Flatten Linear ReLU Linear ReLU Linear"
     assert [type(module).__name__ for module in network.children()] == kinds.split()
 
 
@@ -167,3 +167,22 @@ def test_xaviers_weights_depend_on_the_seed_alone(settings: dict[str, Any]) -> N
 
 def test_a_cnn_may_halve_the_image_down_to_one_pixel() -> None:
     assert built({"name": "cnn", "channels": (4, 4, 4)}, (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("settings", [CNN, LENET], ids=lambda settings: str(settings["name"]))
+def test_pooling_before_the_relu_gives_the_same_bits_as_after_it(settings: dict[str, Any]) -> None:
+    network = built(settings)
+    modules = list(network)  # type: ignore[call-overload]
+    for place, module in enumerate(modules[:-1]):
+        if isinstance(module, nn.MaxPool2d):
+            modules[place : place + 2] = modules[place + 1], module
+    as_written_down = nn.Sequential(*modules)
+    images, labels = torch.randn(64, *MNIST), torch.arange(64) % 10
+    found = []
+    for each in (network, as_written_down):
+        each.zero_grad()
+        outputs = each(images)
+        nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
+        found.append([outputs.detach(), *(parameter.grad.clone() for parameter in each.parameters())])
+    assert [type(module) for module in modules[:3]] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
