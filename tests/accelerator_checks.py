@@ -6,7 +6,6 @@ often the host waits, reads values back or copies something in.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from photofinish.params.training import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import pickle_network, weights_of
 from photofinish.training import optimisation
+from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.clock import Clock
 from photofinish.training.failures import failures_explained
 from photofinish.training.job import TrainingJob
@@ -130,21 +130,19 @@ def test_it_learns_the_same_bits_as_the_cpu(
 
 @variants
 def test_a_resumed_run_ends_with_the_same_bits(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, settings: dict[str, Any]
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    job = make_job(make_experiment(**settings), device)
-    checkpoints: list[bytes] = []
+    job, store = make_job(make_experiment(**settings), device), CheckpointStore(tmp_path)
     whole = job.new_trainer()
 
-    def save(_metrics: EpochMetrics, _timing: object) -> None:
-        file = io.BytesIO()
-        torch.save(whole.state_dict(), file)
-        checkpoints.append(file.getvalue())
+    def save_after_the_first(metrics: EpochMetrics, _timing: object) -> None:
+        if metrics.epoch == 1:
+            store.save(1, whole.state_dict())
 
-    whole.train(save)
-    resumed = job.new_trainer()
-    # as CheckpointStore reads it: on the CPU
-    resumed.load_state_dict(torch.load(io.BytesIO(checkpoints[0]), map_location="cpu", weights_only=True))
+    whole.train(save_after_the_first)
+    resumed, state = job.new_trainer(), store.load_latest(pytest.fail)
+    assert state is not None
+    resumed.load_state_dict(state)
     assert resumed.progress.epochs_done == 1
     resumed.warm_up()
     resumed.train(lambda _metrics, _timing: None)
@@ -170,7 +168,9 @@ def test_a_second_device_is_used_alone(
 ) -> None:
     experiment, second = make_experiment(model=CNN, optimizer=ADAM), accelerator("auto", 1)
     there = trained(make_job(experiment, second))
-    assert (device.index, devices_of(there.network)) == (0, {second})
+    assert (device.index, second) == (0, torch.device(device.type, 1))
+    assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
+    assert devices_of(there.network) == {second}
     assert weights_of(there.network) == weights_of(trained(make_job(experiment, CPU)).network)
 
 
@@ -192,7 +192,7 @@ def count_epoch(make_experiment: MakeExperiment, make_job: MakeJob, device: torc
     """What one epoch of a trained network takes, by its batch size: 90 images."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
-        experiment = make_experiment(**settings, epochs=2, batch_size=batch_size)
+        experiment = make_experiment(**settings, epochs=2, batch_size=batch_size, validation_batch_size=batch_size)
         job = make_job(experiment, device)
         trainer, at_ends = job.new_trainer(), [counts()]
         trainer.warm_up()
@@ -246,6 +246,21 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_one_operation_takes_all_parameters_a_step_further(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, name: str
+) -> None:
+    experiment = make_experiment(optimizer={"name": name, "lr": 0.01})
+    network = make_job(experiment, device).new_network().to(device)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = optimisation.build_optimizer(experiment.optimizer, network.parameters())
+    optimizer.step()
+    found = counted(optimizer.step)
+    counters = 0 if name == "sgd" else len(list(network.parameters()))  # a real device counts up all steps in one, too
+    assert found == Counts(operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0)
 
 
 # -- tensors on two devices ------------------------------------------------------------------------
