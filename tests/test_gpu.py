@@ -74,7 +74,7 @@ def batches(settings: Any, device: torch.device, name: Literal["train", "validat
 
 
 def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
-    apply_policy(device, settings.precision, threads=2)
+    apply_policy(device, settings.precision, threads=1)
     team = team or Team(device)
     network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
     training = team.placed(batches(settings, device, "train", team.share))
@@ -113,7 +113,7 @@ def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
     device: torch.device, source: Any, augmentation: Any
 ) -> None:
     settings = experiment(input=source, augmentation=augmentation)
-    apply_policy(device, settings.precision, threads=2)  # which refuses whatever does not repeat bit for bit
+    apply_policy(device, settings.precision, threads=1)  # which refuses whatever does not repeat bit for bit
     on_cpu, there = (list(batches(settings, place, "train").shuffled(3)) for place in (CPU, device))
     for batch, batch_there in zip(on_cpu, there, strict=True):
         assert {tensor.device.type for tensor in batch_there} == {device.type}
@@ -180,7 +180,7 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
     exact = one.double() @ other.double()
     errors = {}
     for precision in ("fp32", "tf32"):
-        apply_policy(device, precision, threads=2)
+        apply_policy(device, precision, threads=1)
         with autocast(device, precision):
             errors[precision] = ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
     assert errors["fp32"] < errors["tf32"] / 10
@@ -202,7 +202,9 @@ def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.dev
     run(experiment(epochs=1), device)
     peak_bytes = peak_memory_bytes(device)
     assert device_name(device)
-    assert peak_bytes is None if device.type == "mps" else peak_bytes and peak_bytes > IMAGES * 16 * 16 * 4
+    if device.type in ("cuda", "xpu"):  # the others don't count it
+        assert peak_bytes is not None
+        assert peak_bytes > IMAGES * 16 * 16 * 4
 
 
 # -- several GPUs -------------------------------------------------------------------------------------

@@ -1,0 +1,348 @@
+"""The trainer on an accelerator, simulated: run by test_accelerator_rehearsal.py in a process that has one.
+
+It computes on the CPU, so it must learn the same bits as the CPU. What a real one would suffer from is counted: how
+often the host waits, reads values back or copies something in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeExperiment, digits_plan, learnable_images
+from rehearsal_device import Counts, counts
+from torch import nn
+from torch.optim import SGD
+
+from photofinish.datasets.packed import PackedSplit
+from photofinish.datasets.split import split
+from photofinish.errors import UserError
+from photofinish.hardware.devices import CPU, accelerator, apply_policy, peak_memory_bytes
+from photofinish.hardware.hosts import CpuHost
+from photofinish.measuring.further_measurements import Repeats, measure_further, repeat
+from photofinish.params.training import Experiment
+from photofinish.results.epochs import EpochMetrics
+from photofinish.results.learned import pickle_network, weights_of
+from photofinish.training import optimisation
+from photofinish.training.checkpoint import CheckpointStore
+from photofinish.training.clock import Clock
+from photofinish.training.failures import failures_explained
+from photofinish.training.job import TrainingJob
+from photofinish.training.task import TrainingTask
+from photofinish.training.teams import Team
+from photofinish.training.trainer import Trainer
+
+MakeJob = Callable[[Experiment, torch.device], TrainingJob]
+CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
+ADAM, ADAMW = ({"name": name, "lr": 0.01} for name in ("adam", "adamw"))
+AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
+LOADER = {"name": "loader", "workers": 1, "pin_memory": True, "non_blocking": True, "persistent_workers": True}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "linear": {"model": {"name": "linear"}},
+    "mlp, Adam": {"optimizer": ADAM},
+    "cnn, AdamW": {"model": CNN, "optimizer": ADAMW},
+    "lenet, Nesterov": {
+        "model": {"name": "lenet"},
+        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    },
+    "one cycle": {"schedule": {"name": "one_cycle", "max_lr": 0.2}},
+    "cosine, augmented": {"schedule": {"name": "cosine"}, "augmentation": AUGMENTATION},
+    "on plateau": {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "optimizer": ADAM},
+    "loader": {"input": {"name": "loader"}},
+    "loader with a worker, augmented": {"input": LOADER, "augmentation": AUGMENTATION, "model": CNN},
+    "bf16": {"precision": "bf16", "model": CNN},
+    "fp16": {"precision": "fp16", "optimizer": ADAM},
+}
+variants = pytest.mark.parametrize("settings", VARIANTS.values(), ids=list(VARIANTS))
+
+
+@pytest.fixture(scope="module")
+def small_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
+    folder = tmp_path_factory.mktemp("split")
+    split(digits_plan(), learnable_images(count=150, side=16), folder)
+    return PackedSplit(folder)
+
+
+@pytest.fixture
+def device() -> Iterator[torch.device]:
+    yield accelerator("auto")
+    torch.accelerator.set_device_index(0)
+
+
+@pytest.fixture
+def make_job(small_split: PackedSplit, cpu_host: CpuHost, tmp_path: Path) -> Iterator[MakeJob]:
+    def make(experiment: Experiment, device: torch.device) -> TrainingJob:
+        apply_policy(device, experiment.precision, threads=1)
+        task = TrainingTask("small", "gpu", experiment, cpu_host, small_split.folder, tmp_path)
+        return TrainingJob(task, device, Team(device))
+
+    yield make
+    torch.set_deterministic_debug_mode("default")
+
+
+def trained(job: TrainingJob) -> Trainer:
+    trainer = job.new_trainer()
+    trainer.warm_up()
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+def counted(act: Callable[[], object]) -> Counts:
+    before = counts()
+    act()
+    return counts() - before
+
+
+def devices_of(network: nn.Module) -> set[torch.device]:
+    return {tensor.device for tensor in network.state_dict().values()}
+
+
+# -- the same as on the CPU ------------------------------------------------------------------------
+
+
+class FusedSgd(SGD):
+    def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
+        super().__init__(parameters, **{**settings, "foreach": False, "fused": True})
+
+
+@variants
+def test_it_learns_the_same_bits_as_the_cpu(
+    make_experiment: MakeExperiment,
+    make_job: MakeJob,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    experiment = make_experiment(**settings)
+    before = counts()
+    there = trained(make_job(experiment, device))
+    assert (counts() - before).operations > 100
+    assert devices_of(there.network) == {device}
+    monkeypatch.setattr(optimisation, "SGD", FusedSgd)  # as on every accelerator; the CPU's own rounds otherwise
+    on_cpu = trained(make_job(experiment, CPU))
+    assert there.progress.metrics == on_cpu.progress.metrics
+    assert weights_of(there.network) == weights_of(on_cpu.network)
+
+
+@variants
+def test_a_resumed_run_ends_with_the_same_bits(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    job, store = make_job(make_experiment(**settings), device), CheckpointStore(tmp_path)
+    whole = job.new_trainer()
+
+    def save_after_the_first(metrics: EpochMetrics, _timing: object) -> None:
+        if metrics.epoch == 1:
+            store.save(1, whole.state_dict())
+
+    whole.train(save_after_the_first)
+    resumed, state = job.new_trainer(), store.load_latest(pytest.fail)
+    assert state is not None
+    resumed.load_state_dict(state)
+    assert resumed.progress.epochs_done == 1
+    resumed.warm_up()
+    resumed.train(lambda _metrics, _timing: None)
+    assert resumed.progress.metrics == whole.progress.metrics
+    assert weights_of(resumed.network) == weights_of(whole.network)
+
+
+def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    experiment = make_experiment(model=CNN, repeats=2)
+    job, on_cpu = make_job(experiment, device), make_job(experiment, CPU)
+    first, repeats = trained(job), Repeats()
+    repeat(job, first, repeats)  # which refuses other bits
+    assert [len(timings) for timings in repeats] == [experiment.epochs]
+    there, here = measure_further(job, first), measure_further(on_cpu, trained(on_cpu))
+    assert there.first_step == here.first_step
+    assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
+
+
+def test_a_second_device_is_used_alone(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    experiment, second = make_experiment(model=CNN, optimizer=ADAM), accelerator("auto", 1)
+    there = trained(make_job(experiment, second))
+    assert (device.index, second) == (0, torch.device(device.type, 1))
+    assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
+    assert devices_of(there.network) == {second}
+    assert weights_of(there.network) == weights_of(trained(make_job(experiment, CPU)).network)
+
+
+def test_the_saved_network_lies_on_the_cpu_and_the_trained_one_stays_where_it_is(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, tmp_path: Path
+) -> None:
+    network = trained(make_job(make_experiment(model=CNN), device)).network
+    pickle_network(network, tmp_path / "model.pth")
+    assert devices_of(torch.load(tmp_path / "model.pth", weights_only=False)) == {CPU}
+    assert b"rehearsal" not in (tmp_path / "model.pth").read_bytes()
+    assert devices_of(network) == {device}
+
+
+# -- what the host waits for -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def count_epoch(make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device) -> Callable[..., Counts]:
+    """What one epoch of a trained network takes, by its batch size: 90 images."""
+
+    def count(batch_size: int, settings: dict[str, Any]) -> Counts:
+        experiment = make_experiment(**settings, epochs=2, batch_size=batch_size, validation_batch_size=batch_size)
+        job = make_job(experiment, device)
+        trainer, at_ends = job.new_trainer(), [counts()]
+        trainer.warm_up()
+        trainer.train(lambda _metrics, _timing: at_ends.append(counts()))
+        return at_ends[2] - at_ends[1]
+
+    return count
+
+
+@variants
+def test_the_host_neither_waits_nor_reads_more_often_the_more_steps_an_epoch_has(
+    count_epoch: Callable[..., Counts], settings: dict[str, Any]
+) -> None:
+    few, many = count_epoch(45, settings), count_epoch(6, settings)
+    assert few.operations < many.operations
+    assert few.waits == many.waits == 3  # when training begins, ends, and when validation ends
+    assert few.reads == many.reads <= 4  # both losses, the hits, and whether all losses are numbers
+
+
+@variants
+def test_images_on_the_device_are_copied_there_once_and_a_loaders_without_waiting(
+    count_epoch: Callable[..., Counts], settings: dict[str, Any]
+) -> None:
+    few, many = count_epoch(45, settings), count_epoch(6, settings)
+    if "input" not in settings:
+        assert few.copies_in == many.copies_in == 1  # the order of the images
+    elif settings["input"] == LOADER:
+        assert many.copies_in - few.copies_in >= 2 * 13  # images and labels of each further step
+        assert few.waiting_copies_in == many.waiting_copies_in == 0
+    else:  # the loader's defaults wait, as PyTorch's do
+        assert many.waiting_copies_in == many.copies_in > few.copies_in
+
+
+def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
+    clock = Clock(device)
+    assert counted(lambda: [clock.now_seconds() for _ in range(3)]).waits == 3
+    on_cpu = Clock(CPU)
+    assert counted(on_cpu.now_seconds).waits == 0
+
+
+def test_memory_that_the_device_does_not_count_is_told_as_unknown(device: torch.device) -> None:
+    assert peak_memory_bytes(device) is None
+
+
+def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    trainer = trained(make_job(make_experiment(model=CNN, optimizer=ADAM), device))
+    with trainer.rehearsed_step() as step:
+        step()
+        found = counted(lambda: [step() for _ in range(5)])
+    assert found.operations > 50
+    assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_one_operation_takes_all_parameters_a_step_further(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, name: str
+) -> None:
+    experiment = make_experiment(optimizer={"name": name, "lr": 0.01})
+    network = make_job(experiment, device).new_network().to(device)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = optimisation.build_optimizer(experiment.optimizer, network.parameters())
+    optimizer.step()
+    found = counted(optimizer.step)
+    counters = 0 if name == "sgd" else len(list(network.parameters()))  # a real device counts up all steps in one, too
+    assert found == Counts(operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0)
+
+
+# -- tensors on two devices ------------------------------------------------------------------------
+
+
+class _ImagesStay:
+    """Batches of which a part never reaches the device."""
+
+    def __init__(self, batches: Any, part: int) -> None:
+        self.image_count, self.batch_size = batches.image_count, batches.batch_size
+        self._batches, self._part = batches, part
+
+    def shuffled(self, epoch: int) -> Iterator[Any]:
+        for batch in self._batches.shuffled(epoch):
+            yield tuple(tensor.cpu() if part == self._part else tensor for part, tensor in enumerate(batch))
+
+    in_order = shuffled
+
+
+class _Shifts(nn.Module):
+    """A constant that is no buffer, so it stays where it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = torch.zeros(16)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images + self.shift
+
+
+def _explained(job: TrainingJob, act: Callable[[], object]) -> str:
+    task = job.task
+    with pytest.raises(UserError) as told, failures_explained(task.name, task.experiment, job.team):
+        act()
+    return str(told.value)
+
+
+TWO_DEVICES = r"Expected all tensors to be on the same device, but got (mat1|mat2|target) is on "
+TWO_TYPES = r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloatType\) should be the same"
+
+
+@pytest.mark.parametrize(
+    ("settings", "part", "said"),
+    [
+        ({}, 0, TWO_DEVICES),
+        ({}, 1, TWO_DEVICES),
+        ({"model": CNN}, 0, TWO_TYPES),
+        ({"model": CNN}, 1, TWO_DEVICES),
+        ({"precision": "bf16"}, 0, TWO_DEVICES),
+    ],
+    ids=["images", "labels", "images to convolve", "their labels", "bf16"],
+)
+def test_a_batch_left_on_the_cpu_is_refused_in_words(
+    make_experiment: MakeExperiment,
+    make_job: MakeJob,
+    device: torch.device,
+    settings: dict[str, Any],
+    part: int,
+    said: str,
+) -> None:
+    job = make_job(make_experiment(**settings), device)
+    job.training = _ImagesStay(job.training, part)  # type: ignore[assignment]
+    told = _explained(job, job.new_trainer().warm_up)
+    assert re.match(rf"one step had tensors on two devices \({said}", told), told
+    assert "experiments.small all on rehearsal:0 before the first step (devices.gpu in params.yaml chooses it)" in told
+    assert "make it on `images.device`, and keep constants with `register_buffer`" in told
+
+
+def test_a_constant_left_on_the_cpu_is_refused_in_words(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    job = make_job(make_experiment(), device)
+    trainer = job.new_trainer(nn.Sequential(_Shifts(), job.new_network()))
+    told = _explained(job, trainer.warm_up)
+    assert "found at least two devices, rehearsal:0 and cpu" in told
+    assert "a part of model mlp makes or keeps a tensor elsewhere" in told
+
+
+def test_what_lies_on_another_accelerator_is_refused_too(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    job = make_job(make_experiment(), device)
+    trainer = job.new_trainer()
+    trainer.network.to(torch.device(device.type, 1))
+    assert "rehearsal:0" in _explained(job, trainer.warm_up)

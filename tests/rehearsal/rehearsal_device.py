@@ -1,0 +1,69 @@
+"""The simulated accelerator, as PyTorch loads it: it looks for plug-ins of its group `torch.backends` when imported."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+
+NAME, DEVICES = "rehearsal", 2
+_LIBRARY = Path(__file__).with_name("device.so")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What happened since the process began."""
+
+    operations: int
+    """that the device computed"""
+    waits: int
+    """of the host until the device had finished, because the program said so"""
+    reads: int
+    """of values by the host: copies from the device, and what depends on values, as `nonzero`"""
+    copies_in: int
+    """from the main memory to the device"""
+    waiting_copies_in: int
+    """of these, the ones that the host waits for: of memory that isn't pinned, or not `non_blocking`"""
+
+    def __sub__(self, earlier: Counts) -> Counts:
+        return Counts(*(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)))
+
+
+def counts() -> Counts:
+    values = (ctypes.c_long * len(fields(Counts)))()
+    _library().rehearsal_counts(values)
+    return Counts(*values)
+
+
+def register() -> None:
+    """Called at the end of `import torch`."""
+    import torch
+
+    torch.utils.rename_privateuse1_backend(NAME)
+    _library().rehearsal_start()
+    torch._register_device_module(NAME, _device_module())
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(_LIBRARY))
+
+
+def _device_module() -> ModuleType:
+    """`torch.rehearsal`: what PyTorch asks of a device's module."""
+    import torch
+
+    process, module = os.getpid(), ModuleType(f"torch.{NAME}")
+    functions = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: DEVICES,
+        "current_device": torch.accelerator.current_device_index,
+        "set_device": torch.accelerator.set_device_index,
+        "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+        "manual_seed_all": lambda _seed: None,  # it draws from the CPU's stream
+        "_is_in_bad_fork": lambda: os.getpid() != process,
+    }
+    vars(module).update(functions)
+    return module

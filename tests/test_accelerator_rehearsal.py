@@ -1,0 +1,196 @@
+"""Training on an accelerator, on machines that have none: a simulated one, which computes on the CPU, stands in.
+
+It is a plug-in of PyTorch (see rehearsal/), built here, and found by the processes that are started with its folder on
+their path. The tests' own process never has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
+from rehearsal.plug_in import build, compiler
+from training_stage import contents
+
+from photofinish.comparison.table import Trained, read_results
+from photofinish.comparison.verdict import verdict
+from photofinish.datasets.packed import PackedSplit
+from photofinish.datasets.split import split
+from photofinish.hardware.accelerators import AcceleratorFacts
+from photofinish.hardware.cpus import cpu_facts
+from photofinish.hardware.hosts import GPU_VARIABLES, CpuHost, GpuHost, software_facts
+from photofinish.report.report import write_report
+from photofinish.results import records
+from photofinish.results.evaluation import evaluate, write_evaluation
+from photofinish.results.learned import load_network
+
+TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
+CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
+ADAM = {"name": "adam", "lr": 0.01}
+_WITHOUT_MLFLOW = f"""
+import runpy, sys
+sys.path.insert(0, {str(TESTS)!r})
+from photofinish.training_stage import stage
+from training_process import NoTracker
+stage.Tracker = NoTracker
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a process that has the accelerator."""
+    found = compiler()
+    if found is None:
+        pytest.skip("no C++ compiler here to build the simulated accelerator with")
+    folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
+    build(folder, found)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+    return own | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
+
+
+def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(environment: dict[str, str]) -> None:
+    # Only a device that works while the host goes on can show that the clock waits for it.
+    arguments = ["-q", "-p", "no:cacheprovider", "--maxfail=3", "-k", "not the_clock_waits_until"]
+    files = [str(TESTS / "accelerator_checks.py"), str(TESTS / "test_gpu.py")]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, *files],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    skipped = re.findall(r"SKIPPED.*: (.*)", ran.stdout)
+    assert set(skipped) == {"this accelerator has no TF32", "fewer than two CUDA devices here"}
+
+
+# -- the stage -------------------------------------------------------------------------------------
+
+
+class Stage:
+    """`stages/train.py` on either device, in a folder of its own."""
+
+    def __init__(self, folder: Path, cpu: CpuHost, settings: Any, environment: dict[str, str]) -> None:
+        self.folder, self.results, self._environment = folder, folder / "results", environment
+        self.data = folder / "split"
+        split(digits_plan(), learnable_images(count=150, side=16), self.data)
+        gpu = GpuHost(
+            kind="auto",
+            count=1,
+            if_missing="fail",
+            # The driver would list a kind that plan knows; torch then tells what it really is.
+            accelerators=(AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),),
+            missing=None,
+            threads=1,
+            cpu=cpu_facts(),
+            software=software_facts(GPU_VARIABLES),
+        )
+        for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
+            (folder / f"{name}.json").write_text(plan.model_dump_json(), encoding="utf-8")
+
+    def learned(self, device: records.DeviceLabel) -> Path:
+        return self.results / "small" / device / records.LEARNED
+
+    def train(self, device: records.DeviceLabel, *start: str) -> str:
+        arguments = {
+            "device": device,
+            "experiment": "small.json",
+            "host": f"{device}.json",
+            "data": str(self.data),
+            "out": str(self.results / "small" / device),
+        }
+        options = [text for name, value in arguments.items() for text in (f"--{name}", value)]
+        ran = subprocess.run(
+            [sys.executable, *(start or (str(SCRIPT),)), *options],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout + ran.stderr
+
+
+@pytest.fixture(scope="module")
+def results(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    environment: dict[str, str],
+) -> Stage:
+    """Both devices, trained by the real stage and judged."""
+    experiment = make_experiment(model=CNN, optimizer=ADAM, repeats=3)
+    stage = Stage(tmp_path_factory.mktemp("stage"), cpu_host, experiment, environment)
+    stage.train("gpu")
+    stage.train("cpu", "-c", _WITHOUT_MLFLOW)
+    learned = {device: stage.learned(device) for device in records.DEVICE_LABELS}
+    judged = evaluate("small", learned, PackedSplit(stage.data))
+    write_evaluation(judged, stage.results / "small" / records.EVALUATED)
+    return stage
+
+
+def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -> None:
+    gpu, cpu = (records.read_training(results.learned(device)) for device in ("gpu", "cpu"))
+    assert isinstance(gpu, records.Training)
+    assert isinstance(cpu, records.Training)
+    assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
+    timings = records.read_record(results.results / "small" / "gpu" / records.TIMED / records.TIMINGS, records.Timings)
+    assert isinstance(timings.host, GpuHost)
+    assert (timings.device_name, timings.device_count, timings.peak_memory_bytes) == ("rehearsal", 1, None)
+    assert len(timings.all_epochs) == 3 * gpu.experiment.epochs
+    files = {path.name for path in results.learned("gpu").iterdir()}
+    assert files == {path.name for path in results.learned("cpu").iterdir()}
+    assert {records.WEIGHTS, records.HISTORY, records.FIRST_STEP, records.FIRST_BATCH, records.SUMMARY} < files
+
+
+def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage) -> None:
+    gpu, cpu = (contents(results.learned(device)) for device in ("gpu", "cpu"))
+    assert gpu.keys() == cpu.keys()
+    differing = {name for name in gpu if gpu[name] != cpu[name]}
+    assert differing == {records.RECORD}
+    same = cpu[records.RECORD].replace(b'"device": "cpu"', b'"device": "gpu"')
+    assert gpu[records.RECORD] == same.replace(b'"device_kind": "cpu"', b'"device_kind": "rehearsal"')
+
+
+def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(results: Stage) -> None:
+    found = read_results(["small"], results.results)
+    assert [(result.device, type(result)) for result in found] == [("cpu", Trained), ("gpu", Trained)]
+    judged = verdict("small", found)
+    assert [speedup.kind for speedup in judged.speedups] == ["step", "epoch", "end_to_end"]
+    assert all(speedup.ratio > 0 for speedup in judged.speedups)
+    assert judged.parity is not None
+    assert judged.parity.likeness == "identical", judged.parity
+    assert "The models are identical." in judged.sentence
+    assert "rehearsal takes" in judged.sentence
+
+
+def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:
+    write_report(read_results(["small"], results.results), tmp_path / "report", None)
+    assert "rehearsal" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:
+    assert not hasattr(torch, "rehearsal")
+    record = records.read_training(results.learned("gpu"))
+    assert isinstance(record, records.Training)
+    network = load_network(results.learned("gpu"), record)
+    assert {tensor.device.type for tensor in network.state_dict().values()} == {"cpu"}
+    pickled = list((results.folder / "mlruns").rglob("*.pth"))
+    assert pickled, "MLflow has no model"
+    loaded = torch.load(pickled[0], weights_only=False)
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in network.state_dict().items())
+
+
+def test_training_it_again_leaves_the_same_bits(results: Stage) -> None:
+    before = contents(results.learned("gpu"))
+    results.train("gpu", "-c", _WITHOUT_MLFLOW)
+    assert contents(results.learned("gpu")) == before
