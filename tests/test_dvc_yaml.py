@@ -40,6 +40,12 @@ def test_a_change_to_the_report_does_not_touch_training() -> None:
     )
 
 
+def test_prices_and_references_are_deps_of_compare_alone() -> None:
+    own = {"data/plan/compare.json", "reference"}
+    assert {name for name in STAGES if own & set(stage_body(name)["deps"])} == {"compare"}
+    assert own <= set(stage_body("compare")["deps"])
+
+
 def test_the_templates_of_the_report_are_deps_of_compare() -> None:
     templates = [str(path.relative_to(ROOT)) for path in (ROOT / "src/photofinish/report/templates").iterdir()]
     assert set(templates) <= set(stage_body("compare")["deps"])

@@ -13,7 +13,6 @@ from photofinish.results.records import DeviceLabel, Timings
 _SECONDS_AN_HOUR = 3600.0
 JOULES_A_KILOWATT_HOUR = 3.6e6
 _COUNTED = {"gpu": "the GPU (NVML)", "cpu": "the whole CPU package (RAPL)"}
-NO_PRICE = "no price in params.yaml (compare.prices)"
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
         amounts["time"] = seconds / _SECONDS_AN_HOUR * hour_price
     if prices.kilowatt_hour is not None and joules is not None:
         amounts["energy"] = joules / JOULES_A_KILOWATT_HOUR * prices.kilowatt_hour
+    unknown = ["its energy being unknown"] if prices.kilowatt_hour is not None and joules is None else []
     if not amounts:
-        return Cost(None, NO_PRICE)
-    lacks_energy = prices.kilowatt_hour is not None and joules is None
-    return Cost(sum(amounts.values()), " and ".join(amounts) + (", its energy being unknown" if lacks_energy else ""))
+        return Cost(None, ", ".join([f"no price of an hour (compare.prices.{device}_hour)", *unknown]))
+    return Cost(sum(amounts.values()), ", ".join([" and ".join(amounts), *unknown]))
 
 
 def _measured(own: Energy, others: list[Energy]) -> EnergyUsed:

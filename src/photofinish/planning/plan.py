@@ -29,6 +29,7 @@ def write_plan(params: Params, folder: Path, splits: Path) -> None:
         folder / "hosts" / "cpu.json": cpu_host,
         folder / "hosts" / "gpu.json": gpu_host,
         folder / "weights.json": _weights_plan(params),
+        folder / "compare.json": params.comparing,
         **{
             folder / "datasets" / f"{name}.json": _dataset_plan(name, params, local_files.get(name))
             for name in params.datasets
