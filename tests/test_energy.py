@@ -122,7 +122,7 @@ def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     meter.epoch_ended()
     found = meter.training_ended()
     assert (found.status, found.source) == ("unavailable", None)
-    assert "has no CPU package's counter (RAPL)" in str(found.reason)
+    assert "has no counter of a CPU's energy (RAPL)" in str(found.reason)
 
 
 class Driver:

@@ -12,6 +12,7 @@ from conftest import MakeResult
 
 from photofinish.comparison.payback import payback, time_to_target
 from photofinish.comparison.table import Trained, comparison_table
+from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import Timings
 
 
@@ -29,6 +30,14 @@ def test_the_extra_start_up_over_what_an_epoch_gains(make_result: MakeResult) ->
     assert found.epochs == pytest.approx(4)
     assert found.interval == (pytest.approx(6 / 1.6), pytest.approx(6 / 1.4))
     assert found.finding == "after 4 epochs (95 % interval 3.75 to 4.29)"
+
+
+def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
+    """By hand: training takes both a second, validation the CPU a second more: 3 s more to start are level after 3."""
+    gpu = timings(make_result, 5.0, (1.0,) * 5)
+    slow_to_validate = tuple(EpochTiming(1.0, 1.1, 1.7e9) for _ in range(5))
+    cpu = timings(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": slow_to_validate})
+    assert payback(cpu, gpu).epochs == pytest.approx(3)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class CpuPackages:
         zones = sorted(powercap.glob("intel-rapl:*"))
         self._packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
         if not self._packages:
-            raise CounterError(f"{powercap} has no CPU package's counter (RAPL)")
+            raise CounterError(f"{powercap} has no counter of a CPU's energy (RAPL)")
         self._ranges = [int(_text(package / "max_energy_range_uj")) for package in self._packages]
         self._longest_seconds = min(self._ranges) / 1e6 / _MOST_PACKAGE_WATTS
         self._passed = 0

@@ -13,7 +13,7 @@ from photofinish.comparison.references import Elsewhere
 from photofinish.comparison.scaling import all_series, break_evens
 from photofinish.comparison.table import DeviceResult, Trained
 from photofinish.params.comparing import Comparing, Watts
-from photofinish.wording import energy, money, seconds
+from photofinish.wording import energy, listed, money, seconds
 
 _NOTHING = "n/a"
 _PAYING = ("experiment", "of", "CPU", "GPU", "finding")
@@ -32,7 +32,7 @@ def paying_table(results: Sequence[DeviceResult], settings: Comparing) -> pd.Dat
         if len(trained[name]) > 1 and name not in in_series:
             told = "one size only: no other experiment differs in its batch size or a width alone"
             rows.append((name, "break-even size", _NOTHING, _NOTHING, told))
-    return pd.DataFrame(rows, columns=list(_PAYING))
+    return pd.DataFrame(_told_once(rows, len(names)), columns=list(_PAYING))
 
 
 def elsewhere_table(found: Sequence[Elsewhere], settings: Comparing) -> pd.DataFrame:
@@ -68,6 +68,20 @@ def _experiment_rows(name: str, trained: Mapping[str, Trained], settings: Compar
         told = "as for the run"
         rows.append(row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: told))
     return rows
+
+
+def _told_once(rows: list[_Row], experiment_count: int) -> list[_Row]:
+    """What has no figure for the same reason is one row for all that it is so of, at the end."""
+    without: dict[_Row, list[str]] = {}
+    for row in rows:
+        if row[2:4] == (_NOTHING, _NOTHING):
+            without.setdefault(("", *row[1:]), []).append(row[0])
+    several = {row: names for row, names in without.items() if len(names) > 1}
+    kept = [row for row in rows if ("", *row[1:]) not in several]
+    return kept + [
+        ("all experiments" if len(names) == experiment_count else listed(names), *row[1:])
+        for row, names in several.items()
+    ]
 
 
 def _elsewhere_row(found: Elsewhere, settings: Comparing) -> dict[str, str]:
