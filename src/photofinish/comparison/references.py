@@ -14,7 +14,6 @@ from photofinish.results.references import Reference
 from photofinish.wording import seconds, utc_day
 
 REFERENCE = "reference"
-WHAT_IS_THE_SAME = "all settings but the data set's name and the number of repeats, the data and the published weights"
 ELSEWHERE_COLUMNS = (
     "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
     "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
@@ -78,7 +77,7 @@ def elsewhere_figures(found: Iterable[Elsewhere]) -> pd.DataFrame:
 
 
 def same_training(one: Training, other: Training) -> bool:
-    """See WHAT_IS_THE_SAME."""
+    """All settings but the data set's name and the number of repeats, the data, and the published weights."""
     return (
         one.data_sha256 == other.data_sha256
         and one.published_weights_sha256 == other.published_weights_sha256

@@ -16,11 +16,14 @@ import pandas as pd
 from photofinish.comparison.intervals import (
     LEAST_VALUES,
     FloatArray,
+    Interval,
     drawn_medians,
     new_draws,
     percentile_interval,
+    ratio_interval,
+    ratio_of_medians,
 )
-from photofinish.comparison.speedups import Speedup, epoch_seconds, speedups
+from photofinish.comparison.speedups import epoch_seconds
 from photofinish.comparison.table import DeviceResult, Trained
 
 COLUMNS = ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
@@ -35,9 +38,13 @@ class Point:
     gpu: Trained
 
     @property
-    def speedup(self) -> Speedup:
-        """Of an epoch with its data."""
-        return speedups(self.cpu.timings, self.gpu.timings)[1]
+    def ratio(self) -> float:
+        """The speed-up of an epoch with its data."""
+        return ratio_of_medians(epoch_seconds(self.cpu.timings), epoch_seconds(self.gpu.timings))
+
+    @property
+    def interval(self) -> Interval | None:
+        return ratio_interval(epoch_seconds(self.cpu.timings), epoch_seconds(self.gpu.timings))
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,8 @@ def scaling_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
     rows = []
     for series in all_series(results):
         for point in series.points:
-            speedup = point.speedup
-            low, high = speedup.interval or (None, None)
-            rows.append((series.name, series.x_name, point.x, point.experiment, speedup.ratio, low, high))
+            low, high = point.interval or (None, None)
+            rows.append((series.name, series.x_name, point.x, point.experiment, point.ratio, low, high))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -114,7 +120,7 @@ def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
 
 def _break_even(series: Series) -> BreakEven:
     sizes = [float(point.x) for point in series.points]
-    ratios = np.array([point.speedup.ratio for point in series.points])
+    ratios = np.array([point.ratio for point in series.points])
     found = float(crossing(sizes, ratios[np.newaxis])[0])
     if not np.isfinite(found):
         return BreakEven(series.name, series.x_name, None, None, None, _no_crossing(sizes, ratios))
