@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup repro example ui test bench format lock clean
+.PHONY: help setup repro example ui reference test bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
@@ -48,6 +48,9 @@ ui: setup ## bring MLflow up to date with the results and open its UI
 		"") mlflow ui ;; \
 		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" ;; \
 	esac
+
+reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
+	python -m photofinish.comparison.record_reference $(if $(MACHINE),--machine $(MACHINE))
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

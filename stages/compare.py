@@ -13,6 +13,8 @@ from photofinish.processes.quick_imports import quick_imports
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", type=Path, required=True, help="the folder of the experiments' plans")
+    parser.add_argument("--settings", type=Path, required=True, help="the comparison's own, a JSON file")
+    parser.add_argument("--references", type=Path, required=True, help="the folder of other machines' records")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -24,11 +26,16 @@ def main() -> None:
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         with quick_imports():
             from photofinish.comparison.table import read_results
+            from photofinish.params.comparing import Comparing
+            from photofinish.planning.reader import read_plan
             from photofinish.report.report import write_report
+            from photofinish.results.references import read_references
 
         names = sorted(path.stem for path in args.plan.glob("*.json"))
         results = read_results(names, args.results)
-        for verdict in write_report(results, args.out, dvc_began_at_unix_seconds()):
+        settings = read_plan(args.settings, Comparing)
+        references = read_references(args.references, settings.references)
+        for verdict in write_report(results, args.out, dvc_began_at_unix_seconds(), settings, references):
             print(f"{verdict.experiment}: {verdict.sentence}")
         tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")

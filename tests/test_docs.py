@@ -12,13 +12,18 @@ import pytest
 from conftest import ROOT
 from pydantic import BaseModel
 
-from photofinish.params import datasets, devices, networks, training
+from photofinish.params import comparing, datasets, devices, networks, training
 from photofinish.params.reader import read_params
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "reference" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 SETTINGS = [
     value
-    for module in (datasets, devices, networks, training)
+    for module in (comparing, datasets, devices, networks, training)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
     if value is not datasets.DatasetPlan  # which `plan` writes, no user
@@ -32,7 +37,7 @@ def test_every_setting_is_in_the_reference(settings: type[BaseModel]) -> None:
     assert settings.model_fields.keys() <= words
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8"))
     assert [link for link in links if not link.startswith("http") and not (document.parent / link).exists()] == []

@@ -40,6 +40,12 @@ def test_a_training_stage_depends_on_no_weights_but_its_own(name: str) -> None:
     assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == ["data/weights/${key}"]
 
 
+def test_prices_and_references_are_deps_of_compare_alone() -> None:
+    own = {"data/plan/compare.json", "reference"}
+    assert {name for name in STAGES if own & set(stage_body(name).get("deps", []))} == {"compare"}
+    assert own <= set(stage_body("compare")["deps"])
+
+
 def test_the_templates_of_the_report_are_deps_of_compare() -> None:
     templates = [str(path.relative_to(ROOT)) for path in (ROOT / "src/photofinish/report/templates").iterdir()]
     assert set(templates) <= set(stage_body("compare")["deps"])

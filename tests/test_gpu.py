@@ -19,7 +19,15 @@ from torch import nn
 
 from photofinish.batches.batches import WHOLE, Batches, Normaliser, Part, Share
 from photofinish.batches.input_paths import make_batches
-from photofinish.hardware.devices import CPU, accelerator, apply_policy, autocast, device_name, peak_memory_bytes
+from photofinish.hardware.devices import (
+    CPU,
+    accelerator,
+    apply_policy,
+    autocast,
+    device_name,
+    nvidia_uuid,
+    peak_memory_bytes,
+)
 from photofinish.models.registry import build_model
 from photofinish.results.epochs import EpochMetrics
 from photofinish.training.clock import Clock
@@ -205,6 +213,23 @@ def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.dev
     if device.type in ("cuda", "xpu"):  # the others don't count it
         assert peak_bytes is not None
         assert peak_bytes > IMAGES * 16 * 16 * 4
+
+
+def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:
+    energy = pytest.importorskip("photofinish.hardware.energy")  # which needs pydantic and NVML's package
+    uuid = nvidia_uuid(device)
+    if uuid is None:
+        pytest.skip(f"{device_name(device)} is none of NVIDIA's")
+    meter = energy.EnergyMeter("gpu", "nvml", lambda: energy.NvidiaGpus([uuid]))
+    values, started_seconds = torch.rand(4096, 4096, device=device), time.monotonic()
+    meter.begin()
+    while (passed_seconds := time.monotonic() - started_seconds) < 2:
+        values = (values @ values).softmax(dim=1)
+        torch.accelerator.synchronize(device)
+    found = meter.training_ended()
+    if found.joules is None:
+        pytest.skip(found.reason)
+    assert 5 < found.joules / passed_seconds < 2000  # watts
 
 
 # -- several GPUs -------------------------------------------------------------------------------------

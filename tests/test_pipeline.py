@@ -155,6 +155,15 @@ def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: 
     assert changed["params.yaml"]["defaults.epochs"] == {"old": 2, "new": 3, "diff": 1}
 
 
+def test_a_price_trains_nothing_again(project: Project) -> None:
+    project.write_params({**_PARAMS, "compare": {"target_accuracy": 0.5, "prices": {"cpu_hour": 3.6}}})
+    assert _stages_run(project.repro()) == {"plan", "compare"}
+    with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
+        row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
+    assert float(row["cost"]) == pytest.approx(float(row["total_seconds"]) / 1000)
+    assert float(row["target_seconds"]) < float(row["total_seconds"])
+
+
 def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project: Project) -> None:
     project.write_params(_changed(**{_OWN: _PARAMS["experiments"][_OWN]}))
     assert _stages_run(project.repro()) == {"plan", "download-weights", "compare"}

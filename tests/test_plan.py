@@ -83,6 +83,7 @@ def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(fol
         "experiments/adam.json",
         "weights.json",
         *STAGE_CODE,
+        "compare.json",
     }
 
 
@@ -119,6 +120,8 @@ def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
         ("  epochs: 10\n  batch_size: 128", "  batch_size: 128\n  epochs: 10", set()),
         ("datasets:", "devices: {cpu: {threads: 63}}\ndatasets:", {"hosts/cpu.json"}),
         ("datasets:", "devices: {gpu: {if_missing: fail}}\ndatasets:", {"hosts/gpu.json"}),
+        ("datasets:", "compare: {prices: {gpu_hour: 2.0}, target_accuracy: 0.9}\ndatasets:", {"compare.json"}),
+        ("datasets:", "compare: {prices: {gpu_hour: null}, references: all}\ndatasets:", set()),
     ],
 )
 def test_a_change_writes_only_the_files_it_touches(
@@ -139,6 +142,7 @@ def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(params_fi
         "experiments/long.json",
         "weights.json",
         *STAGE_CODE,
+        "compare.json",
     }
     assert written_since(folder) == {"weights.json"}
 

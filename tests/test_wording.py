@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.wording import markdown_cell, seconds
+from photofinish.wording import energy, markdown_cell, money, seconds, utc_day
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,21 @@ def test_seconds_have_three_digits_in_the_unit_that_suits(value: float, text: st
 )
 def test_a_bar_in_a_cell_does_not_end_it(text: str, cell: str) -> None:
     assert markdown_cell(text) == cell
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"), [(0.5, "0.50 J"), (123.4, "123 J"), (1234.0, "1.23 kJ"), (4.5e6, "4.50 MJ"), (3e9, "3,000 MJ")]
+)
+def test_energy_has_three_digits_in_the_unit_that_suits(joules: float, text: str) -> None:
+    assert energy(joules) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0.0, "0 EUR"), (0.0000123, "0.0000123 EUR"), (0.5, "0.5 EUR"), (1234.567, "1,234.57 EUR")]
+)
+def test_however_little_money_it_is_it_is_written_out(amount: float, text: str) -> None:
+    assert money(amount, "EUR") == text
+
+
+def test_a_day_is_that_of_utc() -> None:
+    assert utc_day(1.7e9) == "2023-11-14"

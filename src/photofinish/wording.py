@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 
 
 def seconds(value: float) -> str:
@@ -16,6 +17,22 @@ def seconds(value: float) -> str:
 
 def utc_minute(unix_seconds: float) -> str:
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def utc_day(unix_seconds: float) -> str:
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
+
+
+def energy(joules: float) -> str:
+    for unit, scale in (("J", 1.0), ("kJ", 1e3), ("MJ", 1e6)):
+        if joules < 1000 * scale or unit == "MJ":
+            break
+    return f"{_three_digits(joules / scale)} {unit}"
+
+
+def money(amount: float, currency: str) -> str:
+    """Three digits that count, however little it is, and never an exponent; from 1 on, hundredths."""
+    return f"{amount:,.2f} {currency}" if amount >= 1 else f"{Decimal(f'{amount:.3g}'):f} {currency}"
 
 
 def listed(texts: Sequence[str]) -> str:

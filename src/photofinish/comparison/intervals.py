@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import DegenerateDataWarning, bootstrap
 
 LEAST_VALUES = 5
@@ -19,6 +20,7 @@ _SEED = 0
 """so that the same figures give the same report"""
 
 Interval = tuple[float, float]
+FloatArray = NDArray[np.float64]
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> float:
@@ -42,6 +44,24 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval |
             rng=np.random.default_rng(_SEED),
         ).confidence_interval
     return float(found.low), float(found.high)
+
+
+def drawn_medians(values: Sequence[float], random: np.random.Generator) -> FloatArray:
+    """The medians of as many draws of the values, with replacement, as an interval of ours is made of."""
+    own = np.asarray(values)
+    batches = [min(_BATCH, _RESAMPLES - done) for done in range(0, _RESAMPLES, _BATCH)]
+    return np.concatenate([np.median(random.choice(own, size=(batch, len(own))), axis=1) for batch in batches])
+
+
+def percentile_interval(drawn: FloatArray) -> Interval:
+    """The middle 95 % of what the draws gave, of which some may be infinite."""
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf")
+    return float(low), float(high)
+
+
+def new_draws() -> np.random.Generator:
+    return np.random.default_rng(_SEED)
 
 
 def _ratio(above: Any, below: Any, axis: int) -> Any:

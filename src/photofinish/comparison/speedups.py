@@ -40,7 +40,7 @@ class Speedup:
 
 def speedups(cpu: Timings, device: Timings) -> tuple[Speedup, Speedup, Speedup]:
     steps = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample")
-    epochs = _speedup("epoch", _epoch_seconds(cpu), _epoch_seconds(device), "epoch")
+    epochs = _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch")
     whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat")
     if whole.interval and max(_share_of_once(cpu), _share_of_once(device)) > _MOST_SHARE_OF_ONCE:
         why = "most of it is start-up, which happened once"
@@ -56,7 +56,7 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str) -> Sp
     return Speedup(kind, *medians, ratio, interval, why)
 
 
-def _epoch_seconds(timings: Timings) -> list[float]:
+def epoch_seconds(timings: Timings) -> list[float]:
     return [timing.training_seconds for timing in timings.all_epochs]
 
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import pandas as pd
 
+from photofinish.comparison.outlay import outlay
 from photofinish.comparison.parity import parity
+from photofinish.comparison.payback import payback
 from photofinish.comparison.speedups import NAMES, speedups
 from photofinish.errors import UserError
 from photofinish.hardware.load import doubts
+from photofinish.params.comparing import Comparing
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 
@@ -23,8 +26,10 @@ COLUMNS = (
     "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds", "total_seconds",
     "step_speedup", "step_speedup_low", "step_speedup_high", "epoch_speedup", "epoch_speedup_low",
     "epoch_speedup_high", "end_to_end_speedup", "end_to_end_speedup_low", "end_to_end_speedup_high", "same_model",
-    "parts_at", "mcnemar_p", "same_initial_weights", "overhead_seconds", "overhead_share",
-    "doubts", "resumed_at_epochs", "host_name",
+    "parts_at", "mcnemar_p", "same_initial_weights", "payback_epochs", "payback_epochs_low", "payback_epochs_high",
+    "target_accuracy", "target_epoch", "target_seconds", "energy_joules", "energy_status", "energy_counted",
+    "target_energy_joules", "cost", "cost_currency", "cost_counted", "target_cost", "overhead_seconds",
+    "overhead_share", "doubts", "resumed_at_epochs", "host_name",
     "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
 THIS_RUN, EARLIER_RUN = "this run", "an earlier run"
@@ -61,14 +66,20 @@ def read_results(names: Iterable[str], results: Path) -> list[DeviceResult]:
     return [_read_result(name, device, results) for name in names for device in records.DEVICE_LABELS]
 
 
-def comparison_table(results: list[DeviceResult], run_began_at_unix_seconds: float | None = None) -> pd.DataFrame:
+def comparison_table(
+    results: list[DeviceResult],
+    run_began_at_unix_seconds: float | None = None,
+    settings: Comparing | None = None,
+) -> pd.DataFrame:
     """The CPU is what every other device is compared with: a speed-up of 2 is half the CPU's time.
 
     Given when the run of dvc began that this is part of, it tells which figures were measured in it.
     """
     cpu_results = {result.experiment: result for result in _trained(results) if result.device == "cpu"}
     rows = [
-        _row(result, run_began_at_unix_seconds) | _against_cpu(result, cpu_results.get(result.experiment))
+        _row(result, run_began_at_unix_seconds)
+        | _spent(result, settings or Comparing())
+        | _against_cpu(result, cpu_results.get(result.experiment))
         for result in results
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -168,6 +179,12 @@ def _row(result: DeviceResult, run_began_at_unix_seconds: float | None) -> dict[
     }
 
 
+def _spent(result: DeviceResult, settings: Comparing) -> dict[str, object]:
+    if isinstance(result, NotTrained):
+        return {}
+    return outlay(result.device, result.timings, result.history, settings).columns
+
+
 def _run_of(timings: records.Timings, run_began_at_unix_seconds: float | None) -> str | None:
     """Whether it was measured in the run of dvc that makes this report, or taken over from before, or from a cache."""
     if run_began_at_unix_seconds is None:
@@ -186,6 +203,9 @@ def _against_cpu(result: DeviceResult, cpu: Trained | None) -> dict[str, object]
         "mcnemar_p": found.mcnemar_p,
         "same_initial_weights": result.record.initial_weights_sha256 == cpu.record.initial_weights_sha256,
     }
+    repaid = payback(cpu.timings, result.timings)
+    low, high = repaid.interval or (None, None)
+    row |= {"payback_epochs": repaid.epochs, "payback_epochs_low": low, "payback_epochs_high": high}
     for speedup in speedups(cpu.timings, result.timings):
         low, high = speedup.interval or (None, None)
         name = f"{speedup.kind}_speedup"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from photofinish.comparison.parity import Parity, parity
+from photofinish.comparison.payback import payback
+from photofinish.comparison.references import Elsewhere, in_a_sentence
 from photofinish.comparison.speedups import Speedup, speedups
 from photofinish.comparison.table import DeviceResult, NotTrained, Trained
 from photofinish.errors import UserError
@@ -23,15 +26,18 @@ class Verdict:
     parity: Parity | None = None
 
 
-def verdict(experiment: str, results: list[DeviceResult]) -> Verdict:
+def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsewhere] = ()) -> Verdict:
+    """`others`, which other machines recorded, are told of where there is no GPU here, and decide nothing."""
     cpu, gpu = (next(result for result in results if result.device == device) for device in records.DEVICE_LABELS)
     if isinstance(cpu, NotTrained):
         raise UserError(f"{experiment} was not trained on the CPU, which others are compared with: run `dvc repro`")
     if isinstance(gpu, NotTrained):
         sentence = f"{_alone(cpu)} It was not trained on a GPU, so nothing can be said of one.{_cautions(cpu)}"
+        sentence += "".join(f" {in_a_sentence(each)}" for each in others if each.reference.training.device == "gpu")
         return Verdict(experiment, sentence, missing=gpu.record.reason)
     ratios, likeness = speedups(cpu.timings, gpu.timings), parity(cpu, gpu)
-    sentence = f"{_speeds(cpu.timings, gpu.timings, ratios)} {_model(cpu, gpu, likeness)}{_cautions(cpu, gpu)}"
+    repaid = f"The GPU's start-up is repaid {payback(cpu.timings, gpu.timings).finding}."
+    sentence = f"{_speeds(cpu.timings, gpu.timings, ratios)} {repaid} {_model(cpu, gpu, likeness)}{_cautions(cpu, gpu)}"
     return Verdict(experiment, sentence, None, ratios, likeness)
 
 

@@ -120,6 +120,13 @@ def device_name(device: torch.device) -> str:
     return device.type
 
 
+def nvidia_uuid(device: torch.device) -> str | None:
+    """By which NVIDIA's driver knows it; None for everything else."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def forget_peak_memory(device: torch.device) -> None:
     """The warm-up trains a second copy: it must not count."""
     if device.type == "cuda":

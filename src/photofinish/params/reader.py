@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.params.base import is_name
+from photofinish.params.comparing import Comparing
 from photofinish.params.datasets import Dataset
 from photofinish.params.device_rules import misfits
 from photofinish.params.devices import Devices
@@ -20,7 +21,7 @@ from photofinish.params.nearest import nearest_name
 from photofinish.params.training import SHORTHAND_KEYS, Experiment
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 
-_SECTIONS = ("defaults", "devices", "datasets", "experiments", "mirror")
+_SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
@@ -33,6 +34,7 @@ class Params:
     datasets: dict[str, Dataset]
     devices: Devices
     mirror: str | None = None
+    comparing: Comparing = field(default_factory=Comparing)
 
 
 def read_params(
@@ -88,7 +90,8 @@ class _Reader:
                 experiments[name] = experiment
         for mistake in misfits(devices, experiments):
             self.mistakes.setdefault(mistake.path, mistake)
-        return Params(experiments, datasets, devices, self._read_mirror())
+        comparing = self._validated(Comparing, self._section_or_empty("compare"), ("compare",)) or Comparing()
+        return Params(experiments, datasets, devices, self._read_mirror(), comparing)
 
     def _read_mirror(self) -> str | None:
         mirror = self._document.get("mirror")

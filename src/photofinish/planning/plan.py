@@ -31,6 +31,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         folder / "hosts" / "gpu.json": gpu_host,
         folder / "weights.json": _weights_plan(params),
         **{folder / "code" / f"{script.stem}.json": stage_code(script) for script in stages.glob("*.py")},
+        folder / "compare.json": params.comparing,
         **{
             folder / "datasets" / f"{name}.json": _dataset_plan(name, params, local_files.get(name))
             for name in params.datasets

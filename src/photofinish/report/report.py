@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import jinja2
 import pandas as pd
 
 from photofinish.comparison.parity import THE_SAME, Layer
+from photofinish.comparison.references import elsewhere, elsewhere_figures
 from photofinish.comparison.speedups import NAMES, Speedup
 from photofinish.comparison.table import (
     DeviceResult,
@@ -20,7 +21,10 @@ from photofinish.comparison.table import (
 )
 from photofinish.comparison.verdict import Verdict, in_words, verdict
 from photofinish.files import write_json_atomically, write_text_atomically
+from photofinish.params.comparing import Comparing
 from photofinish.report.figures import learning_curves
+from photofinish.report.paying_tables import elsewhere_table, paying_table
+from photofinish.results.references import Reference
 from photofinish.wording import listed, markdown_cell, seconds, utc_minute
 
 _SHOWN = {
@@ -39,19 +43,39 @@ _SHOWN = {
     "measured": "measured",
     "doubts": "to be taken with care",
 }
-_TITLES = {"speed-up": "How much faster", "parity": "Is it the same model?", "figures": "All figures"}
+_TITLES = {
+    "speed-up": "How much faster",
+    "parity": "Is it the same model?",
+    "paying": "When does it pay?",
+    "elsewhere": "Recorded elsewhere",
+    "figures": "All figures",
+}
 
 
 def write_report(
-    results: list[DeviceResult], folder: Path, run_began_at_unix_seconds: float | None = None
+    results: list[DeviceResult],
+    folder: Path,
+    run_began_at_unix_seconds: float | None = None,
+    settings: Comparing | None = None,
+    references: Iterable[Reference] = (),
 ) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
-    table, history = comparison_table(results, run_began_at_unix_seconds), history_table(results)
+    settings, others = settings or Comparing(), elsewhere(results, references)
+    table, history = comparison_table(results, run_began_at_unix_seconds, settings), history_table(results)
     names = dict.fromkeys(result.experiment for result in results)
-    verdicts = [verdict(name, [result for result in results if result.experiment == name]) for name in names]
+    verdicts = [
+        verdict(
+            name,
+            [result for result in results if result.experiment == name],
+            [other for other in others if other.experiment == name],
+        )
+        for name in names
+    ]
     tables = {
         _TITLES["speed-up"]: speedup_table(verdicts),
         _TITLES["parity"]: parity_table(verdicts),
+        _TITLES["paying"]: paying_table(results, settings),
+        _TITLES["elsewhere"]: elsewhere_table(others, settings),
         _TITLES["figures"]: shown_table(table),
     }
     tables = {title: shown for title, shown in tables.items() if len(shown)}
@@ -60,6 +84,8 @@ def write_report(
     write_text_atomically(folder / "index.html", _html(verdicts, tables, learning_curves(history)))
     write_text_atomically(folder / "history.csv", history.to_csv(index=False, lineterminator="\n"))
     write_text_atomically(folder / "confusion.csv", confusion_table(results).to_csv(index=False, lineterminator="\n"))
+    figures_elsewhere = elsewhere_figures(others).to_csv(index=False, lineterminator="\n")
+    write_text_atomically(folder / "elsewhere.csv", figures_elsewhere)
     write_json_atomically(folder / "metrics.json", comparison_metrics(table))
     return verdicts
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
+from photofinish.hardware.energy import Energy
 from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.hardware.load import LoadWindow
 from photofinish.params.training import Experiment
@@ -154,6 +155,8 @@ class Timings(_Record):
     overhead: Overhead
     load: tuple[LoadWindow, ...]
     """how busy the machine was, from one reading between two epochs to the next"""
+    energy: tuple[Energy, ...] = ()
+    """of the first training, a part of the machine each"""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:

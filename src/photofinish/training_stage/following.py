@@ -11,6 +11,7 @@ from photofinish.training.failures import failures_explained
 from photofinish.training.job import TrainingJob
 from photofinish.training.task import TrainingTask
 from photofinish.training.teams import Team
+from photofinish.training_stage.energy import TeamEnergy
 
 
 def follow_training(task: TrainingTask, device: torch.device, team: Team) -> None:
@@ -23,7 +24,10 @@ def follow_training(task: TrainingTask, device: torch.device, team: Team) -> Non
             repeats = repeats_in(state)
         trainer.warm_up()
         team.forget_peak_memory()
-        trainer.train(lambda _metrics, _timing: None)
+        energy = TeamEnergy(team)
+        energy.begin()
+        trainer.train(lambda _metrics, _timing: energy.epoch_ended())
+        energy.training_ended()
         team.peak_memory_bytes()
         repeat(job, trainer, repeats)
         measure_further(job, trainer)

@@ -15,7 +15,8 @@ from torch import nn
 from photofinish.batches.batches import Batches
 from photofinish.batches.loader import worker_faults_explained
 from photofinish.files import sha256_of_bytes
-from photofinish.hardware.devices import apply_policy
+from photofinish.hardware.devices import apply_policy, nvidia_uuid
+from photofinish.hardware.energy import unavailable
 from photofinish.hardware.gpu_state import nvidia_gpu_state
 from photofinish.hardware.load import doubts
 from photofinish.hardware.watch import MachineWatch
@@ -34,12 +35,15 @@ from photofinish.training.job import TrainingJob
 from photofinish.training.task import TrainingTask
 from photofinish.training.teams import Team
 from photofinish.training.trainer import Trainer
+from photofinish.training_stage.energy import TeamEnergy
 from photofinish.training_stage.epoch_weights import EpochWeights
 from photofinish.training_stage.writer import Measured, write_learned, write_timed
 from photofinish.wording import seconds
 
 CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
+
+_ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
 
 
 def run_training(task: TrainingTask, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
@@ -49,12 +53,6 @@ def run_training(task: TrainingTask, device: torch.device, team: Team, tracker: 
     store = CheckpointStore(checkpoints / task.key())
     with failures_explained(task.name, task.experiment, team), worker_faults_explained():
         _TrainingRun(task, device, team, tracker, store, lock_seconds).run()
-
-
-def _nvidia_uuid(device: torch.device) -> str | None:
-    if device.type != "cuda" or torch.version.hip:
-        return None
-    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 class _TrainingRun:
@@ -80,7 +78,8 @@ class _TrainingRun:
         self._untimed_seconds = 0.0
         self._repeats: Repeats = []
         self._meter = OverheadMeter()
-        self._watch = MachineWatch(nvidia_gpu_state(_nvidia_uuid(device)))
+        self._watch = MachineWatch(nvidia_gpu_state(nvidia_uuid(device)))
+        self._energy = TeamEnergy(team)
 
     def run(self) -> None:
         task = self._task
@@ -97,8 +96,10 @@ class _TrainingRun:
             startup_seconds = seconds_since_stage_start() - self._lock_seconds
             self._tracker.wait_until_ready()
             self._watch.begin()
+            self._energy.begin()
             with self._meter.loop():
                 trainer.train(lambda metrics, timing: self._epoch_ended(trainer, display, metrics, timing))
+            energy = self._energy.training_ended()
             self._watch.training_ended()
             peak_memory_bytes = self._team.peak_memory_bytes()
             with self._untimed():
@@ -127,6 +128,7 @@ class _TrainingRun:
             steady_state=further.steady_state,
             overhead=overhead,
             load=tuple(self._watch.windows),
+            energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
         )
         from photofinish.training_stage.views import (
             write_views,  # now that nothing is timed any more: what it imports takes its time
@@ -209,6 +211,7 @@ class _TrainingRun:
             self._tracker.epoch_ended(asdict(metrics), asdict(timing))
         with self._meter.spent_on("watching"):
             self._watch.epoch_ended(1, metrics.epoch)
+            self._energy.epoch_ended()
 
     def _save(self, trainer: Trainer, elapsed_seconds: float) -> None:
         state = {

@@ -11,6 +11,7 @@ from torch import nn
 from photofinish.datasets.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
 from photofinish.hardware.devices import device_name, effective_precision, memory_format
+from photofinish.hardware.energy import Energy
 from photofinish.hardware.load import LoadWindow
 from photofinish.models.registry import count_parameters
 from photofinish.provenance import git_commit, package_versions
@@ -38,6 +39,7 @@ class Measured:
     steady_state: records.SteadyState
     overhead: records.Overhead
     load: tuple[LoadWindow, ...]
+    energy: tuple[Energy, ...] = ()
 
 
 def write_learned(

@@ -1,0 +1,181 @@
+"""The energy that a training took, off the hardware's own counters: NVML's for NVIDIA's GPUs, RAPL's for CPUs.
+
+They are read at the two ends of the training and between epochs, in microseconds. Both count whatever runs on the
+same GPU or CPU package meanwhile. No torch here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pynvml
+from pydantic import BaseModel, ConfigDict
+
+POWERCAP = Path("/sys/class/powercap")
+_MOST_PACKAGE_WATTS = 500
+"""A CPU package that draws more could let its counter run over twice between two readings, unseen."""
+_EXCEPT_OFTEN_SECONDS = 20.0
+"""between two readings, where epochs are shorter"""
+
+Part = Literal["cpu", "gpu"]
+Source = Literal["nvml", "rapl", "watts"]
+
+
+class Energy(BaseModel):
+    """Of one part of the machine, from the first epoch's start to the last one's end."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    of: Part
+    """the GPUs in use, or whole CPU packages"""
+    status: Literal["measured", "estimated", "unavailable"]
+    joules: float | None = None
+    source: Source | None = None
+    reason: str | None = None
+    """why there is no figure"""
+
+
+class CounterError(Exception):
+    """A counter that isn't there or can't be read, and why."""
+
+
+class Counter(Protocol):
+    least_seconds: float
+    """in less, it moves on too few times to tell"""
+
+    def joules(self) -> float:
+        """Since some moment in the past."""
+
+
+class NvidiaGpus:
+    """Every GPU since Volta counts its energy since the driver was loaded; torch runs on nothing older."""
+
+    least_seconds = 1.0
+    """The counter moves on ten to fifty times a second."""
+
+    def __init__(self, uuids: Sequence[str | None]) -> None:
+        try:
+            pynvml.nvmlInit()
+            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+        except pynvml.NVMLError as error:
+            raise CounterError(f"the NVIDIA driver doesn't answer ({error})") from error
+
+    def joules(self) -> float:
+        try:
+            return sum(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles) / 1e3
+        except pynvml.NVMLError as error:
+            raise CounterError(f"the NVIDIA driver doesn't tell the GPU's energy ({error})") from error
+
+
+class CpuPackages:
+    """RAPL, of Intel and AMD. Whole packages alone count: their parts (core, dram) are in them, `psys` around them."""
+
+    least_seconds = 0.05
+    """The counters move on a thousand times a second."""
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        zones = sorted(powercap.glob("intel-rapl:*"))
+        self._packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
+        if not self._packages:
+            raise CounterError(f"{powercap} has no counter of a CPU's energy (RAPL)")
+        self._ranges = [int(_text(package / "max_energy_range_uj")) for package in self._packages]
+        self._longest_seconds = min(self._ranges) / 1e6 / _MOST_PACKAGE_WATTS
+        self._passed = 0
+        self._last, self._last_seconds = self._read(), time.monotonic()
+
+    def joules(self) -> float:
+        """A counter that has reached the end of its range starts again at 0."""
+        now, now_seconds = self._read(), time.monotonic()
+        if now_seconds - self._last_seconds > self._longest_seconds:
+            raise CounterError(
+                f"an epoch lasted longer than {self._longest_seconds:.0f} s, in which the CPU's counter may run over"
+            )
+        differences = zip(now, self._last, self._ranges, strict=True)
+        self._passed += sum((new - old) % most for new, old, most in differences)
+        self._last, self._last_seconds = now, now_seconds
+        return self._passed / 1e6
+
+    def _read(self) -> list[int]:
+        return [int(_text(package / "energy_uj")) for package in self._packages]
+
+
+class EnergyMeter:
+    """Of one part of the machine. A counter that fails once gives no figure any more."""
+
+    def __init__(self, of: Part, source: Source, open_counter: Callable[[], Counter]) -> None:
+        self._of, self._source, self._open_counter = of, source, open_counter
+        self._begun_joules = self._begun_seconds = self._last_seconds = 0.0
+        self._counter: Counter | None = None
+        self._reason = "the training was not watched"
+
+    def begin(self) -> None:
+        try:
+            self._counter = self._open_counter()
+        except CounterError as error:
+            self._reason = str(error)
+        self._begun_joules = self._joules()
+        self._begun_seconds = time.monotonic()
+
+    def epoch_ended(self) -> None:
+        """So that a counter that runs over is read before it does so twice."""
+        if time.monotonic() - self._last_seconds > _EXCEPT_OFTEN_SECONDS:
+            self._joules()
+
+    def training_ended(self) -> Energy:
+        joules = self._joules() - self._begun_joules
+        seconds = time.monotonic() - self._begun_seconds
+        if self._counter and (seconds < self._counter.least_seconds or joules <= 0):
+            self._give_up(f"a training of {seconds:.2g} s is too short for the counter")
+        if self._counter is None:
+            return Energy(of=self._of, status="unavailable", reason=self._reason)
+        return Energy(of=self._of, status="measured", joules=joules, source=self._source)
+
+    def _joules(self) -> float:
+        self._last_seconds = time.monotonic()
+        try:
+            return self._counter.joules() if self._counter else 0.0
+        except CounterError as error:
+            self._give_up(str(error))
+            return 0.0
+
+    def _give_up(self, reason: str) -> None:
+        self._counter, self._reason = None, reason
+
+
+def energy_meters(device_kind: str, nvidia_uuids: Sequence[str | None], *, first_of_machine: bool) -> list[EnergyMeter]:
+    """For the devices of one process; of several on one machine, only the first counts its CPU."""
+
+    def gpus() -> Counter:
+        if device_kind == "cuda" and all(nvidia_uuids):
+            return NvidiaGpus(nvidia_uuids)
+        raise CounterError(f"no counter is known for {'AMD GPUs' if device_kind == 'cuda' else device_kind}")
+
+    meters = [] if device_kind == "cpu" else [EnergyMeter("gpu", "nvml", gpus)]
+    return [*meters, EnergyMeter("cpu", "rapl", CpuPackages)] if first_of_machine else meters
+
+
+def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
+    """Of several processes: the sum for each part of the machine, or none where any lacks its share."""
+    seen = list(energies)
+    return tuple(_sum([one for one in seen if one.of == part]) for part in dict.fromkeys(one.of for one in seen))
+
+
+def unavailable(energies: Iterable[Energy], reason: str) -> tuple[Energy, ...]:
+    return tuple(Energy(of=energy.of, status="unavailable", reason=reason) for energy in energies)
+
+
+def _sum(parts: list[Energy]) -> Energy:
+    lacking = next((part for part in parts if part.joules is None), None)
+    return lacking or parts[0].model_copy(update={"joules": sum(part.joules or 0.0 for part in parts)})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except PermissionError as error:
+        raise CounterError(f"only root may read {path}: `sudo chmod a+r {path}` allows it to others") from error
+    except OSError as error:
+        raise CounterError(f"{path} can't be read ({error.strerror})") from error

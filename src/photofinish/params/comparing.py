@@ -1,0 +1,56 @@
+"""The settings of the comparison. No stage but `compare` reads them: changing one trains nothing again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from photofinish.params.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
+
+_LONGEST_CURRENCY = 8
+
+
+def _check_currency(value: Any) -> Any:
+    if isinstance(value, str) and 0 < len(value.strip()) <= _LONGEST_CURRENCY and value.isprintable():
+        return value
+    raise ValueError("must be a currency's name or sign, such as USD")
+
+
+def _check_references(value: Any) -> Any:
+    if value in ("all", "none"):
+        return value
+    if isinstance(value, list | tuple) and all(map(is_name, value)):
+        return tuple(value)
+    raise ValueError("must be 'all', 'none', or a list of names of folders in reference/")
+
+
+class Prices(Settings):
+    """Where one isn't given, what it would price isn't either."""
+
+    currency: Annotated[str, BeforeValidator(_check_currency)] = "USD"
+    cpu_hour: NonNegativeFloat | None = None
+    """of the machine that `train-cpu` runs on, whole"""
+    gpu_hour: NonNegativeFloat | None = None
+    """of the machine that `train-gpu` runs on, with all the GPUs in use"""
+    kilowatt_hour: NonNegativeFloat | None = None
+    """of energy, added to the hours where it is paid for besides"""
+
+
+class Watts(Settings):
+    """What the device draws while it trains, as its owner knows it: for estimates where nothing can be measured."""
+
+    cpu: PositiveFloat | None = None
+    gpu: PositiveFloat | None = None
+    """of all the GPUs in use together"""
+
+
+class Comparing(Settings):
+    """data/plan/compare.json."""
+
+    target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    """on the validation images: how soon is it reached?"""
+    prices: Prices = Prices()
+    watts: Watts = Watts()
+    references: Annotated[Literal["all", "none"] | tuple[Name, ...], BeforeValidator(_check_references)] = "all"
+    """which machines' records in reference/ are set beside this machine's results"""

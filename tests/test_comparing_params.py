@@ -1,0 +1,71 @@
+"""The settings of the comparison: all can be left out, and each mistake is told with the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from photofinish.errors import MistakeError
+from photofinish.params.comparing import Comparing, Prices, Watts
+from photofinish.params.reader import read_params
+
+REST = """\
+defaults: {epochs: 2, batch_size: 16, optimizer: {name: sgd, lr: 0.1}}
+datasets: {digits: {source: digits, validation: 0.15, test: 0.15}}
+experiments: {linear: {dataset: digits, model: linear}}
+"""
+
+
+def comparing(params_file: Path, section: str) -> Comparing:
+    params_file.write_text(REST + section, encoding="utf-8")
+    return read_params(params_file).comparing
+
+
+@pytest.mark.parametrize("section", ["", "compare:\n", "compare: {}\n", "compare: {prices: {gpu_hour: null}}\n"])
+def test_left_out_nothing_is_priced_or_aimed_at_and_every_reference_is_shown(params_file: Path, section: str) -> None:
+    assert comparing(params_file, section) == Comparing(
+        target_accuracy=None, prices=Prices(currency="USD"), watts=Watts(), references="all"
+    )
+
+
+def test_what_is_given_is_read(params_file: Path) -> None:
+    section = (
+        "compare: {target_accuracy: 0.9, prices: {currency: EUR, cpu_hour: 0.1, gpu_hour: 2, kilowatt_hour: 0.3}, "
+        "watts: {cpu: 65}, references: [some-gpu]}\n"
+    )
+    assert comparing(params_file, section) == Comparing(
+        target_accuracy=0.9,
+        prices=Prices(currency="EUR", cpu_hour=0.1, gpu_hour=2.0, kilowatt_hour=0.3),
+        watts=Watts(cpu=65.0),
+        references=("some-gpu",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "where", "told"),
+    [
+        ("{target: 0.9}", "compare.target = 0.9", "did you mean 'target_accuracy'? allowed: target_accuracy, prices,"),
+        ("{target_accuracy: 90}", "compare.target_accuracy = 90", "must be at most 1"),
+        ("{target_accuracy: high}", 'compare.target_accuracy = "high"', "must be a number"),
+        ("{prices: 2}", "compare.prices = 2", "must be a mapping"),
+        ("{prices: {gpu_hours: 2}}", "compare.prices.gpu_hours = 2", "did you mean 'gpu_hour'? allowed: currency,"),
+        ("{prices: {gpu_hour: -2}}", "compare.prices.gpu_hour = -2", "must be at least 0"),
+        ("{prices: {currency: ''}}", 'compare.prices.currency = ""', "must be a currency's name or sign"),
+        ("{watts: {gpu: 0}}", "compare.watts.gpu = 0", "must be greater than 0"),
+        ("{references: some}", 'compare.references = "some"', "must be 'all', 'none', or a list of names"),
+        ("{references: [../secret]}", 'compare.references = ["../secret"]', "must be 'all', 'none', or a list"),
+        ("[1]", "compare = [1]", "must be a mapping"),
+    ],
+)
+def test_a_mistake_is_told_with_what_is_allowed(params_file: Path, section: str, where: str, told: str) -> None:
+    with pytest.raises(MistakeError, match=r"params\.yaml has 1 mistake") as caught:
+        comparing(params_file, f"compare: {section}\n")
+    assert f"params.yaml:4  {where}" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_mistakes_are_told_together_with_those_elsewhere(params_file: Path) -> None:
+    params_file.write_text(REST.replace("epochs: 2", "epochs: 0") + "compare: {watts: {cpu: -1}}\n", encoding="utf-8")
+    with pytest.raises(MistakeError, match=r"params\.yaml has 2 mistakes"):
+        read_params(params_file)

@@ -1,0 +1,113 @@
+"""When a longer start-up is repaid, and how soon an accuracy is reached: by hand, and as sure as it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import MakeResult
+
+from photofinish.comparison.payback import payback, time_to_target
+from photofinish.comparison.table import Trained, comparison_table
+from photofinish.results.epochs import EpochTiming
+from photofinish.results.records import Timings
+
+
+def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
+    """Each epoch has a validation of a tenth of a second."""
+    result = make_result(epoch_seconds=tuple(epochs))
+    assert isinstance(result, Trained)
+    return result.timings.model_copy(update={"startup_seconds": startup_seconds})
+
+
+def test_the_extra_start_up_over_what_an_epoch_gains(make_result: MakeResult) -> None:
+    """By hand: 6 s more to start, 1.5 s less an epoch: level after 4."""
+    cpu = timings(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
+    found = payback(cpu, timings(make_result, 8.0, (0.5, 0.5, 0.5, 0.5, 0.5)))
+    assert found.epochs == pytest.approx(4)
+    assert found.interval == (pytest.approx(6 / 1.6), pytest.approx(6 / 1.4))
+    assert found.finding == "after 4 epochs (95 % interval 3.75 to 4.29)"
+
+
+def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
+    """By hand: training takes both a second, validation the CPU a second more: 3 s more to start are level after 3."""
+    gpu = timings(make_result, 5.0, (1.0,) * 5)
+    slow_to_validate = tuple(EpochTiming(1.0, 1.1, 1.7e9) for _ in range(5))
+    cpu = timings(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": slow_to_validate})
+    assert payback(cpu, gpu).epochs == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("startup", "epoch", "epochs", "told"),
+    [
+        (1.0, 0.5, 0.0, "from the start: it starts no later than the CPU"),
+        (2.0, 2.0, 0.0, "from the start: it starts no later than the CPU"),
+        (3.0, 1.0, 1.0, "after 1 epoch"),
+        (8.0, 3.0, math.inf, "never: its epochs are no shorter"),
+        (8.0, 2.0, math.inf, "never: its epochs are no shorter"),
+        (1.0, 2.25, math.inf, "never for good: it starts sooner, and its slower epochs use that up after 4 epochs"),
+    ],
+)
+def test_a_gpu_that_need_not_or_cannot_repay(
+    make_result: MakeResult, startup: float, epoch: float, epochs: float, told: str
+) -> None:
+    found = payback(timings(make_result, 2.0, (2.0,) * 5), timings(make_result, startup, (epoch,) * 5))
+    assert (found.epochs, found.finding) == (epochs, told)
+    assert found.interval == (epochs, epochs)
+
+
+def test_a_gain_that_may_be_none_may_never_repay(make_result: MakeResult) -> None:
+    cpu = timings(make_result, 2.0, (1.0, 1.0, 1.1, 1.2, 1.2))
+    found = payback(cpu, timings(make_result, 3.0, (0.9, 0.9, 1.0, 1.1, 1.1)))
+    assert found.epochs == pytest.approx(10)
+    assert found.interval is not None
+    assert found.interval[1] == math.inf
+    assert found.finding.endswith(" to never)")
+
+
+def test_few_epochs_give_no_interval(make_result: MakeResult) -> None:
+    found = payback(timings(make_result, 2.0, (2.0,) * 4), timings(make_result, 4.0, (1.0,) * 9))
+    assert (found.epochs, found.interval) == (2.0, None)
+    assert found.finding == "after 2 epochs (no interval: 4 epochs, and it takes 5)"
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_the_interval_holds_the_truth_as_often_as_it_says(
+    make_result: MakeResult, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of 3 and 1 s, validation included, that vary by 5 %, and 10 s more of start-up: 5 epochs."""
+    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 499)
+    random, held = np.random.default_rng(5), 0
+    for _ in range(200):
+        cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) - 0.1 for seconds in (3.0, 1.0))
+        found = payback(timings(make_result, 2.0, cpu), timings(make_result, 12.0, gpu))
+        assert found.interval is not None
+        held += found.interval[0] <= 5 <= found.interval[1]
+    assert held >= 180
+
+
+def history(*accuracies: float) -> pd.DataFrame:
+    return pd.DataFrame({"validation_accuracy": accuracies})
+
+
+def test_the_time_to_a_target_is_start_up_and_every_epoch_so_far(make_result: MakeResult) -> None:
+    """By hand: 2 s of start-up, then 1 + 0.1 and 3 + 0.1 s, of 7.3 s in all epochs."""
+    found = time_to_target(timings(make_result, 2.0, (1.0, 3.0, 3.0)), history(0.5, 0.9, 0.8), 0.9)
+    assert found.epoch == 2
+    assert found.seconds == pytest.approx(6.2)
+    assert found.share == pytest.approx(4.2 / 7.3)
+
+
+def test_a_target_that_no_epoch_reaches_is_not_reached(make_result: MakeResult) -> None:
+    found = time_to_target(timings(make_result, 2.0, (1.0, 3.0)), history(0.899, 0.8), 0.9)
+    assert (found.epoch, found.seconds, found.share, found.best) == (None, None, None, 0.899)
+
+
+def test_the_table_holds_the_same(make_result: MakeResult) -> None:
+    cpu, gpu = make_result(epoch_seconds=(2.0,) * 5), make_result(device="gpu", epoch_seconds=(1.0,) * 5)
+    table = comparison_table([cpu, gpu]).set_index("device")
+    assert table["payback_epochs"].isna().tolist() == [True, False]
+    assert table.loc["gpu", ["payback_epochs", "payback_epochs_low", "payback_epochs_high"]].tolist() == [0, 0, 0]

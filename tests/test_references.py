@@ -1,0 +1,322 @@
+"""Records of other machines: refused unless whole, shown only beside the same training, and never as measured here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from conftest import MakeResult
+from result_files import write_result, write_scores
+
+from photofinish.comparison.record_reference import record_all, reference_of
+from photofinish.comparison.references import elsewhere, in_a_sentence, same_training
+from photofinish.comparison.table import DeviceResult, Trained
+from photofinish.comparison.verdict import verdict
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import to_json
+from photofinish.hardware.load import LoadWindow
+from photofinish.params.comparing import Comparing, Watts
+from photofinish.report.paying_tables import elsewhere_table
+from photofinish.report.report import write_report
+from photofinish.results import references
+from photofinish.results.references import Reference, read_references, write_reference
+
+FIVE = (3.0,) * 5
+BUSY = LoadWindow(
+    repeat=1,
+    last_epoch=3,
+    wall_seconds=10.0,
+    cores=2,
+    own_cpu_seconds=10.0,
+    others_cpu_seconds=8.0,
+    waited_for_core_seconds=None,
+    major_page_faults=0,
+    swapped_pages=None,
+)
+Make = Callable[..., Trained]
+
+
+@pytest.fixture
+def make(make_result: MakeResult) -> Make:
+    def made(**settings: Any) -> Trained:
+        result = make_result(**settings)
+        assert isinstance(result, Trained)
+        return result
+
+    return made
+
+
+@pytest.fixture
+def gpu_elsewhere(make: Make) -> Trained:
+    return make(device="gpu", epoch_seconds=(0.5,) * 5, device_name="NVIDIA Made-Up 100(TM)")
+
+
+@pytest.fixture
+def here(make_result: MakeResult) -> list[DeviceResult]:
+    """A machine without a GPU."""
+    cpu = make_result(epoch_seconds=FIVE)
+    return [cpu, make_result(device="gpu", epoch_seconds=FIVE, unavailable="no driver")]
+
+
+def with_settings(result: Trained, **settings: Any) -> Trained:
+    experiment = result.record.experiment.model_copy(update=settings)
+    return replace(result, record=result.record.model_copy(update={"experiment": experiment}))
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_reads_back_without_the_hosts_name(gpu_elsewhere: Trained, tmp_path: Path) -> None:
+    written = reference_of(gpu_elsewhere)
+    path = write_reference(tmp_path, written)
+    assert path == tmp_path / "nvidia-made-up-100" / "small-mlp.gpu.json"
+    assert read_references(tmp_path, "all") == [written]
+    assert "workbench" not in path.read_text(encoding="utf-8")
+    assert written.timings.epochs == gpu_elsewhere.timings.epochs
+    assert [row.validation_loss for row in written.history] == gpu_elsewhere.history["validation_loss"].tolist()
+
+
+def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> None:
+    variables = {"LD_PRELOAD": "/home/jane/lib.so", "CUDA_VISIBLE_DEVICES": "GPU-1234", "OMP_NUM_THREADS": "4"}
+    host = gpu_elsewhere.timings.host
+    assert host.software is not None
+    told = host.model_copy(update={"software": host.software.model_copy(update={"variables": variables})})
+    result = replace(gpu_elsewhere, timings=gpu_elsewhere.timings.model_copy(update={"host": told}))
+    software = reference_of(result).timings.host.software
+    assert software is not None
+    assert software.variables == {"LD_PRELOAD": "(set)", "CUDA_VISIBLE_DEVICES": "(set)", "OMP_NUM_THREADS": "4"}
+
+
+def _faster(content: dict[str, Any]) -> None:
+    content["timings"]["total_seconds"] = 1.0
+
+
+def _sealed(content: dict[str, Any]) -> None:
+    """With a sha256 that fits whatever was changed."""
+    del content["sha256"]
+    content["sha256"] = references._sha256(content)
+
+
+def _of_a_host(content: dict[str, Any]) -> None:
+    content["timings"]["host_name"] = "janes-laptop"
+    _sealed(content)
+
+
+def _newer(content: dict[str, Any]) -> None:
+    content["schema_version"] = 2
+    _sealed(content)
+
+
+def _without_an_epoch(content: dict[str, Any]) -> None:
+    content["history"].pop()
+    _sealed(content)
+
+
+def _misplaced(content: dict[str, Any]) -> None:
+    content["machine"] = "other"
+    _sealed(content)
+
+
+def _unknown_key(content: dict[str, Any]) -> None:
+    content["speed"] = "great"
+    _sealed(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_faster, "its sha256 is not that of its content: it was damaged or changed"),
+        (_of_a_host, "it names the host it was recorded on"),
+        (_newer, "its schema_version is 2, and this photofinish reads 1"),
+        (_without_an_epoch, "it hasn't a loss and a time for each epoch"),
+        (_misplaced, "it belongs in other/small-mlp.gpu.json"),
+        (_unknown_key, "Extra inputs are not permitted"),
+    ],
+)
+def test_nonsense_is_refused_by_name(
+    gpu_elsewhere: Trained, tmp_path: Path, change: Callable[[dict[str, Any]], None], told: str
+) -> None:
+    path = write_reference(tmp_path, reference_of(gpu_elsewhere))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(to_json(content), encoding="utf-8")
+    with pytest.raises(UserError, match="is not a reference that can be read") as caught:
+        read_references(tmp_path, "all")
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_what_is_no_record_at_all_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "x.gpu.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"some/x\.gpu\.json is not a reference"):
+        read_references(tmp_path, "all")
+
+
+def test_only_the_chosen_machines_are_read(gpu_elsewhere: Trained, tmp_path: Path) -> None:
+    for machine in ("one", "two"):
+        write_reference(tmp_path, reference_of(gpu_elsewhere, machine))
+    (tmp_path / "README.md").touch()
+    assert [found.machine for found in read_references(tmp_path, "all")] == ["one", "two"]
+    assert [found.machine for found in read_references(tmp_path, ["two"])] == ["two"]
+    assert read_references(tmp_path, "none") == read_references(tmp_path / "nowhere", "all") == []
+    with pytest.raises(UserError, match=r"compare\.references names three; .* has no such folder \(one, two\)"):
+        read_references(tmp_path, ["two", "three"])
+
+
+# -- beside this machine's results ------------------------------------------------------------------------
+
+
+def test_the_same_training_elsewhere_is_labelled_and_compared_with_this_cpu(
+    here: list[DeviceResult], gpu_elsewhere: Trained
+) -> None:
+    (found,) = elsewhere(here, [reference_of(gpu_elsewhere)])
+    assert found.against_cpu.ratio == 6.0
+    assert in_a_sentence(found) == (
+        "On NVIDIA Made-Up 100(TM) (recorded elsewhere on 2023-11-14, not measured here) the same training took 500 ms "
+        "for an epoch: 6.00 times this CPU's speed."
+    )
+    (row,) = elsewhere_table([found], Comparing()).to_dict("records")
+    assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
+    assert row["of this CPU's speed"] == "6.00x"
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({}, True),
+        ({"dataset": "called-otherwise"}, True),
+        ({"repeats": 5}, True),
+        ({"batch_size": 17}, False),
+        ({"seed": 1}, False),
+        ({"precision": "bf16"}, False),
+        ({"save_weights": "every_epoch"}, False),
+    ],
+)
+def test_what_must_be_the_same_for_a_reference_to_be_shown(
+    here: list[DeviceResult], gpu_elsewhere: Trained, settings: dict[str, Any], same: bool
+) -> None:
+    assert bool(elsewhere(here, [reference_of(with_settings(gpu_elsewhere, **settings))])) is same
+
+
+@pytest.mark.parametrize("field", ["data_sha256", "published_weights_sha256"])
+def test_other_data_or_other_published_weights_are_another_training(gpu_elsewhere: Trained, field: str) -> None:
+    record = gpu_elsewhere.record
+    assert same_training(record, record)
+    assert not same_training(record, record.model_copy(update={field: "e" * 64}))
+
+
+def test_a_record_of_hardware_that_is_here_is_not_called_elsewhere(
+    here: list[DeviceResult], make: Make, gpu_elsewhere: Trained
+) -> None:
+    assert elsewhere(here, [reference_of(make(epoch_seconds=FIVE))]) == []
+    assert elsewhere([here[0], gpu_elsewhere], [reference_of(gpu_elsewhere)]) == []
+
+
+def test_the_verdict_tells_of_a_gpu_elsewhere_only_where_there_is_none_here(
+    here: list[DeviceResult], gpu_elsewhere: Trained, make: Make
+) -> None:
+    found = elsewhere(here, [reference_of(gpu_elsewhere)])
+    alone = verdict("small-mlp", here, found)
+    assert "nothing can be said of one. On NVIDIA Made-Up 100(TM) (recorded elsewhere" in alone.sentence
+    assert alone.speedups == ()
+    own_gpu = make(device="gpu", epoch_seconds=FIVE, device_name="My GPU")
+    assert "elsewhere" not in verdict("small-mlp", [here[0], own_gpu], found).sentence
+
+
+def test_this_machines_power_estimates_nothing_of_another_machine(
+    here: list[DeviceResult], gpu_elsewhere: Trained
+) -> None:
+    found = elsewhere(here, [reference_of(gpu_elsewhere)])
+    (row,) = elsewhere_table(found, Comparing(watts=Watts(gpu=300.0, cpu=65.0))).to_dict("records")
+    assert row["energy of the epochs"] == "n/a, unavailable"
+
+
+def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
+    here: list[DeviceResult], gpu_elsewhere: Trained, tmp_path: Path
+) -> None:
+    write_report(here, tmp_path, None, Comparing(), [reference_of(gpu_elsewhere)])
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Recorded elsewhere" in page
+    assert "NVIDIA Made-Up 100(TM)" in page
+    assert pd.read_csv(tmp_path / "comparison.csv")["status"].tolist() == ["trained", "unavailable"]
+    for name in ("comparison.csv", "metrics.json", "history.csv", "confusion.csv"):
+        assert "Made-Up" not in (tmp_path / name).read_text(encoding="utf-8")
+    elsewhere_file = pd.read_csv(tmp_path / "elsewhere.csv")
+    assert elsewhere_file["provenance"].tolist() == ["reference"]
+    assert elsewhere_file["epoch_seconds"].tolist() == [0.5]
+
+
+# -- recording --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Reference]]:
+    """Results and a plan on disk; records them and gives what was recorded."""
+    monkeypatch.setattr("platform.node", lambda: "workbench")
+
+    def record(*results: DeviceResult, machine: str | None = None) -> list[Reference]:
+        for result in results:
+            write_result(tmp_path / "results", result)
+            if isinstance(result, Trained):
+                write_scores(tmp_path / "results", result)
+                result.predictions.rename(columns={"predicted": result.device}).to_csv(
+                    tmp_path / "results" / result.experiment / "evaluation" / "predictions.csv", index=False
+                )
+        plan = tmp_path / "plan"
+        plan.mkdir()
+        for name in {result.experiment for result in results}:
+            (plan / f"{name}.json").touch()
+        record_all(plan, tmp_path / "results", tmp_path / "reference", machine)
+        return read_references(tmp_path / "reference", "all")
+
+    return record
+
+
+def test_every_fit_result_of_this_machine_is_recorded(
+    project: Callable[..., list[Reference]], make: Make, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_gpu = make_result(device="gpu", unavailable="no driver")
+    recorded = project(make(), no_gpu, machine="my-desk")
+    assert [(found.machine, found.experiment, found.training.device) for found in recorded] == [
+        ("my-desk", "small-mlp", "cpu")
+    ]
+    assert "Recorded 1." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"load": (BUSY,)}, "not recorded: other programs used 40% of the cores"),
+        ({"resumed_at_epochs": (2,)}, "not recorded: the training was interrupted and resumed"),
+        ({"host_name": "elsewhere"}, "not recorded: it was measured on another machine"),
+    ],
+)
+def test_a_doubtful_result_is_not_recorded_and_it_is_said_why(
+    project: Callable[..., list[Reference]],
+    make: Make,
+    make_result: MakeResult,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    change: dict[str, Any],
+    told: str,
+) -> None:
+    result = make()
+    doubtful = replace(result, timings=result.timings.model_copy(update=change))
+    with pytest.raises(UserError, match="nothing was recorded"):
+        project(doubtful, make_result(device="gpu", unavailable="no driver"))
+    assert told in capsys.readouterr().out
+    assert not (tmp_path / "reference").exists()
+
+
+def test_without_results_it_is_said_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no experiments: run `dvc repro` first"):
+        record_all(tmp_path / "plan", tmp_path, tmp_path, None)
+    with pytest.raises(MistakeError, match=r"--machine \.\./x: a name is"):
+        record_all(tmp_path, tmp_path, tmp_path, "../x")

@@ -1,0 +1,177 @@
+"""Speed-up against size: which experiments are a series, where it crosses 1, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeExperiment, MakeResult
+
+from photofinish.comparison.scaling import COLUMNS, all_series, break_evens, crossing, scaling_table
+from photofinish.comparison.table import DeviceResult, Trained
+
+MLP = {"name": "mlp", "hidden": (8,)}
+
+
+@pytest.fixture
+def pair_of(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
+    """Both devices' results of one experiment: `pair_of("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
+
+    def make(name: str, cpu: Sequence[float], gpu: Sequence[float], **settings: Any) -> list[DeviceResult]:
+        pair = [make_result(name, "cpu", epoch_seconds=tuple(cpu)), make_result(name, "gpu", epoch_seconds=tuple(gpu))]
+        found: list[DeviceResult] = []
+        for result in pair:
+            assert isinstance(result, Trained)
+            experiment = make_experiment(**{"epochs": len(cpu), **settings})
+            found.append(replace(result, record=result.record.model_copy(update={"experiment": experiment})))
+        return found
+
+    return make
+
+
+def with_speedups(pair_of: Any, speedups: dict[int, float], epochs: int = 5) -> list[DeviceResult]:
+    """Batch sizes whose epochs take the GPU a second each time."""
+    pairs = [
+        pair_of(f"small-b{size}", (speedup,) * epochs, (1.0,) * epochs, batch_size=size)
+        for size, speedup in speedups.items()
+    ]
+    return [result for pair in pairs for result in pair]
+
+
+def test_the_break_even_lies_between_its_neighbours_on_logarithms(pair_of: Any) -> None:
+    """By hand: from a half at 16 to 2 at 64, the line between the logarithms crosses 1 midway: at 32."""
+    (found,) = break_evens(with_speedups(pair_of, {64: 2.0, 16: 0.5, 256: 4.0}))
+    assert found.break_even == pytest.approx(32)
+    assert (found.low, found.high) == (pytest.approx(32), pytest.approx(32))  # these epochs don't vary
+    assert found.finding == "the GPU is the faster one from 32 on (95 % interval 32 to 32)"
+    assert (found.series, found.x_name) == ("small", "batch size")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ratios", "expected"),
+    [
+        ((10, 40, 160), (0.5, 2.0, 4.0), 20.0),
+        ((10, 100), (0.01, 10.0), 10 ** (1 + 2 / 3)),  # two thirds of the way, in powers of ten
+        ((10, 20, 40), (0.25, 0.5, 1.0), 40.0),  # just as fast counts
+        ((10, 20, 80), (2.0, 0.5, 2.0), 40.0),  # the last crossing: from there on it stays
+        ((10, 20, 40), (1.0, 1.0, 1.0), -np.inf),
+        ((10, 20, 40), (0.5, 0.5, 0.9), np.inf),
+        ((10, 20, 40), (2.0, 2.0, 0.9), np.inf),
+    ],
+)
+def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float) -> None:
+    assert crossing(sizes, np.array([ratios]))[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "told"),
+    [
+        ({16: 1.5, 64: 3.0}, "no crossing: the GPU is the faster one at every size tried, from 16 to 64"),
+        ({16: 0.2, 64: 0.9}, "no crossing: the GPU is the slower one at every size tried, from 16 to 64"),
+        ({16: 2.0, 64: 0.5}, "none: the GPU is the faster one at some sizes from 16 to 64, but not at the largest"),
+    ],
+)
+def test_where_nothing_crosses_it_is_said_why(pair_of: Any, speedups: dict[int, float], told: str) -> None:
+    (found,) = break_evens(with_speedups(pair_of, speedups))
+    assert (found.break_even, found.low, found.high, found.finding) == (None, None, None, told)
+
+
+def test_one_size_is_no_series(pair_of: Any) -> None:
+    results = with_speedups(pair_of, {64: 2.0})
+    assert break_evens(results) == []
+    assert scaling_table(results).empty
+
+
+def test_few_epochs_give_a_break_even_without_an_interval(pair_of: Any) -> None:
+    (found,) = break_evens(with_speedups(pair_of, {16: 0.5, 64: 2.0}, epochs=3))
+    assert (found.break_even, found.low, found.high) == (pytest.approx(32), None, None)
+    assert found.finding.endswith("no interval: 3 epochs somewhere, and it takes 5")
+
+
+def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(pair_of: Any) -> None:
+    results = [
+        *pair_of("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16),
+        *pair_of("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64),
+    ]
+    (found,) = break_evens(results)
+    assert found.low is None
+    assert found.high is not None
+    assert found.break_even is not None
+    assert 16 < found.break_even < found.high < 64
+    assert "(95 % interval below 16 to " in found.finding
+
+
+def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(pair_of: Any) -> None:
+    table = scaling_table(with_speedups(pair_of, {64: 2.0, 16: 0.5}))
+    assert tuple(table.columns) == COLUMNS
+    assert table.to_numpy().tolist() == [
+        ["small", "batch size", 16, "small-b16", 0.5, 0.5, 0.5],
+        ["small", "batch size", 64, "small-b64", 2.0, 2.0, 2.0],
+    ]
+
+
+def test_each_width_and_the_batch_make_a_series_of_their_own(pair_of: Any) -> None:
+    one, two = (1.0,) * 5, (0.5,) * 5
+    cnn = {"name": "cnn", "channels": (4, 8), "hidden": (16,)}
+    results = [
+        *pair_of("cnn-base", one, two, model=cnn),
+        *pair_of("cnn-first", one, two, model={**cnn, "channels": (6, 8)}),
+        *pair_of("cnn-second", one, two, model={**cnn, "channels": (4, 32)}),
+        *pair_of("cnn-wide", one, two, model={**cnn, "hidden": (64,)}),
+        *pair_of("cnn-batch", one, two, model=cnn, batch_size=64),
+        *pair_of("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
+    ]
+    found = {series.x_name: [point.experiment for point in series.points] for series in all_series(results)}
+    assert found == {
+        "batch size": ["cnn-base", "cnn-batch"],
+        "channels of convolution 1": ["cnn-base", "cnn-first"],
+        "channels of convolution 2": ["cnn-base", "cnn-second"],
+        "units of hidden layer 1": ["cnn-base", "cnn-wide"],
+    }
+
+
+def test_experiments_that_differ_in_more_than_a_size_are_no_series(pair_of: Any) -> None:
+    results = [
+        *pair_of("a", (1.0,) * 5, (0.5,) * 5, batch_size=16),
+        *pair_of("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
+    ]
+    assert all_series(results) == []
+
+
+def test_series_of_the_same_name_are_told_apart(pair_of: Any) -> None:
+    one = (1.0,) * 5
+    results = [
+        *pair_of("mlp-1", one, one, batch_size=16),
+        *pair_of("mlp-2", one, one, batch_size=32),
+        *pair_of("mlp-3", one, one, batch_size=16, seed=1),
+        *pair_of("mlp-4", one, one, batch_size=32, seed=1),
+    ]
+    assert [series.name for series in all_series(results)] == ["mlp", "mlp (mlp-3 and the like)"]
+
+
+def test_an_experiment_that_no_gpu_trained_is_left_out(pair_of: Any, make_result: MakeResult) -> None:
+    results = with_speedups(pair_of, {16: 0.5, 64: 2.0})
+    results[3] = make_result("small-b64", "gpu", unavailable="made up")
+    assert all_series(results) == []
+
+
+@pytest.mark.parametrize("epochs", [5, 10])
+def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
+    pair_of: Any, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times that vary by 5 %, and a true speed-up of (size / 48) ** 0.7; 95 in 100 is what is promised."""
+    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 499)
+    random, held, tries = np.random.default_rng(3), 0, 100
+    for _ in range(tries):
+        results: list[DeviceResult] = []
+        for size in (16, 32, 64, 128):
+            cpu, gpu = ((size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, epochs))))
+            results += pair_of(f"b{size}", cpu, gpu / (size / 48) ** 0.7, batch_size=size)
+        (found,) = break_evens(results)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 48 <= found.high
+    assert held >= 0.9 * tries
