@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from photofinish.comparison.costs import PARTS
+from photofinish.comparison.diagnosis import costs_of, diagnose
 from photofinish.comparison.parity import parity
 from photofinish.comparison.speedups import NAMES, speedups
 from photofinish.errors import UserError
@@ -24,7 +26,8 @@ COLUMNS = (
     "step_speedup", "step_speedup_low", "step_speedup_high", "epoch_speedup", "epoch_speedup_low",
     "epoch_speedup_high", "end_to_end_speedup", "end_to_end_speedup_low", "end_to_end_speedup_high", "same_model",
     "parts_at", "mcnemar_p", "same_initial_weights", "overhead_seconds", "overhead_share",
-    "doubts", "resumed_at_epochs", "host_name",
+    "cause", "epoch_cause", "busy_share", "waiting_share", "copying_share", "forward_share", "backward_share",
+    "optimizer_share", "rest_share", "doubts", "resumed_at_epochs", "host_name",
     "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
 THIS_RUN, EARLIER_RUN = "this run", "an earlier run"
@@ -161,11 +164,22 @@ def _row(result: DeviceResult, run_began_at_unix_seconds: float | None) -> dict[
         "overhead_share": timings.overhead.share,
         "doubts": "; ".join(doubts(timings.load)) or None,
         "total_seconds": timings.total_seconds,
+        **_where_it_goes(result),
         "resumed_at_epochs": " ".join(map(str, timings.resumed_at_epochs)) or None,
         "host_name": timings.host_name,
         "measured_at_unix_seconds": timings.started_at_unix_seconds,
         "measured_in": _run_of(timings, run_began_at_unix_seconds),
     }
+
+
+def _where_it_goes(result: Trained) -> dict[str, object]:
+    """The cause of the job and that of its epochs, and what share of a step each part is."""
+    found = diagnose(result.experiment, result.record, result.timings)
+    row: dict[str, object] = {"cause": found[0].cause, "epoch_cause": found[-1].cause} if found else {}
+    if costs := costs_of(result.record, result.timings):
+        shares = {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
+        row |= {"busy_share": costs.busy_share, **shares}
+    return row
 
 
 def _run_of(timings: records.Timings, run_began_at_unix_seconds: float | None) -> str | None:

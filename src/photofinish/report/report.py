@@ -39,7 +39,7 @@ _SHOWN = {
     "measured": "measured",
     "doubts": "to be taken with care",
 }
-_TITLES = {"speed-up": "How much faster", "parity": "Is it the same model?", "figures": "All figures"}
+_TITLES = {"speed-up": "How much faster", "why": "Why", "parity": "Is it the same model?", "figures": "All figures"}
 
 
 def write_report(
@@ -51,6 +51,7 @@ def write_report(
     verdicts = [verdict(name, [result for result in results if result.experiment == name]) for name in names]
     tables = {
         _TITLES["speed-up"]: speedup_table(verdicts),
+        _TITLES["why"]: why_table(verdicts),
         _TITLES["parity"]: parity_table(verdicts),
         _TITLES["figures"]: shown_table(table),
     }
@@ -78,6 +79,24 @@ def speedup_table(verdicts: list[Verdict]) -> pd.DataFrame:
         }
         for each in verdicts
         for speedup in each.speedups
+    ]
+    return pd.DataFrame(rows)
+
+
+def why_table(verdicts: list[Verdict]) -> pd.DataFrame:
+    """A row for each cause: of an epoch, and of the job where it is mostly start-up."""
+    rows = [
+        {
+            "experiment": found.experiment,
+            "device": found.device,
+            "of": found.of,
+            "cause": found.cause,
+            "evidence": f"{found.sentence}; {found.evidence}",
+            "remedy": f"{found.remedy.line} ({found.remedy.why})" if found.remedy else f"none: {found.no_remedy}",
+            "predicted gain": found.remedy.prediction if found.remedy else "n/a",
+        }
+        for each in verdicts
+        for found in each.diagnoses
     ]
     return pd.DataFrame(rows)
 

@@ -127,6 +127,8 @@ class _TrainingRun:
             steady_state=further.steady_state,
             overhead=overhead,
             load=tuple(self._watch.windows),
+            attribution=further.attribution,
+            not_attributed=further.not_attributed,
         )
         from photofinish.training_stage.views import (
             write_views,  # now that nothing is timed any more: what it imports takes its time

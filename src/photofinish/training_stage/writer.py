@@ -38,6 +38,8 @@ class Measured:
     steady_state: records.SteadyState
     overhead: records.Overhead
     load: tuple[LoadWindow, ...]
+    attribution: records.Attribution | None = None
+    not_attributed: str | None = None
 
 
 def write_learned(

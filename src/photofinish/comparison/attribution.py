@@ -1,0 +1,27 @@
+"""Where a step goes, as a table: a row for each part of each run."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from photofinish.comparison.costs import median_seconds
+from photofinish.comparison.diagnosis import costs_of
+from photofinish.comparison.table import DeviceResult, Trained
+
+_COLUMNS = ("experiment", "device", "part", "median_seconds", "share")
+
+
+def attribution_table(results: list[DeviceResult]) -> pd.DataFrame:
+    """In the order of the results and of a step; none of runs whose steps were not taken apart.
+
+    `share` is of a synchronised step, its mean over an epoch: so it counts what only an epoch's first step waits for.
+    """
+    rows = [
+        (result.experiment, result.device, part, median, costs.shares[part])
+        for result in results
+        if isinstance(result, Trained)
+        and (costs := costs_of(result.record, result.timings))
+        and result.timings.attribution
+        for part, median in median_seconds(result.timings.attribution.parts).items()
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
