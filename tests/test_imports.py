@@ -28,7 +28,7 @@ FREE_OF_TORCH = (
 PACKAGES = (
     ("errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
     ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
-    ("training_stage",), ("comparison",), ("report",),
+    ("training_stage",), ("comparison",), ("report",), ("remedy",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

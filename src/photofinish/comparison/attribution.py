@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from photofinish.comparison.costs import median_seconds
+from photofinish.comparison.costs import PARTS
 from photofinish.comparison.diagnosis import costs_of
 from photofinish.comparison.table import DeviceResult, Trained
 
@@ -17,11 +17,11 @@ def attribution_table(results: list[DeviceResult]) -> pd.DataFrame:
     `share` is of a synchronised step, its mean over an epoch: so it counts what only an epoch's first step waits for.
     """
     rows = [
-        (result.experiment, result.device, part, median, costs.shares[part])
+        (result.experiment, result.device, part, attribution.parts.median_seconds[field], costs.shares[part])
         for result in results
         if isinstance(result, Trained)
         and (costs := costs_of(result.record, result.timings))
-        and result.timings.attribution
-        for part, median in median_seconds(result.timings.attribution.parts).items()
+        and (attribution := result.timings.attribution)
+        for part, field in PARTS.items()
     ]
     return pd.DataFrame(rows, columns=list(_COLUMNS))

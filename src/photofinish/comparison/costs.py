@@ -113,10 +113,6 @@ def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> floa
     return other + (first - other) / steps
 
 
-def median_seconds(parts: StepParts) -> dict[str, float]:
-    return {name: statistics.median(_of(parts, field)) for name, field in PARTS.items()}
-
-
 def _of(parts: StepParts, field: str) -> tuple[float, ...]:
     values: tuple[float, ...] = getattr(parts, field)
     return values

@@ -67,7 +67,7 @@ def costs_of(record: Training, timings: Timings) -> StepCosts | None:
 
 def _of_job(experiment: str, record: Training, timings: Timings) -> Diagnosis:
     share = timings.startup_seconds / timings.total_seconds
-    sentence = f"start-up (imports, device, data, warm-up) is {share:.0%} of the job"
+    sentence = f"start-up (imports, device, data, warm-up) is {share:.0%} of the whole job"
     evidence = (
         f"{seconds(timings.startup_seconds)} of {seconds(timings.total_seconds)}; an epoch takes "
         f"{seconds(timings.median_epoch_seconds)}, and there are {record.experiment.epochs}"

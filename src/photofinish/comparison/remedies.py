@@ -56,7 +56,7 @@ class Remedy:
 
 
 def times(gain: float) -> str:
-    return f"{gain:.2f} times" if gain < 10 else f"{gain:.0f} times"
+    return f"{gain:.2f} times" if gain < 9.995 else f"{gain:.0f} times"
 
 
 Found = tuple[Remedy | None, str]

@@ -85,7 +85,7 @@ def _question(ratios: tuple[Speedup, Speedup, Speedup]) -> str:
 def _why(question: str, diagnoses: tuple[Diagnosis, ...]) -> str:
     """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
     told = [f" {question}: {found.sentence} ({found.cause}). {found.advice}." for found in diagnoses[-1:]]
-    told += [f" Of the whole job, {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
+    told += [f" And {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
     return "".join(told)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -111,6 +112,11 @@ class StepParts(_Record):
     optimizer_seconds: tuple[float, ...]
     rest_seconds: tuple[float, ...]
     """the whole step less all these"""
+
+    @property
+    def median_seconds(self) -> dict[str, float]:
+        """Of each part, by its name here, in the order of a step."""
+        return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
 
 
 class Attribution(_Record):
