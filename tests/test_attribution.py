@@ -15,7 +15,13 @@ from torch import nn
 from photofinish.batches.batches import Batch
 from photofinish.batches.loader import LoaderBatches
 from photofinish.hardware.devices import CPU
-from photofinish.measuring.attribution import AttributionPlan, attribute, measure_bf16, plan_attribution
+from photofinish.measuring.attribution import (
+    AttributionPlan,
+    attribute,
+    images_with_room,
+    measure_bf16,
+    plan_attribution,
+)
 from photofinish.measuring.further_measurements import _attribute
 from photofinish.measuring.steady_state import SamplePlan
 from photofinish.results.learned import weights_of
@@ -155,24 +161,28 @@ def _attribute_with_bf16(trainer: Trainer) -> None:
 
 
 def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
-    seen: set[torch.dtype] = set()
+    outputs: list[torch.Tensor] = []
     network = _Network("none")
-    network._layer.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+    network._layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     found = measure_bf16(make_trainer(make_experiment(), network), Clock(CPU), SamplePlan(3, 2))
-    assert seen == {torch.bfloat16}
+    assert {each.dtype for each in outputs} == {torch.bfloat16}
+    assert not torch.equal(outputs[0], outputs[-1])  # the weights of each step, not of the first
     assert len(found.sample_seconds) == 3
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "step_seconds", "training_seconds", "workers", "devices", "steps", "images"),
+    ("batch_size", "step_seconds", "training_seconds", "workers", "devices", "room", "steps", "images"),
     [
-        (16, 1e-3, 1.0, 0, 1, 5, 2),  # no more than an epoch has
-        (1, 1e-3, 1.0, 0, 1, 50, 16),  # a twentieth of a second
-        (1, 1e-3, 20.0, 0, 1, 72, 16),  # 1 % of the training would be more steps than an epoch has
-        (1, 1.0, 10.0, 0, 1, 2, 16),  # slow: the least
-        (1, 1.0, 10.0, 2, 1, 10, 16),  # and of two workers, a few rounds
-        (16, 1e-3, 1.0, 0, 2, 5, 32),  # two devices share a batch: 8 each are few
-        (40, 1e-3, 1.0, 0, 2, 2, 4),
+        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has
+        (1, 1e-3, 1.0, 0, 1, 99, 50, 16),  # a twentieth of a second
+        (1, 1e-3, 20.0, 0, 1, 99, 72, 16),  # 1 % of the training would be more steps than an epoch has
+        (1, 1.0, 10.0, 0, 1, 99, 2, 16),  # slow: the least
+        (1, 1.0, 10.0, 2, 1, 99, 10, 16),  # and of two workers, a few rounds
+        (16, 1e-3, 1.0, 0, 2, 99, 5, 32),  # two devices share a batch: 8 each are few
+        (40, 1e-3, 1.0, 0, 2, 99, 2, 4),
+        (4, 1e-3, 1.0, 0, 1, 10, 18, 10),  # no more than there is room for
+        (4, 1e-3, 1.0, 0, 1, 7, 18, 2),
+        (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
     ],
 )
 def test_it_takes_a_small_part_of_the_trainings_time(
@@ -183,11 +193,12 @@ def test_it_takes_a_small_part_of_the_trainings_time(
     training_seconds: float,
     workers: int,
     devices: int,
+    room: int,
     steps: int,
     images: int,
 ) -> None:
     trainer = make_trainer(make_experiment(batch_size=batch_size))
-    plan = plan_attribution(trainer, step_seconds, training_seconds, workers, devices)
+    plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room, workers=workers, devices=devices)
     assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
 
 
@@ -199,3 +210,8 @@ def test_several_processes_are_not_taken_apart_and_told_why(
     assert found is None
     assert why
     assert "several processes" in why
+
+
+def test_large_images_have_room_for_fewer() -> None:
+    small, large = (images_with_room(CPU, image_bytes) for image_bytes in (4 * 64, 4 * 3 * 10_000 * 10_000))
+    assert small > 16 > large

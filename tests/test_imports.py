@@ -19,11 +19,12 @@ THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparison.parity", "comparison.speedups", "comparison.table", "comparison.verdict", "datasets.archives",
+    "comparison.attribution", "comparison.diagnosis", "comparison.parity", "comparison.speedups", "comparison.table",
+    "comparison.verdict", "datasets.archives",
     "datasets.fetching", "datasets.packed", "datasets.sources", "datasets.split", "datasets.torchvision_source",
     "hardware.hosts", "hardware.load", "hardware.watch", "models.pretrained", "models.weights_download",
     "params.reader", "planning.local_files", "planning.plan", "planning.reader", "processes.machine_lock",
-    "report.report", "results.records", "tracking.client", "training.task", "training_stage.stage",
+    "remedy.comparing", "report.report", "results.records", "tracking.client", "training.task", "training_stage.stage",
 )  # fmt: skip
 PACKAGES = (
     ("errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),

@@ -159,11 +159,11 @@ def test_a_long_start_up(job: Callable[..., Job], diagnosed: Diagnosing, monkeyp
     gather = ResidentBatches.shuffled
 
     def slowly(self: ResidentBatches, epoch: int) -> Iterator[Batch]:
-        time.sleep(2 * DELAY_SECONDS)
+        time.sleep(DELAY_SECONDS)
         return gather(self, epoch)
 
     monkeypatch.setattr(ResidentBatches, "shuffled", slowly)
-    long = job(batch_size=512, epochs=3, startup_seconds=0.08)
+    long = job(batch_size=512, epochs=3, startup_seconds=0.05)
     assert_cured(long, "start-up-bound", "experiments.planted.epochs: ", diagnosed)
 
 

@@ -81,7 +81,7 @@ def _of_epoch(experiment: str, record: Training, timings: Timings, attribution: 
     cause = _cause(costs, timings)
     sentence = _sentence(cause, record, timings, costs)
     remedy, why_none = _remedy(cause, experiment, record, timings, costs)
-    evidence = _evidence(costs, attribution)
+    evidence = _evidence(costs, attribution, record.experiment.batch_size)
     return Diagnosis(experiment, record.device, "an epoch", cause, sentence, evidence, remedy, why_none)
 
 
@@ -141,12 +141,14 @@ def _cpu_limit(timings: Timings) -> str:
     return f"{count} where {cores} cores may be used"
 
 
-def _evidence(costs: StepCosts, attribution: Attribution) -> str:
+def _evidence(costs: StepCosts, attribution: Attribution, batch_images: int) -> str:
+    tried = attribution.other_batch_images
+    fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
     parts = listed([f"{part} {share:.0%}" for part, share in costs.shares.items() if share >= _NAMED_SHARE])
     return (
         f"of a step: {parts}; the device is busy {costs.busy_share:.0%} of an epoch; a batch alone takes "
-        f"{seconds(costs.input_seconds)}, a step alone {seconds(costs.step_alone_seconds)}, of which "
-        f"{seconds(costs.fixed_seconds)} whatever its batch (tried with {attribution.other_batch_images} images)"
+        f"{seconds(costs.input_seconds)}, a step alone {seconds(costs.step_alone_seconds)}"
+        f"{fixed if tried != batch_images else ''}"
     )
 
 

@@ -18,7 +18,8 @@ from itertools import islice, pairwise
 
 import torch
 
-from photofinish.hardware.devices import gradient_scaler, has_fast_bf16
+from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes
+from photofinish.hardware.main_memory import main_memory
 from photofinish.measuring.steady_state import SamplePlan, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.clock import Clock
@@ -33,10 +34,12 @@ _LEAST_STEPS = 2
 _LEAST_STEPS_A_WORKER = 4
 """the first batches of several workers come all at once; only several rounds of them tell how fast they are"""
 _MANY_IMAGES = 16
-"""A batch of so many, or more, is held against one of few; a smaller one against one of so many."""
+"""A batch of half as many, or less, is held against one of so many; a larger one against one of few."""
 _FEW_IMAGES = 2
 """Not one: that can't be normalised over its batch, and convolutions have a way of their own for it, which took half
 the time of two where it was tried."""
+_BYTES_AN_IMAGE_BYTE = 1000
+"""that a step keeps for its backward pass, generously: a few hundred for ResNet-50"""
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,41 @@ class AttributionPlan:
 
 
 def plan_attribution(
-    trainer: Trainer, step_seconds: float, training_seconds: float, workers: int = 0, devices: int = 1
+    trainer: Trainer,
+    step_seconds: float,
+    training_seconds: float,
+    *,
+    most_images: int,
+    workers: int = 0,
+    devices: int = 1,
 ) -> AttributionPlan:
-    """As many steps as fit into 1 % of the training, and half a second at most, but for the few it takes at least."""
+    """As many steps as fit into 1 % of the training, and half a second at most, but for the few it takes at least.
+
+    `most_images` is how many there is surely memory for in a step.
+    """
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * training_seconds))
     fitting = min(_MOST_STEPS, int(seconds / step_seconds))
     steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, fitting)
     batch_images = trainer.training.batch_size
-    images = devices * (_FEW_IMAGES if batch_images >= _MANY_IMAGES * devices else _MANY_IMAGES)
+    images = _other_batch_images(batch_images, devices, most_images)
     samples = plan_samples(step_seconds * max(1.0, images / batch_images), training_seconds)
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, _could_use_bf16(trainer, devices))
+
+
+def images_with_room(device: torch.device, image_bytes: int) -> int:
+    """How many images a step may take without a doubt that it runs out of memory, which would cost a result."""
+    if device.type == "cpu":
+        free_bytes = main_memory().available_bytes
+    else:
+        used_bytes, total_bytes = memory_bytes(device)
+        free_bytes = (total_bytes or 0) - (used_bytes or 0)
+    return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
+
+
+def _other_batch_images(batch_images: int, devices: int, most_images: int) -> int:
+    """Far from the batch's own number; the same, which tells nothing, where a batch of one can't be any larger."""
+    many = min(_MANY_IMAGES * devices, most_images)
+    return many if many >= 2 * batch_images else min(_FEW_IMAGES * devices, batch_images)
 
 
 def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
@@ -75,7 +103,7 @@ def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident
 
 def measure_bf16(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
     """Steps as they are, on the whole batch, in bfloat16."""
-    # Without its cache: that keeps each weight's short copy, and with it the graph of the step before.
+    # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
     with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
         return measure_steps(trainer, clock, plan)
 

@@ -5,10 +5,11 @@ None of it is part of the job's time. Every process of a team takes part; only t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from photofinish.measuring.attribution import attribute, plan_attribution
+from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
 from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.measuring.repeats import repeat_training
 from photofinish.measuring.steady_state import measure_steps, plan_samples
@@ -18,6 +19,7 @@ from photofinish.training.checkpoint import State
 from photofinish.training.job import TrainingJob
 from photofinish.training.trainer import Trainer
 
+_BYTES_A_VALUE = 4
 Repeats = list[tuple[EpochTiming, ...]]
 
 
@@ -72,5 +74,12 @@ def _attribute(job: TrainingJob, trained: Trainer, step_seconds: float) -> tuple
     settings = job.task.experiment.input
     workers = settings.workers if settings.name == "loader" else 0
     training_seconds = passed_seconds(trained.progress.timings)
-    plan = plan_attribution(trained, step_seconds, training_seconds, workers, job.team.device_count)
+    plan = plan_attribution(
+        trained,
+        step_seconds,
+        training_seconds,
+        most_images=images_with_room(job.device, _BYTES_A_VALUE * math.prod(job.split.manifest.shape)),
+        workers=workers,
+        devices=job.team.device_count,
+    )
     return attribute(trained, job.clock, plan, resident_fits=job.task.resident_fits()), None
