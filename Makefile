@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help setup repro example ui reference test bench format lock clean
+.PHONY: help setup repro example remedy reference ui test bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
@@ -40,6 +40,10 @@ ifdef EXAMPLE
 		echo "error: params.yaml has changes of yours: commit them, or save them elsewhere, first"; exit 2; }
 	cp examples/$(EXAMPLE).yaml params.yaml
 endif
+
+remedy: setup ## try what the report suggests against an experiment's slowness (EXPERIMENT=name, DEVICE=cpu or gpu)
+	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
+	@python -m photofinish.remedy "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
 ui: setup ## bring MLflow up to date with the results and open its UI
 	python -m photofinish.tracking.sync

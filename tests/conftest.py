@@ -146,6 +146,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
         repeats: tuple[tuple[float, ...], ...] = (),
         step_seconds: tuple[float, ...] = (0.01,),
         load: tuple[LoadWindow, ...] = (),
+        attribution: records.Attribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))
@@ -194,6 +195,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
                 rest_seconds=0.01,
             ),
             load=load,
+            attribution=attribution,
         )
         one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
         scores = records.DeviceEvaluation(

@@ -19,17 +19,18 @@ THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparison.parity", "comparison.record_reference", "comparison.scaling", "comparison.speedups",
-    "comparison.table", "comparison.verdict", "datasets.archives", "datasets.fetching", "datasets.packed",
-    "datasets.sources", "datasets.split", "datasets.torchvision_source", "hardware.energy", "hardware.hosts",
-    "hardware.load", "hardware.watch", "models.pretrained", "models.weights_download", "params.reader",
-    "planning.local_files", "planning.plan", "planning.reader", "processes.machine_lock", "report.report",
-    "results.records", "tracking.client", "training.task", "training_stage.stage",
+    "comparison.attribution", "comparison.diagnosis", "comparison.parity", "comparison.record_reference",
+    "comparison.scaling", "comparison.speedups", "comparison.table", "comparison.verdict", "datasets.archives",
+    "datasets.fetching", "datasets.packed", "datasets.sources", "datasets.split", "datasets.torchvision_source",
+    "hardware.energy", "hardware.hosts", "hardware.load", "hardware.watch", "models.pretrained",
+    "models.weights_download", "params.reader", "planning.local_files", "planning.plan", "planning.reader",
+    "processes.machine_lock", "remedy.comparing", "report.report", "results.records", "tracking.client",
+    "training.task", "training_stage.stage",
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
     ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
-    ("training_stage",), ("comparison",), ("report",),
+    ("training_stage",), ("comparison",), ("report",), ("remedy",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

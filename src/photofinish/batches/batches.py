@@ -38,6 +38,11 @@ class Batches(Protocol):
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """The batches of one training epoch, on the device."""
 
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        """The same, each short of what is left of its way to the device: `placed` goes that way."""
+
+    def placed(self, batch: Batch) -> Batch: ...
+
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""
 

@@ -49,20 +49,23 @@ class LoaderBatches:
         )
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return self._load(self._plan.order(epoch), self._plan.draws(epoch))
+        return map(self.placed, self.unplaced(epoch))
 
     def in_order(self) -> Iterator[Batch]:
-        return self._load(torch.arange(self.image_count), None)
+        return map(self.placed, self._load(torch.arange(self.image_count), None))
+
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        return self._load(self._plan.order(epoch), self._plan.draws(epoch))
+
+    def placed(self, batch: Batch) -> Batch:
+        images, labels = batch
+        return (
+            images.to(self._device, non_blocking=self._non_blocking),
+            labels.to(self._device, non_blocking=self._non_blocking),
+        )
 
     def _load(self, order: torch.Tensor, draws: Draws | None) -> Iterator[Batch]:
         self._sampler.order, self._sampler.draws = order, draws
-        for images, labels in self._handed_over():
-            yield (
-                images.to(self._device, non_blocking=self._non_blocking),
-                labels.to(self._device, non_blocking=self._non_blocking),
-            )
-
-    def _handed_over(self) -> Iterator[Batch]:
         try:
             yield from self._loader  # which forgets a pass that was left halfway
         except (ConnectionError, EOFError, FileNotFoundError):

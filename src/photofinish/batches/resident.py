@@ -25,6 +25,12 @@ class ResidentBatches:
         for rows in self._plan.own(self._plan.order(epoch).to(self._device)):
             yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
 
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        return self.shuffled(epoch)
+
+    def placed(self, batch: Batch) -> Batch:
+        return batch  # which never lay anywhere else
+
     def in_order(self) -> Iterator[Batch]:
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
@@ -52,6 +58,12 @@ class AugmentedResidentBatches:
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         draws = self._plan.draws(epoch) or no_change(self.image_count, self._padding)
         return self._gather(self._plan.order(epoch), draws)
+
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        return self.shuffled(epoch)
+
+    def placed(self, batch: Batch) -> Batch:
+        return batch
 
     def in_order(self) -> Iterator[Batch]:
         return self._gather(torch.arange(self.image_count), no_change(self.image_count, self._padding))

@@ -11,10 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from photofinish.comparison.diagnosis import costs_of, diagnose
 from photofinish.comparison.outlay import outlay
 from photofinish.comparison.parity import parity
 from photofinish.comparison.payback import payback
 from photofinish.comparison.speedups import NAMES, speedups
+from photofinish.comparison.step_costs import PARTS
 from photofinish.errors import UserError
 from photofinish.hardware.load import doubts
 from photofinish.params.comparing import Comparing
@@ -29,7 +31,8 @@ COLUMNS = (
     "parts_at", "mcnemar_p", "same_initial_weights", "payback_epochs", "payback_epochs_low", "payback_epochs_high",
     "target_accuracy", "target_epoch", "target_seconds", "energy_joules", "energy_status", "energy_counted",
     "target_energy_joules", "cost", "cost_currency", "cost_counted", "target_cost", "overhead_seconds",
-    "overhead_share", "doubts", "resumed_at_epochs", "host_name",
+    "overhead_share", "cause", "epoch_cause", "busy_share", "waiting_share", "copying_share", "forward_share",
+    "backward_share", "optimizer_share", "rest_share", "doubts", "resumed_at_epochs", "host_name",
     "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
 THIS_RUN, EARLIER_RUN = "this run", "an earlier run"
@@ -172,6 +175,7 @@ def _row(result: DeviceResult, run_began_at_unix_seconds: float | None) -> dict[
         "overhead_share": timings.overhead.share,
         "doubts": "; ".join(doubts(timings.load)) or None,
         "total_seconds": timings.total_seconds,
+        **_where_it_goes(result),
         "resumed_at_epochs": " ".join(map(str, timings.resumed_at_epochs)) or None,
         "host_name": timings.host_name,
         "measured_at_unix_seconds": timings.started_at_unix_seconds,
@@ -183,6 +187,16 @@ def _spent(result: DeviceResult, settings: Comparing) -> dict[str, object]:
     if isinstance(result, NotTrained):
         return {}
     return outlay(result.device, result.timings, result.history, settings).columns
+
+
+def _where_it_goes(result: Trained) -> dict[str, object]:
+    """The cause of the job and that of its epochs, and what share of a step each part is."""
+    found = diagnose(result.experiment, result.record, result.timings)
+    row: dict[str, object] = {"cause": found[0].cause, "epoch_cause": found[-1].cause} if found else {}
+    if costs := costs_of(result.record, result.timings):
+        shares = {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
+        row |= {"busy_share": costs.busy_share, **shares}
+    return row
 
 
 def _run_of(timings: records.Timings, run_began_at_unix_seconds: float | None) -> str | None:

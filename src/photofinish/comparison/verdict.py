@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from photofinish.comparison.diagnosis import Diagnosis, diagnose
 from photofinish.comparison.parity import Parity, parity
 from photofinish.comparison.payback import payback
 from photofinish.comparison.references import Elsewhere, in_a_sentence
@@ -24,6 +25,8 @@ class Verdict:
     """why there is nothing to compare with"""
     speedups: tuple[Speedup, ...] = ()
     parity: Parity | None = None
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """of the CPU, then of the GPU"""
 
 
 def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsewhere] = ()) -> Verdict:
@@ -32,13 +35,16 @@ def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsew
     if isinstance(cpu, NotTrained):
         raise UserError(f"{experiment} was not trained on the CPU, which others are compared with: run `dvc repro`")
     if isinstance(gpu, NotTrained):
-        sentence = f"{_alone(cpu)} It was not trained on a GPU, so nothing can be said of one.{_cautions(cpu)}"
+        why = _why("Why it takes so long", _diagnoses(cpu))
+        sentence = f"{_alone(cpu)} It was not trained on a GPU, so nothing can be said of one.{why}{_cautions(cpu)}"
         sentence += "".join(f" {in_a_sentence(each)}" for each in others if each.reference.training.device == "gpu")
-        return Verdict(experiment, sentence, missing=gpu.record.reason)
+        return Verdict(experiment, sentence, missing=gpu.record.reason, diagnoses=_diagnoses(cpu))
     ratios, likeness = speedups(cpu.timings, gpu.timings), parity(cpu, gpu)
+    why = _why(_question(ratios), _diagnoses(gpu))
     repaid = f"The GPU's start-up is repaid {payback(cpu.timings, gpu.timings).finding}."
-    sentence = f"{_speeds(cpu.timings, gpu.timings, ratios)} {repaid} {_model(cpu, gpu, likeness)}{_cautions(cpu, gpu)}"
-    return Verdict(experiment, sentence, None, ratios, likeness)
+    findings = f"{_speeds(cpu.timings, gpu.timings, ratios)}{why} {repaid} {_model(cpu, gpu, likeness)}"
+    sentence = f"{findings}{_cautions(cpu, gpu)}"
+    return Verdict(experiment, sentence, None, ratios, likeness, _diagnoses(cpu) + _diagnoses(gpu))
 
 
 def in_words(speedup: Speedup) -> str:
@@ -72,6 +78,22 @@ def _speeds(cpu: records.Timings, gpu: records.Timings, ratios: tuple[Speedup, S
         f"End to end, start-up included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): "
         f"{ratio_and_interval(whole)}; {in_words(whole)}."
     )
+
+
+def _diagnoses(result: Trained) -> tuple[Diagnosis, ...]:
+    return diagnose(result.experiment, result.record, result.timings)
+
+
+def _question(ratios: tuple[Speedup, Speedup, Speedup]) -> str:
+    _, epoch, _ = ratios
+    return "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
+
+
+def _why(question: str, diagnoses: tuple[Diagnosis, ...]) -> str:
+    """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
+    told = [f" {question}: {found.sentence} ({found.cause}). {found.advice}." for found in diagnoses[-1:]]
+    told += [f" And {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
+    return "".join(told)
 
 
 def _model(cpu: Trained, gpu: Trained, found: Parity) -> str:

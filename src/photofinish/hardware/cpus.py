@@ -44,9 +44,13 @@ def usable_threads(cpu: CpuFacts, processes: int) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
+    return max(1, allowed_cores(cpu) // processes)
+
+
+def allowed_cores(cpu: CpuFacts) -> int:
+    """Whole ones, within the limit of the container."""
     limit = cpu.cgroup_cores_limit
-    cores = min(cpu.usable_cores, int(limit) if limit else cpu.usable_cores)
-    return max(1, cores // processes)
+    return max(1, min(cpu.usable_cores, int(limit) if limit else cpu.usable_cores))
 
 
 def _usable_cores() -> int:

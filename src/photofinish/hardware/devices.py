@@ -112,6 +112,11 @@ def _has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether it computes in bfloat16 itself, on a GPU."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

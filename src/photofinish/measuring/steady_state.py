@@ -43,9 +43,9 @@ def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     return SamplePlan(max(1, steps), 1)
 
 
-def measure_steps(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
+def measure_steps(trainer: Trainer, clock: Clock, plan: SamplePlan, images_a_batch: int | None = None) -> SteadyState:
     seconds = []
-    with trainer.rehearsed_step() as step:
+    with trainer.rehearsed_step(images_a_batch) as step:
         for _ in range(WARM_UP_STEPS):
             step()
         for _ in range(plan.samples):

@@ -45,6 +45,7 @@ _SHOWN = {
 }
 _TITLES = {
     "speed-up": "How much faster",
+    "why": "Why",
     "parity": "Is it the same model?",
     "paying": "When does it pay?",
     "elsewhere": "Recorded elsewhere",
@@ -73,6 +74,7 @@ def write_report(
     ]
     tables = {
         _TITLES["speed-up"]: speedup_table(verdicts),
+        _TITLES["why"]: why_table(verdicts),
         _TITLES["parity"]: parity_table(verdicts),
         _TITLES["paying"]: paying_table(results, settings),
         _TITLES["elsewhere"]: elsewhere_table(others, settings),
@@ -104,6 +106,24 @@ def speedup_table(verdicts: list[Verdict]) -> pd.DataFrame:
         }
         for each in verdicts
         for speedup in each.speedups
+    ]
+    return pd.DataFrame(rows)
+
+
+def why_table(verdicts: list[Verdict]) -> pd.DataFrame:
+    """A row for each cause: of an epoch, and of the job where it is mostly start-up."""
+    rows = [
+        {
+            "experiment": found.experiment,
+            "device": found.device,
+            "of": found.of,
+            "cause": found.cause,
+            "evidence": f"{found.sentence}; {found.evidence}",
+            "remedy": f"{found.remedy.line} ({found.remedy.why})" if found.remedy else f"none: {found.no_remedy}",
+            "predicted gain": found.remedy.prediction if found.remedy else "n/a",
+        }
+        for each in verdicts
+        for found in each.diagnoses
     ]
     return pd.DataFrame(rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -98,6 +99,42 @@ class SteadyState(_Record):
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
 
+class StepParts(_Record):
+    """Where training steps go, one after the other through the training's own input path, the clock waiting for the
+    device at the end of each part: every value is of one step, the first of them the first of an epoch."""
+
+    waiting_seconds: tuple[float, ...]
+    """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader"""
+    copying_seconds: tuple[float, ...]
+    """the batch to the device; nothing where it lies there already"""
+    forward_seconds: tuple[float, ...]
+    """with the loss"""
+    backward_seconds: tuple[float, ...]
+    optimizer_seconds: tuple[float, ...]
+    rest_seconds: tuple[float, ...]
+    """the whole step less all these"""
+
+    @property
+    def median_seconds(self) -> dict[str, float]:
+        """Of each part, by its name here, in the order of a step."""
+        return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
+
+
+class Attribution(_Record):
+    """What tells where an epoch goes, and why; see measuring/attribution.py."""
+
+    parts: StepParts
+    batch_alone_seconds: tuple[float, ...]
+    """waiting for each batch, with no step between: what the input path can do at best"""
+    other_batch_images: int
+    other_batch: SteadyState
+    """steps on a batch of so many images, nothing else changed: few where the batch has many, or the other way round"""
+    bf16: SteadyState | None = None
+    """steps in bfloat16, where the training takes a longer type and the device is made for it"""
+    resident_fits: bool
+    """whether the images fit into the device's memory, as input: resident asks"""
+
+
 class Overhead(_Record):
     """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
 
@@ -157,6 +194,9 @@ class Timings(_Record):
     """how busy the machine was, from one reading between two epochs to the next"""
     energy: tuple[Energy, ...] = ()
     """of the first training, a part of the machine each"""
+    attribution: Attribution | None = None
+    not_attributed: str | None = None
+    """why there is none"""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:

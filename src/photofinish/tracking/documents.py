@@ -19,7 +19,7 @@ REPORT_TABLE = "comparison.csv"
 _COMPARED = (
     "test_accuracy", "step_seconds", "epoch_seconds", "total_seconds", "step_speedup", "step_speedup_low",
     "step_speedup_high", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "end_to_end_speedup",
-    "end_to_end_speedup_low", "end_to_end_speedup_high", "mcnemar_p",
+    "end_to_end_speedup_low", "end_to_end_speedup_high", "mcnemar_p", "busy_share",
 )  # fmt: skip
 
 Artifact = tuple[Path, str]
@@ -148,13 +148,15 @@ def report_document(report: Path) -> RunDocument:
     """Of the comparison: the report as it is, with one metric a row and column of its table."""
     artifacts = _artifacts(report, "report")
     digest = _digest(*(path for path, _ in artifacts))
+    rows = list(csv.DictReader((report / REPORT_TABLE).read_text(encoding="utf-8").splitlines()))
     points = [
         Point(f"{row['experiment']}/{row['device']}/{key}", float(row[key]), 0, _modified_ms(report / REPORT_TABLE))
-        for row in csv.DictReader((report / REPORT_TABLE).read_text(encoding="utf-8").splitlines())
+        for row in rows
         for key in _COMPARED
         if row.get(key)  # a report of an earlier version has fewer
     ]
     tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
+    tags |= {f"cause.{row['experiment']}.{row['device']}": row["cause"] for row in rows if row.get("cause")}
     facts = RunFacts("comparison", tags, {}, None)
     return RunDocument(facts, digest, digest, points, artifacts)
 
@@ -189,6 +191,9 @@ def _summary(timings: records.Timings) -> dict[str, float]:
         "median_images_per_second": timings.images_per_second,
         "peak_memory_bytes": timings.peak_memory_bytes,
     }
+    if timings.attribution:
+        parts = timings.attribution.parts.median_seconds
+        values |= {f"median_step_{part}": seconds for part, seconds in parts.items()}
     return {key: float(value) for key, value in values.items() if value is not None}
 
 

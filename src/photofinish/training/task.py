@@ -13,7 +13,7 @@ from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.training import Experiment
 from photofinish.params.weights import FetchedWeights
-from photofinish.planning.memory_check import SplitSize, refuse_too_large, room_now
+from photofinish.planning.memory_check import SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.processes.ranks import own_rank
 from photofinish.provenance import source_sha256
 from photofinish.results import records
@@ -49,11 +49,19 @@ class TrainingTask:
             )
 
     def check_memory(self) -> None:
-        manifest = PackedSplit(self.data).manifest
-        size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
         # One of several processes counts for itself: the others may have loaded theirs already.
         processes = 1 if own_rank() else self.processes
-        refuse_too_large(self.name, self.experiment, size, room_now(self.host, processes))
+        refuse_too_large(self.name, self.experiment, self._split_size(), room_now(self.host, processes))
+
+    def resident_fits(self) -> bool:
+        """Whether `input: resident` would be let through, or is there already."""
+        needed_bytes = resident_bytes(self.experiment, self._split_size())
+        is_there = self.experiment.input.name == "resident"
+        return is_there or all(needed_bytes <= room.available_bytes for room in room_now(self.host, 1))
+
+    def _split_size(self) -> SplitSize:
+        manifest = PackedSplit(self.data).manifest
+        return SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
 
     def data_sha256(self) -> str:
         """Of the split's manifest, which holds the sha256 of each data file."""

@@ -114,14 +114,20 @@ class _LabelsOn:
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return self._moved(self._batches.shuffled(epoch))
+        return map(self._moved, self._batches.shuffled(epoch))
 
     def in_order(self) -> Iterator[Batch]:
-        return self._moved(self._batches.in_order())
+        return map(self._moved, self._batches.in_order())
 
-    def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for images, labels in batches:
-            yield images, labels.to(self._device, non_blocking=True)
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        return self._batches.unplaced(epoch)
+
+    def placed(self, batch: Batch) -> Batch:
+        return self._moved(self._batches.placed(batch))
+
+    def _moved(self, batch: Batch) -> Batch:
+        images, labels = batch
+        return images, labels.to(self._device, non_blocking=True)
 
 
 class Ranks(Team):

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from photofinish.batches.batches import Batches, steps_per_epoch
+from photofinish.batches.batches import Batch, Batches, steps_per_epoch
 from photofinish.batches.randomness import seed_epoch
 from photofinish.errors import UserError
 from photofinish.hardware.devices import autocast, gradient_scaler, memory_format
@@ -44,6 +44,13 @@ class Progress:
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
+
+
+class RehearsedSteps(NamedTuple):
+    step: Callable[[int, Batch, torch.amp.GradScaler | None], torch.Tensor]
+    """the number of the batch in its epoch, the batch, and a scaler in the place of the training's own"""
+    batch_ended: Callable[[], None]
+    """what the training loop does after each step"""
 
 
 class Trainer:
@@ -74,6 +81,18 @@ class Trainer:
         """Of the whole run, for a progress bar to read from another thread."""
 
     @property
+    def experiment(self) -> Experiment:
+        return self._experiment
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def training(self) -> Batches:
+        return self._training
+
+    @property
     def steps_per_epoch(self) -> int:
         return self._steps_per_epoch
 
@@ -92,14 +111,29 @@ class Trainer:
         return self._clock.now_seconds() - started_seconds
 
     @contextmanager
-    def rehearsed_step(self) -> Iterator[Callable[[], object]]:
-        """A training step on the first batch, for nothing, as often as it is called."""
-        images, labels = next(iter(self._training.shuffled(0)))
+    def rehearsed_step(self, images_a_batch: int | None = None) -> Iterator[Callable[[], object]]:
+        """A training step on the first batch, for nothing, as often as it is called; with fewer images, or some of
+        them several times, where so many are asked for."""
+        batch = next(iter(self._training.shuffled(0)))
+        if images_a_batch:
+            rows = torch.arange(images_a_batch, device=batch[0].device) % len(batch[0])
+            batch = batch[0].index_select(0, rows), batch[1].index_select(0, rows.to(batch[1].device))
+        with self.rehearsed_steps() as rehearsed:
+            yield lambda: rehearsed.step(0, batch, None)
+
+    @contextmanager
+    def rehearsed_steps(self) -> Iterator[RehearsedSteps]:
+        """Training steps on any batches, for nothing."""
         with self._rehearsal() as network:
             optimizer = build_optimizer(self._experiment.optimizer, network.parameters())
-            scaler = gradient_scaler(self._device, self._experiment.precision)
+            schedule = self._schedule_for(optimizer)
+            own_scaler = gradient_scaler(self._device, self._experiment.precision)
             network.train()
-            yield lambda: self._step(network, optimizer, 0, images, labels, scaler)
+
+            def step(number: int, batch: Batch, scaler: torch.amp.GradScaler | None) -> torch.Tensor:
+                return self._step(network, optimizer, number, *batch, scaler or own_scaler)
+
+            yield RehearsedSteps(step, schedule.batch_ended)
 
     @contextmanager
     def _rehearsal(self) -> Iterator[nn.Module]:

@@ -129,6 +129,8 @@ class _TrainingRun:
             overhead=overhead,
             load=tuple(self._watch.windows),
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
+            attribution=further.attribution,
+            not_attributed=further.not_attributed,
         )
         from photofinish.training_stage.views import (
             write_views,  # now that nothing is timed any more: what it imports takes its time

@@ -40,6 +40,8 @@ class Measured:
     overhead: records.Overhead
     load: tuple[LoadWindow, ...]
     energy: tuple[Energy, ...] = ()
+    attribution: records.Attribution | None = None
+    not_attributed: str | None = None
 
 
 def write_learned(

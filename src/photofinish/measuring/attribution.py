@@ -1,0 +1,171 @@
+"""Where a training step goes, and what keeps it from being shorter: taken after the training, on a copy of the network.
+
+The timed passes know when an epoch began and ended, no more. Here the clock waits for the device at the end of each
+part of a step, which makes the whole of it slower where a device works ahead: the parts are for comparing with each
+other, and how long a step really takes comes from the timed passes. The step is the trainer's own, which hands its loss
+to a scaler before the backward pass and its optimiser after it: a scaler that looks at the clock sees each part end.
+
+Two more things are taken that no part tells. What the input path alone takes, with no step between, says whether it
+or the step is what an epoch waits for, whether or not worker processes load ahead. And a step with another number of
+images tells what takes its time: each image, or being a step at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+import torch
+
+from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes
+from photofinish.hardware.main_memory import main_memory
+from photofinish.measuring.steady_state import SamplePlan, measure_steps, plan_samples
+from photofinish.results.records import Attribution, SteadyState, StepParts
+from photofinish.training.clock import Clock
+from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+
+_MOST_SHARE = 0.01
+"""of the training's time, for each of two passes"""
+_LEAST_SECONDS = 0.05
+_MOST_SECONDS = 0.5
+_MOST_STEPS = 100
+_LEAST_STEPS = 2
+_LEAST_STEPS_A_WORKER = 4
+"""the first batches of several workers come all at once; only several rounds of them tell how fast they are"""
+_MANY_IMAGES = 16
+"""A batch of half as many, or less, is held against one of so many; a larger one against one of few."""
+_FEW_IMAGES = 2
+"""Not one: that can't be normalised over its batch, and convolutions have a way of their own for it, which took half
+the time of two where it was tried."""
+_BYTES_AN_IMAGE_BYTE = 1000
+"""that a step keeps for its backward pass, generously: a few hundred for ResNet-50"""
+
+
+@dataclass(frozen=True)
+class AttributionPlan:
+    steps: int
+    """of one epoch, from its first on"""
+    other_batch_images: int
+    samples: SamplePlan
+    """of the steps on so many images"""
+    tries_bf16: bool
+
+
+def plan_attribution(
+    trainer: Trainer,
+    step_seconds: float,
+    training_seconds: float,
+    *,
+    most_images: int,
+    workers: int = 0,
+    devices: int = 1,
+) -> AttributionPlan:
+    """As many steps as fit into 1 % of the training, and half a second at most, but for the few it takes at least.
+
+    `most_images` is how many there is surely memory for in a step.
+    """
+    seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * training_seconds))
+    fitting = min(_MOST_STEPS, int(seconds / step_seconds))
+    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, fitting)
+    batch_images = trainer.training.batch_size
+    images = _other_batch_images(batch_images, devices, most_images)
+    samples = plan_samples(step_seconds * max(1.0, images / batch_images), training_seconds)
+    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, _could_use_bf16(trainer, devices))
+
+
+def images_with_room(device: torch.device, image_bytes: int) -> int:
+    """How many images a step may take without a doubt that it runs out of memory, which would cost a result."""
+    if device.type == "cpu":
+        free_bytes = main_memory().available_bytes
+    else:
+        used_bytes, total_bytes = memory_bytes(device)
+        free_bytes = (total_bytes or 0) - (used_bytes or 0)
+    return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
+
+
+def _other_batch_images(batch_images: int, devices: int, most_images: int) -> int:
+    """Far from the batch's own number; the same, which tells nothing, where a batch of one can't be any larger."""
+    many = min(_MANY_IMAGES * devices, most_images)
+    return many if many >= 2 * batch_images else min(_FEW_IMAGES * devices, batch_images)
+
+
+def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
+    return Attribution(
+        parts=_measure_parts(trainer, clock, plan.steps),
+        batch_alone_seconds=_measure_batches_alone(trainer, clock, plan.steps),
+        other_batch_images=plan.other_batch_images,
+        other_batch=measure_steps(trainer, clock, plan.samples, plan.other_batch_images),
+        bf16=measure_bf16(trainer, clock, plan.samples) if plan.tries_bf16 else None,
+        resident_fits=resident_fits,
+    )
+
+
+def measure_bf16(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
+    """Steps as they are, on the whole batch, in bfloat16."""
+    # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
+    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
+        return measure_steps(trainer, clock, plan)
+
+
+def _measure_parts(trainer: Trainer, clock: Clock, steps: int) -> StepParts:
+    ends: list[float] = []
+    seconds: list[list[float]] = []
+    scaler = _WatchingScaler(trainer, lambda: ends.append(clock.now_seconds()))
+    with trainer.rehearsed_steps() as rehearsed:
+        first = next(iter(trainer.training.shuffled(0)))
+        for _ in range(WARM_UP_STEPS):
+            rehearsed.step(0, first, scaler)
+        unplaced = trainer.training.unplaced(0)
+        for number in range(steps):
+            ends[:] = [clock.now_seconds()]
+            batch = next(unplaced)
+            ends.append(clock.now_seconds())
+            placed = trainer.training.placed(batch)
+            ends.append(clock.now_seconds())
+            rehearsed.step(number, placed, scaler)
+            rehearsed.batch_ended()
+            ends.append(clock.now_seconds())
+            seconds.append([end - start for start, end in pairwise(ends)])
+    waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
+    return StepParts(
+        waiting_seconds=waiting,
+        copying_seconds=copying,
+        forward_seconds=forward,
+        backward_seconds=backward,
+        optimizer_seconds=optimizer,
+        rest_seconds=rest,
+    )
+
+
+class _WatchingScaler(torch.amp.GradScaler):
+    """The training's scaler, which also tells when the forward pass, the backward pass and the optimiser are done."""
+
+    def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
+        device = trainer.device
+        super().__init__(device.type, enabled=gradient_scaler(device, trainer.experiment.precision).is_enabled())
+        self._part_ended = part_ended
+
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # one tensor, no nest of them
+        self._part_ended()
+        return super().scale(outputs)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> float | None:
+        self._part_ended()
+        return super().step(optimizer)
+
+    def update(self) -> None:  # type: ignore[override]
+        super().update()
+        self._part_ended()
+
+
+def _measure_batches_alone(trainer: Trainer, clock: Clock, steps: int) -> tuple[float, ...]:
+    ends = [clock.now_seconds()]
+    for _batch in islice(trainer.training.unplaced(0), steps):
+        ends.append(clock.now_seconds())
+    return tuple(end - start for start, end in pairwise(ends))
+
+
+def _could_use_bf16(trainer: Trainer, devices: int) -> bool:
+    """Not where one process works on several devices: its threads would not hear of it."""
+    return devices == 1 and trainer.experiment.precision in ("fp32", "tf32") and has_fast_bf16(trainer.device)

@@ -1,0 +1,1 @@
+"""A diagnosis' remedy, tried: what it really gives, beside what was predicted."""

@@ -1,0 +1,217 @@
+"""A step is taken apart into what really happens in each of its parts, and nothing that is learned changes by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+
+from photofinish.batches.batches import Batch
+from photofinish.batches.loader import LoaderBatches
+from photofinish.hardware.devices import CPU
+from photofinish.measuring.attribution import (
+    AttributionPlan,
+    attribute,
+    images_with_room,
+    measure_bf16,
+    plan_attribution,
+)
+from photofinish.measuring.further_measurements import _attribute
+from photofinish.measuring.steady_state import SamplePlan
+from photofinish.results.learned import weights_of
+from photofinish.results.records import StepParts
+from photofinish.training import trainer as trainer_module
+from photofinish.training.clock import Clock
+from photofinish.training.optimisation import Schedule
+from photofinish.training.trainer import Trainer
+
+NAP_SECONDS = 0.005
+LOADER = {"name": "loader", "workers": 0}
+PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
+
+
+class _SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, images: torch.Tensor) -> torch.Tensor:
+        return images.clone()
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        time.sleep(NAP_SECONDS)
+        return gradient
+
+
+class _Network(nn.Module):
+    """One that naps in one of its passes, or in none."""
+
+    def __init__(self, naps_in: str) -> None:
+        super().__init__()
+        self._layer, self._naps_in = nn.Linear(64, 3), naps_in
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self._naps_in == "forward":
+            time.sleep(NAP_SECONDS)
+        outputs: torch.Tensor = self._layer(images.flatten(1))
+        return _SlowBackward.apply(outputs) if self._naps_in == "backward" else outputs  # type: ignore[no-untyped-call]
+
+
+def nap_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    def napping(*arguments: Any) -> Any:
+        time.sleep(NAP_SECONDS)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, napping)
+
+
+def nap_in(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if part == "waiting":
+        load = LoaderBatches._load
+
+        def slowly(*arguments: Any) -> Iterator[Batch]:
+            for batch in load(*arguments):
+                time.sleep(NAP_SECONDS)
+                yield batch
+
+        monkeypatch.setattr(LoaderBatches, "_load", slowly)
+    if part == "copying":
+        nap_before(monkeypatch, LoaderBatches, "placed")
+    if part == "rest":
+        nap_before(monkeypatch, Schedule, "batch_ended")
+    if part == "optimizer":
+        build = trainer_module.build_optimizer
+
+        def slow_optimizer(*arguments: Any) -> torch.optim.Optimizer:
+            optimizer = build(*arguments)
+            nap_before(monkeypatch, optimizer, "step")
+            return optimizer
+
+        monkeypatch.setattr(trainer_module, "build_optimizer", slow_optimizer)
+
+
+@pytest.mark.parametrize("part", ["waiting", "copying", "forward", "backward", "optimizer", "rest"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_each_part_holds_what_happens_in_it_and_nothing_else(
+    make_experiment: MakeExperiment,
+    make_trainer: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    precision: str,
+) -> None:
+    """The quickest of its steps, since others are slowed by whatever else runs here."""
+    nap_in(part, monkeypatch)
+    trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part))
+    parts = attribute(trainer, Clock(CPU), PLAN, resident_fits=True).parts
+    quickest = {name.removesuffix("_seconds"): min(getattr(parts, name)) for name in StepParts.model_fields}
+    assert [name for name, seconds in quickest.items() if seconds >= NAP_SECONDS] == [part]
+    assert quickest[part] < 2 * NAP_SECONDS
+
+
+def test_what_the_loader_takes_alone_is_without_the_step(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer(make_experiment(input=LOADER), _Network("forward"))
+    found = attribute(trainer, Clock(CPU), PLAN, resident_fits=False)
+    assert len(found.batch_alone_seconds) == len(found.parts.waiting_seconds) == 4
+    assert min(found.batch_alone_seconds) < NAP_SECONDS < min(found.other_batch.step_seconds)
+    assert (found.other_batch_images, found.resident_fits) == (2, False)
+
+
+@pytest.mark.parametrize("images", [2, 40])
+def test_the_other_batch_has_so_many_images(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, images: int
+) -> None:
+    seen: set[int] = set()
+    network = _Network("none")
+    network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
+    trainer = make_trainer(make_experiment(batch_size=16), network)
+    attribute(trainer, Clock(CPU), AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False), resident_fits=True)
+    assert seen == {16, images}
+
+
+@pytest.mark.parametrize("settings", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
+def test_the_same_bits_are_learned_after_it(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, settings: dict[str, Any]
+) -> None:
+    """Whatever is left of it would show in a training that goes on, with momentum and dropout."""
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    experiment = make_experiment(input=settings, schedule={"name": "one_cycle", "max_lr": 0.2}, epochs=2)
+    undisturbed, measured = (make_trainer(experiment, network()) for _ in range(2))
+    undisturbed.train(lambda _metrics, _timing: None)
+    measured.train(lambda _metrics, _timing: _attribute_with_bf16(measured))
+    assert weights_of(measured.network) == weights_of(undisturbed.network)
+    assert measured.progress.metrics == undisturbed.progress.metrics
+    assert measured.steps_done == undisturbed.steps_done
+
+
+def _attribute_with_bf16(trainer: Trainer) -> None:
+    plan = AttributionPlan(trainer.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
+    assert attribute(trainer, Clock(CPU), plan, resident_fits=True).bf16
+
+
+def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
+    outputs: list[torch.Tensor] = []
+    network = _Network("none")
+    network._layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    found = measure_bf16(make_trainer(make_experiment(), network), Clock(CPU), SamplePlan(3, 2))
+    assert {each.dtype for each in outputs} == {torch.bfloat16}
+    assert not torch.equal(outputs[0], outputs[-1])  # the weights of each step, not of the first
+    assert len(found.sample_seconds) == 3
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "step_seconds", "training_seconds", "workers", "devices", "room", "steps", "images"),
+    [
+        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has
+        (1, 1e-3, 1.0, 0, 1, 99, 50, 16),  # a twentieth of a second
+        (1, 1e-3, 20.0, 0, 1, 99, 72, 16),  # 1 % of the training would be more steps than an epoch has
+        (1, 1.0, 10.0, 0, 1, 99, 2, 16),  # slow: the least
+        (1, 1.0, 10.0, 2, 1, 99, 10, 16),  # and of two workers, a few rounds
+        (16, 1e-3, 1.0, 0, 2, 99, 5, 32),  # two devices share a batch: 8 each are few
+        (40, 1e-3, 1.0, 0, 2, 99, 2, 4),
+        (4, 1e-3, 1.0, 0, 1, 10, 18, 10),  # no more than there is room for
+        (4, 1e-3, 1.0, 0, 1, 7, 18, 2),
+        (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
+    ],
+)
+def test_it_takes_a_small_part_of_the_trainings_time(
+    make_experiment: MakeExperiment,
+    make_trainer: MakeTrainer,
+    batch_size: int,
+    step_seconds: float,
+    training_seconds: float,
+    workers: int,
+    devices: int,
+    room: int,
+    steps: int,
+    images: int,
+) -> None:
+    trainer = make_trainer(make_experiment(batch_size=batch_size))
+    plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room, workers=workers, devices=devices)
+    assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
+
+
+def test_several_processes_are_not_taken_apart_and_told_why(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    job: Any = SimpleNamespace(team=SimpleNamespace(size=2))
+    found, why = _attribute(job, make_trainer(make_experiment()), 0.1)
+    assert found is None
+    assert why
+    assert "several processes" in why
+
+
+def test_large_images_have_room_for_fewer() -> None:
+    small, large = (images_with_room(CPU, image_bytes) for image_bytes in (4 * 64, 4 * 3 * 10_000 * 10_000))
+    assert small > 16 > large

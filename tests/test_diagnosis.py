@@ -1,0 +1,252 @@
+"""Causes, shares and predictions, against examples worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import MakeExperiment, MakeResult
+from result_files import made_up_attribution
+
+from photofinish.comparison.attribution import attribution_table
+from photofinish.comparison.diagnosis import Diagnosis, costs_of, diagnose
+from photofinish.comparison.step_costs import fixed_share, over_an_epoch
+from photofinish.comparison.table import Trained, comparison_table
+from photofinish.comparison.verdict import verdict
+from photofinish.params.training import Experiment
+from photofinish.results.records import SteadyState
+
+LOADER = {"name": "loader", "workers": 0}
+Change = Callable[..., Trained]
+
+
+@pytest.fixture
+def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
+    """600 images in 38 batches of 16, an epoch of 3.8 s: so 0.1 s a step, of which 0.01 s are the step alone."""
+
+    def make(
+        epoch_seconds: float = 3.8,
+        cores: int = 4,
+        threads: int = 4,
+        limit: float | None = None,
+        variables: dict[str, str] | None = None,
+        settings: dict[str, Any] | None = None,
+        timings: dict[str, Any] | None = None,
+        device: Any = "cpu",
+        **parts: Any,
+    ) -> Trained:
+        attribution = made_up_attribution(**{"waiting": 0.001, **parts})
+        made_up = make_result(device=device, epoch_seconds=(epoch_seconds,) * 5, attribution=attribution)
+        assert isinstance(made_up, Trained)
+        experiment: Experiment = make_experiment(epochs=5, **(settings or {}))
+        host = made_up.timings.host
+        assert host.cpu
+        assert host.software
+        cpu = host.cpu.model_copy(update={"usable_cores": cores, "cgroup_cores_limit": limit})
+        software = host.software.model_copy(update={"variables": variables or {}})
+        host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
+        record = made_up.record.model_copy(update={"experiment": experiment})
+        return replace(
+            made_up, record=record, timings=made_up.timings.model_copy(update={"host": host, **(timings or {})})
+        )
+
+    return make
+
+
+def diagnoses(result: Trained) -> tuple[Diagnosis, ...]:
+    return diagnose(result.experiment, result.record, result.timings)
+
+
+def test_shares_of_a_step_and_of_an_epoch(slow: Change) -> None:
+    costs = costs_of(*_facts(slow(waiting=0.09)))
+    assert costs
+    assert costs.shares["waiting for data"] == pytest.approx(0.9)  # of 0.09 + 0.003 + 0.005 + 0.002
+    assert costs.shares["backward"] == pytest.approx(0.05)
+    assert sum(costs.shares.values()) == pytest.approx(1)
+    assert costs.busy_share == pytest.approx(0.1)  # 0.01 of 0.1
+    assert costs.beside_step_seconds == pytest.approx(0.09)
+
+
+def _facts(result: Trained) -> tuple[Any, Any]:
+    return result.record, result.timings
+
+
+def test_the_first_step_of_an_epoch_counts_once() -> None:
+    # 10 steps: 1 s, then nine of 0.1 s, of which one was disturbed here: 1.9 s in all
+    assert over_an_epoch([1.0, 0.1, 0.1, 5.0], 10, are_uneven=False) == pytest.approx(0.19)
+    # two workers: nothing, then 0.2 s, in turn
+    assert over_an_epoch([1.0, 0.0, 0.2, 0.0, 0.2], 10, are_uneven=True) == pytest.approx(0.19)
+    assert over_an_epoch([0.3], 1, are_uneven=False) == 0.3
+
+
+def test_what_a_step_takes_with_no_images() -> None:
+    assert fixed_share(16, 0.020, 2, 0.006) == pytest.approx(0.2)  # 0.001 an image, 0.004 for none
+    assert fixed_share(2, 0.006, 16, 0.020) == pytest.approx(2 / 3)
+    assert fixed_share(16, 0.020, 2, 0.020) == 1
+    assert fixed_share(16, 0.020, 2, 0.021) == 1  # a disturbed measurement, no negative image
+    assert fixed_share(16, 0.020, 2, 0.001) == 0
+
+
+def test_the_loader_is_named_with_its_share_and_what_a_faster_device_could_gain(slow: Change) -> None:
+    found = diagnoses(slow(waiting=0.09, settings={"input": LOADER}))[0]
+    assert found.cause == "input-bound"
+    assert found.sentence == (
+        "the loader takes 90% of an epoch's time: 90.0 ms for a batch, and a step on it takes 10.0 ms. "
+        "A device that took no time at all would make the epoch 1.11 times as fast at most"
+    )
+    assert found.remedy
+    assert found.remedy.line == "experiments.small-mlp.input: resident"
+    assert found.remedy.predicted_gain == pytest.approx(10)
+    assert found.advice == "To try: `experiments.small-mlp.input: resident`, at most 10 times as fast (an epoch)"
+
+
+def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None:
+    found = diagnoses(slow(waiting=0.09, settings={"input": LOADER}, resident_fits=False))[0]
+    assert found.remedy
+    assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
+    assert found.remedy.predicted_gain == pytest.approx(0.1 / (0.09 / 4))
+    everywhere = slow(waiting=0.09, settings={"input": {"name": "loader", "workers": 4}}, resident_fits=False)
+    assert "every core has its worker already" in diagnoses(everywhere)[0].advice
+
+
+def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorter(slow: Change) -> None:
+    """12 ms a batch, 10 ms a step, at the same time: only 2 ms are waited for, and yet the step is not the matter."""
+    ahead = {"input": {"name": "loader", "workers": 2}}
+    result = slow(epoch_seconds=38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=(0.012,) * 2)
+    found = diagnoses(result)[0]
+    assert found.cause == "input-bound"
+    assert "would make the epoch 1.00 times as fast at most" in found.sentence
+    assert found.remedy
+    assert found.remedy.predicted_gain == pytest.approx(1.2)
+
+
+def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
+    settings = {"input": LOADER}
+    found = diagnoses(slow(waiting=0.01, copying=0.08, settings=settings))[0]
+    assert (found.cause, found.remedy and found.remedy.line) == (
+        "copy-bound",
+        "experiments.small-mlp.input: resident",
+    )
+    assert "copying to the device takes 80% of an epoch's time" in found.sentence
+    found = diagnoses(slow(waiting=0.01, copying=0.08, settings=settings, resident_fits=False))[0]
+    assert found.remedy
+    assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"
+    assert found.remedy.predicted_gain == pytest.approx(0.1 / 0.08)
+
+
+def test_a_larger_batch_is_predicted_from_two_batch_sizes(slow: Change) -> None:
+    # 10 ms on 16 images and 9.3 ms on 2: 50 µs an image, 9.2 ms for none. 128 are the most that leave 4 steps.
+    found = diagnoses(slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0093))[0]
+    assert found.cause == "launch-bound"
+    assert found.remedy
+    assert found.remedy.line == "experiments.small-mlp.batch_size: 128"
+    # 38 steps of 10.5 ms, against 5 of 9.2 + 128 * 0.05 = 15.6 ms and the same 38 * 0.5 ms for data
+    assert found.remedy.predicted_gain == pytest.approx(38 * 10.5 / (5 * 15.6 + 38 * 0.5))
+    assert "changes what is learned" in found.remedy.why
+
+
+def test_a_batch_is_made_no_larger_than_it_takes(slow: Change) -> None:
+    # 5.2 ms for none and 0.3 ms an image: with 64 images, 19.2 of 24.4 ms are theirs
+    found = diagnoses(slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0058))[0]
+    assert (found.cause, found.remedy and found.remedy.value) == ("launch-bound", 64)
+
+
+def test_too_few_images_for_a_larger_batch_are_a_small_job(slow: Change) -> None:
+    settings = {"batch_size": 128}
+    found = diagnoses(slow(epoch_seconds=0.0525, other_step_seconds=0.0099, settings=settings))[0]
+    assert (found.cause, found.remedy) == ("launch-bound", None)
+    assert "the job is small: a batch of 256 leaves fewer than 4 steps of the 600 images" in found.advice
+
+
+def test_one_thread_gains_by_amdahls_law_at_most(slow: Change) -> None:
+    # 12 ms a step in the epoch, 10 ms alone, of which 2 ms whatever the batch: 2 + 2 + 8 / 4
+    found = diagnoses(slow(epoch_seconds=38 * 0.012, threads=1, other_step_seconds=0.003))[0]
+    assert found.cause == "CPU held back"
+    assert "one thread computes where 4 cores may be used" in found.sentence
+    assert found.remedy
+    assert (found.remedy.line, found.remedy.is_upper_bound) == ("devices.cpu.threads: auto", True)
+    assert found.remedy.predicted_gain == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("host", "line", "told"),
+    [
+        ({"threads": 8}, "devices.cpu.threads: auto", "threads that share a core wait for each other"),
+        (
+            {"threads": 1, "variables": {"OMP_NUM_THREADS": "1"}},
+            "devices.cpu.threads: 4",
+            "auto would heed OMP_NUM_THREADS, which is 1",
+        ),
+        ({"threads": 2, "limit": 2.5}, None, "the container may use 2.5 of 4 cores; raise its limit"),
+        ({"threads": 1, "limit": 2.5}, "devices.cpu.threads: auto", "2 cores instead of 1"),
+    ],
+)
+def test_a_cpu_is_held_back_by_its_threads_or_by_a_limit(
+    slow: Change, host: dict[str, Any], line: str | None, told: str
+) -> None:
+    found = diagnoses(slow(epoch_seconds=38 * 0.012, **host))[0]
+    assert found.cause == "CPU held back"
+    assert (found.remedy.line if found.remedy else None) == line
+    assert told in (found.remedy.why if found.remedy else found.no_remedy)
+
+
+def test_a_device_that_computes_all_the_time_is_used_well(slow: Change) -> None:
+    found = diagnoses(slow(epoch_seconds=38 * 0.0105))[0]
+    assert found.cause == "compute-bound"
+    assert found.advice.startswith("Nothing in params.yaml helps: the device is used well")
+
+
+@pytest.mark.parametrize(("step_seconds", "gain"), [(0.004, 0.012 / 0.006), (0.0095, None)])
+def test_bf16_is_suggested_where_a_step_of_it_was_quicker(
+    slow: Change, step_seconds: float, gain: float | None
+) -> None:
+    bf16 = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,))
+    found = diagnoses(slow(epoch_seconds=38 * 0.012, bf16=bf16))[0]
+    assert (found.remedy.predicted_gain if found.remedy else None) == pytest.approx(gain)
+    assert ("tried on a step and takes 9.50 ms" in found.no_remedy) == (gain is None)
+
+
+def test_a_job_that_is_mostly_start_up_is_paid_for_by_more_epochs(slow: Change) -> None:
+    # 6 s of 10 s; an epoch is 0.5 s and 0.1 s of validation. To be a third, it takes 18 s: 14 epochs more
+    job = {"startup_seconds": 6.0, "total_seconds": 10.0}
+    of_job, of_epoch = diagnoses(slow(epoch_seconds=0.5, timings=job))
+    assert (of_job.of, of_job.cause, of_epoch.of) == ("the job", "start-up-bound", "an epoch")
+    assert of_job.remedy
+    assert of_job.remedy.line == "experiments.small-mlp.epochs: 19"
+    assert of_job.remedy.predicted_gain == pytest.approx((10 / 5) / (18.4 / 19))
+    assert "60% of the whole job" in of_job.sentence
+
+
+def test_without_the_parts_of_a_step_the_reason_is_told(slow: Change) -> None:
+    found = diagnoses(slow(timings={"attribution": None, "not_attributed": "several processes train together"}))[0]
+    assert (found.cause, found.advice) == (
+        "not known",
+        "Nothing in params.yaml helps: several processes train together",
+    )
+
+
+def test_the_verdict_answers_why_the_gpu_is_no_faster(slow: Change) -> None:
+    loading = {"waiting": 0.09, "settings": {"input": LOADER}}
+    found = verdict("small-mlp", [slow(**loading), slow(device="gpu", **loading)])
+    assert "Why the GPU is no faster: the loader takes 90% of an epoch's time" in found.sentence
+    assert "(input-bound). To try: `experiments.small-mlp.input: resident`" in found.sentence
+    assert [each.device for each in found.diagnoses] == ["cpu", "gpu"]
+
+
+def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, make_result: MakeResult) -> None:
+    table = attribution_table([slow(waiting=0.09), make_result(device="gpu")])
+    assert list(table.columns) == ["experiment", "device", "part", "median_seconds", "share"]
+    assert table["part"].tolist() == [
+        "waiting for data", "copying to the device", "forward", "backward", "optimiser", "the rest",
+    ]  # fmt: skip
+    assert table["median_seconds"].tolist() == [0.09, 0.0, 0.003, 0.005, 0.002, 0.0]
+    assert table["share"].tolist() == pytest.approx([0.9, 0, 0.03, 0.05, 0.02, 0])
+
+
+def test_the_comparison_has_the_cause_and_the_shares(slow: Change) -> None:
+    job = {"startup_seconds": 6.0, "total_seconds": 10.0}
+    row = comparison_table([slow(waiting=0.09, settings={"input": LOADER}, timings=job)]).iloc[0]
+    assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
+    assert (row["busy_share"], row["waiting_share"]) == (pytest.approx(0.1), pytest.approx(0.9))

@@ -1,0 +1,138 @@
+"""`make remedy`: the line that is suggested is tried beside the user's own files, none of which it touches."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, MakeExperiment, MakeResult
+from result_files import made_up_attribution, write_result
+from training_stage import contents
+
+from photofinish.comparison.remedies import Remedy
+from photofinish.comparison.table import Trained
+from photofinish.datasets.packed import PackedSplit
+from photofinish.errors import MistakeError, UserError
+from photofinish.params.training import Experiment
+from photofinish.remedy.comparing import told
+from photofinish.remedy.prescription import prescribe, with_line
+from photofinish.remedy.trial import Outcome, Outcomes
+from photofinish.results.records import Timings, read_record, write_record
+
+NAME = "digits-linear"
+PARAMS: dict[str, Any] = {
+    "defaults": {"epochs": 3, "batch_size": 16, "input": {"name": "loader", "workers": 0}},
+    "datasets": {"small": {"source": "digits", "validation": 0.2, "test": 0.2}},
+    "experiments": {NAME: {"dataset": "small", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}},
+}
+
+
+@pytest.fixture
+def experiment(make_experiment: MakeExperiment) -> Experiment:
+    """As the params file has it."""
+    settings = {"model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.1}}
+    return make_experiment(**settings, input={"name": "loader", "workers": 0})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, packed_split: PackedSplit) -> Path:
+    """A project that has trained, and whose loader is slow: 600 images in 38 steps, of which 90 ms are the loader's."""
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    attribution = made_up_attribution(waiting=0.09)
+    made_up = make_result(NAME, epoch_seconds=(3.8,) * 3, total_seconds=700.0, attribution=attribution)
+    assert isinstance(made_up, Trained)
+    record = made_up.record.model_copy(update={"experiment": experiment})
+    write_result(tmp_path / "results", replace(made_up, record=record))
+    write_result(tmp_path / "results", make_result(NAME, "gpu", unavailable="no accelerator: made up"))
+    shutil.copytree(packed_split.folder, tmp_path / "data" / "splits" / "small")
+    (tmp_path / "data" / "weights" / NAME).mkdir(parents=True)
+    (tmp_path / "stages").symlink_to(ROOT / "stages")
+    return tmp_path
+
+
+def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "photofinish.remedy", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_remedy_is_tried_and_told_and_nothing_of_the_users_is_touched(folder: Path) -> None:
+    before = contents(folder)
+    ran = remedy(folder, NAME)
+    assert ran.returncode == 0, ran.stderr
+    assert contents(folder) == before
+    first, predicted, really, learned, diagnosis, line = ran.stdout.splitlines()[-6:]
+    assert first.startswith(f"{NAME} on the cpu: the loader takes 90% of an epoch's time")
+    assert predicted.startswith("predicted: at most 10 times as fast (an epoch).")
+    assert "times as fast; an epoch took 3.80 s without (the results on disk)," in really
+    assert learned.startswith("learned:   something else")  # than the made-up results
+    assert "input-bound" in diagnosis
+    assert line == f"The line:  experiments.{NAME}.input: resident"
+
+
+def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
+    before = (folder / "params.yaml").read_bytes()
+    found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+    changed = with_line(folder / "params.yaml", found.remedy, folder / "copy.yaml").experiments[NAME]
+    assert changed.input.name == "resident"
+    assert changed.model_copy(update={"input": experiment.input}) == experiment
+    assert (folder / "params.yaml").read_bytes() == before
+
+
+def test_a_line_of_the_devices_may_be_the_first_of_them(folder: Path) -> None:
+    threads = Remedy("devices.cpu.threads", 3, None, "made up")
+    assert with_line(folder / "params.yaml", threads, folder / "copy.yaml").devices.cpu.threads == 3
+
+
+def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
+    folder: Path, make_result: MakeResult, experiment: Experiment
+) -> None:
+    prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+
+    def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Outcome:
+        attribution = made_up_attribution(waiting=waiting)
+        made_up = make_result(NAME, epoch_seconds=(epoch_seconds,) * 3, attribution=attribution)
+        assert isinstance(made_up, Trained)
+        record = made_up.record.model_copy(update={"experiment": experiment, "weights_sha256": sha256})
+        return Outcome(record, made_up.timings, validation_accuracy=0.5 if sha256 == "a" else 0.25)
+
+    slow, slower, quick = outcome(0.09, 3.8, "a"), outcome(0.09, 4.2, "a"), outcome(0.001, 0.4, "a")
+    text = told(prescribed, Outcomes((slow, slower), (quick, quick), is_without_from_disk=False))
+    assert "really:    10 times as fast; an epoch took 4.00 s without, 400 ms with." in text
+    assert "learned:   the same, bit for bit." in text
+    assert "not input-bound" in text
+    text = told(prescribed, Outcomes((slow,), (outcome(0.09, 3.8, "b"),), is_without_from_disk=True))
+    assert "really:    1.00 times as fast; an epoch took 3.80 s without (the results on disk), 3.80 s with." in text
+    assert "validation accuracy 25.00%, without the remedy 50.00%" in text
+    assert "still input-bound" in text
+
+
+def test_no_results_an_unknown_name_and_a_missing_device_are_told(folder: Path) -> None:
+    params, results = folder / "params.yaml", folder / "results"
+    with pytest.raises(MistakeError, match=r"has no experiment 'digit-linear'.* did you mean 'digits-linear'"):
+        prescribe("digit-linear", "cpu", params, results)
+    with pytest.raises(UserError, match="has no results yet to find a remedy by: run `dvc repro` first"):
+        prescribe(NAME, "cpu", params, folder / "elsewhere")
+    with pytest.raises(UserError, match="was not trained on the gpu, so nothing can be remedied: no accelerator"):
+        prescribe(NAME, "gpu", params, results)
+
+
+def test_results_of_other_settings_than_the_file_has_now_are_refused(folder: Path) -> None:
+    changed = {**PARAMS, "defaults": {**PARAMS["defaults"], "epochs": 4}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+    with pytest.raises(UserError, match=r"is of other settings than params\.yaml has now: run `dvc repro` first"):
+        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+
+
+def test_where_there_is_nothing_to_remedy_the_reason_is_told(folder: Path) -> None:
+    file = folder / "results" / NAME / "cpu" / "timed" / "timings.json"
+    unknown = {"attribution": None, "not_attributed": "several processes train together"}
+    write_record(file, read_record(file, Timings).model_copy(update=unknown))
+    with pytest.raises(UserError, match=r"nothing to remedy in digits-linear on the cpu: .*several processes"):
+        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
