@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -16,11 +16,17 @@ from photofinish.batches.batches import Batches
 from photofinish.batches.loader import worker_faults_explained
 from photofinish.files import sha256_of_bytes
 from photofinish.hardware.devices import apply_policy, nvidia_uuid
-from photofinish.hardware.energy import unavailable
+from photofinish.hardware.energy import Energy, unavailable
 from photofinish.hardware.gpu_state import nvidia_gpu_state
 from photofinish.hardware.load import doubts
 from photofinish.hardware.watch import MachineWatch
-from photofinish.measuring.further_measurements import Repeats, measure_further, repeat, repeats_in
+from photofinish.measuring.further_measurements import (
+    FurtherMeasurements,
+    Repeats,
+    measure_further,
+    repeat,
+    repeats_in,
+)
 from photofinish.measuring.overhead import OverheadMeter
 from photofinish.processes.ranks import seconds_since_stage_start
 from photofinish.provenance import state_folder
@@ -53,6 +59,17 @@ def run_training(task: TrainingTask, device: torch.device, team: Team, tracker: 
     store = CheckpointStore(checkpoints / task.key())
     with failures_explained(task.name, task.experiment, team), worker_faults_explained():
         _TrainingRun(task, device, team, tracker, store, lock_seconds).run()
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What was measured around the first training."""
+
+    warm_up_seconds: float
+    startup_seconds: float
+    peak_memory_bytes: int | None
+    energy: tuple[Energy, ...]
+    overhead: records.Overhead
 
 
 class _TrainingRun:
@@ -90,58 +107,75 @@ class _TrainingRun:
         trainer = job.new_trainer(network)
         with self._display(trainer, job.training) as display:
             self._resume(trainer, display)
-            epochs_before = trainer.progress.epochs_done
-            warm_up_seconds = trainer.warm_up()
-            self._team.forget_peak_memory()
-            startup_seconds = seconds_since_stage_start() - self._lock_seconds
-            self._tracker.wait_until_ready()
-            self._watch.begin()
-            self._energy.begin()
-            with self._meter.loop():
-                trainer.train(lambda metrics, timing: self._epoch_ended(trainer, display, metrics, timing))
-            energy = self._energy.training_ended()
-            self._watch.training_ended()
-            peak_memory_bytes = self._team.peak_memory_bytes()
+            timed = self._train(trainer, display)
             with self._untimed():
                 self._repeat(job, trainer, display)
                 further = measure_further(job, trainer)
-            overhead = self._meter.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
             for doubt in doubts(self._watch.windows):
                 display.say(f"take the times with care: {doubt}")
-        history, first_step = trainer.progress.metrics, further.first_step
-        assert first_step is not None  # this process leads
-        write_learned(
-            task, job.split, self._device, trainer.network, history, initial_weights_sha256, self._epoch_weights
-        )
-        records.write_record(task.out / records.LEARNED / records.FIRST_STEP, first_step)
-        measured = Measured(
-            started_at_unix_seconds=self._started_at_unix_seconds,
-            startup_seconds=startup_seconds,
-            data_seconds=job.data_seconds,
+        self._write_learned(job, trainer, initial_weights_sha256, further)
+        measured = self._measured(job, timed, further)
+        trained = self._write_views(job, trainer)
+        write_timed(task, self._device, trainer.progress.timings, job.training.image_count, measured)
+        self._tell_tracker(trained)
+        self._store.clear()
+
+    def _train(self, trainer: Trainer, display: TrainingDisplay) -> _Timed:
+        epochs_before = trainer.progress.epochs_done
+        warm_up_seconds = trainer.warm_up()
+        self._team.forget_peak_memory()
+        startup_seconds = seconds_since_stage_start() - self._lock_seconds
+        self._tracker.wait_until_ready()
+        self._watch.begin()
+        self._energy.begin()
+        with self._meter.loop():
+            trainer.train(lambda metrics, timing: self._epoch_ended(trainer, display, metrics, timing))
+        energy = self._energy.training_ended()
+        self._watch.training_ended()
+        return _Timed(
             warm_up_seconds=warm_up_seconds,
+            startup_seconds=startup_seconds,
+            peak_memory_bytes=self._team.peak_memory_bytes(),
+            energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
+            overhead=self._meter.overhead(passed_seconds(trainer.progress.timings[epochs_before:])),
+        )
+
+    def _measured(self, job: TrainingJob, timed: _Timed, further: FurtherMeasurements) -> Measured:
+        """Called before what is drawn for people to look at, which is no part of the job's time."""
+        return Measured(
+            **vars(timed),
+            started_at_unix_seconds=self._started_at_unix_seconds,
+            data_seconds=job.data_seconds,
             total_seconds=self._elapsed_seconds(),
             tracking_seconds=self._tracker.waited_seconds,
             resumed_at_epochs=self._resumed_at_epochs,
             device_count=self._team.device_count,
-            peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
             steady_state=further.steady_state,
-            overhead=overhead,
             load=tuple(self._watch.windows),
-            energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
             attribution=further.attribution,
             not_attributed=further.not_attributed,
         )
-        from photofinish.training_stage.views import (
-            write_views,  # now that nothing is timed any more: what it imports takes its time
-        )
 
-        manifest, state = job.split.manifest, trainer.network.state_dict()
-        trained = rebuilt(task.experiment, manifest.shape, len(manifest.class_names), state)
+    def _write_learned(
+        self, job: TrainingJob, trainer: Trainer, initial_weights_sha256: str, further: FurtherMeasurements
+    ) -> None:
+        task, history = self._task, trainer.progress.metrics
+        write_learned(
+            task, job.split, self._device, trainer.network, history, initial_weights_sha256, self._epoch_weights
+        )
+        assert further.first_step is not None  # this process leads
+        records.write_record(task.out / records.LEARNED / records.FIRST_STEP, further.first_step)
+
+    def _write_views(self, job: TrainingJob, trainer: Trainer) -> nn.Module:
+        """And return the network, free of what trained it."""
+        # Imported now that nothing is timed any more: it takes its time.
+        from photofinish.training_stage.views import write_views
+
+        task, manifest = self._task, job.split.manifest
+        trained = rebuilt(task.experiment, manifest.shape, len(manifest.class_names), trainer.network.state_dict())
         write_views(task.out / records.LEARNED, trained, job.whole_batches(), manifest)
-        write_timed(task, self._device, trainer.progress.timings, job.training.image_count, measured)
-        self._tell_tracker(trained)
-        self._store.clear()
+        return trained
 
     def _repeat(self, job: TrainingJob, trainer: Trainer, display: TrainingDisplay) -> None:
         wanted = self._task.experiment.repeats
