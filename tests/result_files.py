@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from conftest import MakeResult
 
 from photofinish.comparison.table import DeviceResult, NotTrained, Trained
 from photofinish.files import write_text_atomically
@@ -30,3 +34,37 @@ def write_scores(results: Path, result: Trained) -> None:
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+
+
+def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True) -> list[DeviceResult]:
+    """Made up, for looking at: losses that fall, ten classes that are mixed up, ratios with an interval and without."""
+    return [
+        lively(make_result, f"digits-network-{index}", device, index, unavailable=not gpu)
+        for index in range(count)
+        for device in records.DEVICE_LABELS
+    ]
+
+
+def lively(
+    make_result: MakeResult, name: str, device: records.DeviceLabel, index: int, *, unavailable: bool
+) -> DeviceResult:
+    random = np.random.default_rng([index, len(device) + (device == "gpu")])
+    if unavailable and device == "gpu":
+        return make_result(name, "gpu", unavailable="no accelerator: cuda: no driver")
+    factor = 1.0 if device == "cpu" else 0.4 * 2.0**index / 2
+    epochs = 4 if index == 1 else 10  # too few for an interval
+    seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
+    result = make_result(
+        name, device, epoch_seconds=seconds, step_seconds=tuple(0.1 * second for second in seconds),
+        total_seconds=20.0 * factor, device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
+    )  # fmt: skip
+    assert isinstance(result, Trained)
+    classes = tuple(map(str, range(10)))
+    confusion = 30 * np.eye(10, dtype=int) + random.integers(0, 4, (10, 10))
+    losses = 2.3 * np.exp(-np.arange(1, epochs + 1) / 4) + random.normal(0.1, 0.01, epochs)
+    return replace(
+        result,
+        record=result.record.model_copy(update={"class_names": classes}),
+        scores=result.scores.model_copy(update={"confusion": tuple(map(tuple, confusion.tolist()))}),
+        history=result.history.assign(validation_loss=losses),
+    )
