@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 from conftest import MakeResult
 
 from photofinish.comparison.table import DeviceResult, NotTrained, Trained
-from photofinish.files import write_text_atomically
+from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.provenance import package_versions
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
@@ -25,6 +27,23 @@ def write_result(results: Path, result: DeviceResult) -> Path:
     records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
     rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
     write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
+    return folder
+
+
+def write_trained(results: Path, result: Trained) -> Path:
+    """The same with weights that fit the network, as a training on this machine leaves it."""
+    from photofinish.models.registry import build_model
+    from photofinish.results.learned import weights_of
+
+    record = result.record
+    weights = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=3))
+    trained = replace(
+        result,
+        record=record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
+        timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
+    )
+    folder = write_result(results, trained)
+    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
     return folder
 
 
