@@ -234,6 +234,7 @@ def test_an_experiments_runs_on_both_devices_are_compared_in_mlflow_two_clicks_f
         compared = opening.value
         for device in ("cpu", "gpu"):
             compared.get_by_text(f"{names[1]}/{device}", exact=True).first.wait_for()
+        compared.locator(".js-plotly-plot").first.wait_for()
         keep(page, screenshots / "mlflow-experiment.png")
         keep(compared, screenshots / "mlflow-compare.png")
         page.goto(f"{address}/{page.locator('a', has_text='the report').get_attribute('href')}")
@@ -248,5 +249,5 @@ def press(button: Any) -> None:
 
 
 def keep(page: Any, picture: Path) -> None:
-    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(1000)  # MLflow never stops asking for news, so that there is no end of loading to wait for
     page.screenshot(path=picture)

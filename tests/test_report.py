@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from conftest import MakeResult
 
 from photofinish.comparison.table import COLUMNS, DeviceResult
+from photofinish.report.pages import number_columns
 from photofinish.report.report import write_report
 
 REASON = "no accelerator: cuda: no driver"
@@ -213,3 +215,42 @@ def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: 
 def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: MakeResult, tmp_path: Path) -> None:
     results = [make_result(name, device) for name in ("zebra", "ape") for device in ("cpu", "gpu")]
     assert [verdict.experiment for verdict in write_report(results, tmp_path)] == ["zebra", "ape"]
+
+
+def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
+    table = pd.DataFrame(
+        {"time": ["1,234 s", "n/a"], "share": ["70.0 ms (0.7%)", "1.00 s (10.0%)"], "ratio": ["2.00x", "n/a"],
+         "date": ["2023-11-14 22:13 UTC", "n/a"], "interval": ["1.50 to 2.50", "n/a"], "nothing": ["n/a", "n/a"]}
+    )  # fmt: skip
+    assert number_columns(table) == [True, True, True, False, False, False]
+
+
+def test_no_picture_of_a_former_report_is_left(
+    pair: list[DeviceResult], without_gpu: list[DeviceResult], tmp_path: Path
+) -> None:
+    for results, gpu_was_there in ((pair, True), (without_gpu, False)):
+        write_report(results, tmp_path)
+        assert (tmp_path / "figures" / "speedup-epoch.svg").is_file() is gpu_was_there
+        assert (tmp_path / "figures" / "loss-small-mlp.svg").is_file()
+
+
+def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_path: Path) -> None:
+    write_report(pair, tmp_path)
+    table = pd.read_csv(tmp_path / "speedups.csv").set_index("of")
+    assert table.loc["epoch", ["experiment", "speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [
+        "small-mlp", 6.0, 3.0, 0.5,
+    ]  # fmt: skip
+    assert table.loc["epoch", ["low", "high"]].isna().all()
+
+
+def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[DeviceResult], tmp_path: Path) -> None:
+    write_report(pair, tmp_path)
+    for table in (
+        markdown_tables(tmp_path)[-1],
+        Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[-1],
+    ):
+        told = dict(zip(table[0], table[2], strict=True))
+        assert (told["experiment"], told["device"], told["hardware"]) == ("small-mlp", "gpu", "Some GPU")
+        assert (told["epochs timed"], told["steps timed"], told["warm-up"]) == ("1", "1 x 1", "250 ms")
+        assert told["machine"].startswith("workbench: ")
+        assert f"torch {metadata.version('torch')}" in told["versions"]

@@ -60,7 +60,7 @@ def _told(matrix: _Counts, names: list[str]) -> str:
     told = f"{right:,} of {matrix.sum():,} images right"
     if wrong.any():
         row, column = np.unravel_index(wrong.argmax(), wrong.shape)
-        told += f", most often wrong: {names[row]} taken for {names[column]}, {wrong[row, column]:,} times"
+        told += f"; the commonest mistake: {names[row]} taken for {names[column]} ({wrong[row, column]:,})"
     return told
 
 

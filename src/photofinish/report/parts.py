@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from photofinish.report.drawing import PAPER, Drawing, Picture
 from photofinish.wording import listed, seconds
 
-_COLOURS = ("#0072b2", "#d55e00", "#007a5e", "#a05a8c", "#6b7280", "#8a6d00")
+_COLOURS = ("#0068a4", "#b94c00", "#007a5e", "#a05a8c", "#6b7280", "#8a6d00")
 """each dark enough for white text, light enough for a dark page"""
 _HATCHES = ("", "///", "", "\\\\\\", "", "...")
 _LEAST_LABELLED_SHARE = 0.14
@@ -27,18 +29,8 @@ def _bars(experiment: str, attribution: pd.DataFrame, parts: list[str]) -> Pictu
     with Drawing(height_inches=0.9 + 0.45 * len(devices) + 0.18 * ((len(parts) + 1) // 2)) as drawing:
         axes = drawing.figure.add_subplot()
         for y, device in enumerate(devices):
-            left = 0.0
             shares = attribution[attribution["device"] == device].set_index("part")["share"]
-            for part in parts:
-                width = float(shares.get(part, 0.0))
-                index = parts.index(part) % len(_COLOURS)
-                label = part if y == 0 else None
-                axes.barh(y, width, left=left, height=0.62, color=_COLOURS[index], edgecolor=PAPER, label=label,
-                          hatch=_HATCHES[index], linewidth=1)  # fmt: skip
-                if width >= _LEAST_LABELLED_SHARE:
-                    axes.text(left + width / 2, y, f"{width:.0%}", color="#ffffff", ha="center", va="center",
-                              fontweight="bold")  # fmt: skip
-                left += width
+            _bar(axes, y, {part: float(shares.get(part, 0.0)) for part in parts})
         axes.set_yticks(range(len(devices)), [_label(device, attribution) for device in devices])
         axes.set_ylim(len(devices) - 0.5, -0.5)
         axes.set_xlim(0, 1)
@@ -48,6 +40,17 @@ def _bars(experiment: str, attribution: pd.DataFrame, parts: list[str]) -> Pictu
         drawing.figure.legend(loc="outside lower center", ncols=2)
         told = listed([_told(row) for row in attribution.to_dict("records")])
         return drawing.picture(f"step-{experiment}", experiment, f"The parts of a step of {experiment}: {told}")
+
+
+def _bar(axes: Axes, y: int, shares: dict[str, float]) -> None:
+    left = 0.0
+    for (part, share), colour, hatch in zip(shares.items(), cycle(_COLOURS), cycle(_HATCHES), strict=False):
+        label = part if y == 0 else None  # once in the legend
+        axes.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER, hatch=hatch, label=label)
+        if share >= _LEAST_LABELLED_SHARE:
+            place, box = left + share / 2, {"color": colour, "pad": 1.0, "linewidth": 0}
+            axes.text(place, y, f"{share:.0%}", color="white", weight="bold", ha="center", va="center", bbox=box)
+        left += share
 
 
 def _label(device: str, attribution: pd.DataFrame) -> str:
