@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -89,9 +89,9 @@ class Drawing:
         return Picture(name, caption, told, text.getvalue()[text.getvalue().index("<svg") :])
 
 
-def logarithmic(axis: Axis) -> None:
+def logarithmic(axis: XAxis | YAxis) -> None:
     """With ticks at 1, 2 and 5 of each decade, or at its powers alone where there are many; written out in full."""
-    axis._set_axes_scale("log")  # type: ignore[attr-defined]  # what set_xscale and set_yscale call
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     low, high = axis.get_view_interval()
     subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
     axis.set_major_locator(LogLocator(subs=subs, numticks=12))
