@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from photofinish.comparison.table import DeviceResult
+    from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
@@ -232,6 +233,28 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuHost:
     return CpuHost(processes=1, threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's, made once: it takes seconds for its tables."""
+    from photofinish.tracking.store import open_store
+
+    root = tmp_path_factory.mktemp("mlflow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        open_store(root, root / ".photofinish")
+    return root / "mlflow.db"
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The project's own store; its database was made in another folder, so that it has followed a move."""
+    from photofinish.tracking.store import open_store
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    return open_store(tmp_path, tmp_path / ".photofinish")
 
 
 @pytest.fixture

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from conftest import MakeResult
+
 from photofinish.comparison.table import DeviceResult, NotTrained, Trained
-from photofinish.files import write_text_atomically
+from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.provenance import package_versions
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
@@ -40,9 +46,60 @@ def write_result(results: Path, result: DeviceResult) -> Path:
     return folder
 
 
+def write_trained(results: Path, result: Trained) -> Path:
+    """The same with weights that fit the network, as a training on this machine leaves it."""
+    from photofinish.models.registry import build_model
+    from photofinish.results.learned import weights_of
+
+    record = result.record
+    weights = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=3))
+    trained = replace(
+        result,
+        record=record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
+        timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
+    )
+    folder = write_result(results, trained)
+    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    return folder
+
+
 def write_scores(results: Path, result: Trained) -> None:
     """What `evaluate` leaves of one device."""
     scores = records.Evaluation(
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+
+
+def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True) -> list[DeviceResult]:
+    """Made up, for looking at: losses that fall, ten classes that are mixed up, ratios with an interval and without."""
+    return [
+        lively(make_result, f"digits-network-{index}", device, index, unavailable=not gpu)
+        for index in range(count)
+        for device in records.DEVICE_LABELS
+    ]
+
+
+def lively(
+    make_result: MakeResult, name: str, device: records.DeviceLabel, index: int, *, unavailable: bool
+) -> DeviceResult:
+    random = np.random.default_rng([index, len(device) + (device == "gpu")])
+    if unavailable and device == "gpu":
+        return make_result(name, "gpu", unavailable="no accelerator: cuda: no driver")
+    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0**index / 2
+    epochs = 4 if index == 1 else 10  # too few for an interval
+    seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
+    result = make_result(
+        name, device, epoch_seconds=seconds, step_seconds=tuple(0.1 * second for second in seconds),
+        total_seconds=20.0 * factor, device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
+    )  # fmt: skip
+    assert isinstance(result, Trained)
+    classes = tuple(map(str, range(10)))
+    confusion = 30 * np.eye(10, dtype=int) + random.integers(0, 4, (10, 10))
+    losses = 2.3 * np.exp(-np.arange(1, epochs + 1) / 4) + random.normal(0.1, 0.01, epochs)
+    return replace(
+        result,
+        record=result.record.model_copy(update={"class_names": classes}),
+        scores=result.scores.model_copy(update={"confusion": tuple(map(tuple, confusion.tolist()))}),
+        history=result.history.assign(validation_loss=losses),
+    )

@@ -123,12 +123,17 @@ def test_the_history_has_every_epoch_of_every_run_that_trained(
     assert set(history_table(without_gpu)["run"]) == {"small-mlp cpu"}
 
 
+def test_the_history_tells_how_long_training_had_taken_by_the_end_of_each_epoch(make_result: MakeResult) -> None:
+    history = history_table([make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))])
+    assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0]
+
+
 def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:
     assert confusion_table(without_gpu).to_numpy().tolist() == [
-        ["small-mlp cpu", "cat", "cat", 3],
-        ["small-mlp cpu", "cat", "dog", 1],
-        ["small-mlp cpu", "dog", "cat", 1],
-        ["small-mlp cpu", "dog", "dog", 3],
+        ["small-mlp", "cpu", "small-mlp cpu", "cat", "cat", 3],
+        ["small-mlp", "cpu", "small-mlp cpu", "cat", "dog", 1],
+        ["small-mlp", "cpu", "small-mlp cpu", "dog", "cat", 1],
+        ["small-mlp", "cpu", "small-mlp cpu", "dog", "dog", 3],
     ]
 
 

@@ -19,20 +19,18 @@ import pytest
 import torch
 from conftest import MakeResult
 from mlflow.entities import Run
-from result_files import write_result, write_scores
+from result_files import write_result, write_scores, write_trained
 from safetensors.torch import load_file
 
 from photofinish.comparison.table import Trained
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
-from photofinish.provenance import package_versions
 from photofinish.results import records
-from photofinish.results.learned import weights_of
 from photofinish.tracking import documents
 from photofinish.tracking.documents import Point, training_document
 from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points
-from photofinish.tracking.store import Store, open_store
+from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_experiments, sync_report
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
@@ -42,37 +40,12 @@ NAME = "small-mlp"
 DAY_SECONDS = 24 * 3600
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once: MLflow takes seconds for its tables."""
-    root = tmp_path_factory.mktemp("mlflow")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        open_store(root, root / ".photofinish")
-    return root / "mlflow.db"
-
-
-@pytest.fixture
-def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The project's own store; its database was made in another folder, so that it has followed a move."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(empty_database, tmp_path / "mlflow.db")
-    return open_store(tmp_path, tmp_path / ".photofinish")
-
-
 @pytest.fixture
 def results(tmp_path: Path, make_result: MakeResult) -> Path:
     """A training on the CPU with its weights, and no accelerator."""
     result = make_result(NAME)
     assert isinstance(result, Trained)
-    weights = weights_of(build_model(result.record.experiment.model, (1, 8, 8), 2, seed=3))
-    trained = replace(
-        result,
-        record=result.record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
-        timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
-    )
-    folder = write_result(tmp_path / "results", trained)
-    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_trained(tmp_path / "results", result)
     write_result(tmp_path / "results", make_result(NAME, "gpu", unavailable="no accelerator"))
     return tmp_path / "results"
 

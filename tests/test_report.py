@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from conftest import MakeResult
 
 from photofinish.comparison.table import COLUMNS, DeviceResult
+from photofinish.report.pages import number_columns
 from photofinish.report.report import write_report
 
 REASON = "no accelerator: cuda: no driver"
@@ -51,8 +53,8 @@ class Page(HTMLParser):
 
     @property
     def rows(self) -> list[list[str]]:
-        """Of the table of all figures, the last."""
-        return self.tables[-1]
+        """Of the table of all figures, the last but the one that tells how they were measured."""
+        return self.tables[-2]
 
 
 @pytest.fixture
@@ -74,9 +76,10 @@ def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
     parsed = Page(page)
     assert {"h1", "table", "svg"} <= set(parsed.tags)
-    assert not {"script", "link", "iframe", "object", "embed", "img", "base"} & set(parsed.tags)
-    assert all(target.startswith("#") for target in parsed.loads)
+    assert not {"link", "iframe", "object", "embed", "img", "base"} & set(parsed.tags)
+    assert all(target.startswith(("#", "data:image/png;")) for target in parsed.loads)
     assert not re.search(r"@import|url\((?!#)", page)
+    assert "default-src 'none'" in page
 
 
 def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ def test_each_figure_tells_when_and_where_it_was_measured(
     pair: list[DeviceResult], tmp_path: Path, run_began: float | None, told: str
 ) -> None:
     write_report(pair, tmp_path, run_began)
-    table = markdown_tables(tmp_path)[-1]
+    table = markdown_tables(tmp_path)[-2]
     assert table[1][table[0].index("measured")] == f"2023-11-14 22:13 UTC, workbench{told}"
 
 
@@ -144,7 +147,8 @@ def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_i
     write_report(without_gpu, tmp_path)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     _, _, gpu = Page(text).rows
-    assert [table[0][0:2] for table in Page(text).tables] == [["experiment", "of"], ["experiment", "device"]]
+    columns = [table[0][0:2] for table in Page(text).tables]
+    assert columns == [["experiment", "of"], ["experiment", "device"], ["experiment", "device"]]  # nothing to compare
     assert gpu[:3] == ["small-mlp", "gpu", "unavailable"]
     assert set(gpu[3:]) == {"n/a"}
     assert REASON in text
@@ -159,21 +163,22 @@ def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path
     write_report(results, tmp_path)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert not {"script", "b", "img"} & set(page.tags)
+    assert not {"b", "img"} & set(page.tags)
+    assert page.tags.count("script") == 1  # its own
     assert NASTY_NAME in page.words
     assert [row[0] for row in page.rows[1:]] == [NASTY_NAME, NASTY_NAME]
 
 
 def test_the_markdown_table_has_a_row_for_each_device(pair: list[DeviceResult], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
-    header, *rows = markdown_tables(tmp_path)[-1]
+    header, *rows = markdown_tables(tmp_path)[-2]
     assert {len(row) for row in rows} == {len(header)}
     assert [row[:3] for row in rows] == [["small-mlp", "cpu", "Some CPU"], ["small-mlp", "gpu", "Some GPU"]]
 
 
 def test_a_bar_in_a_name_does_not_break_the_markdown_table(make_result: MakeResult, tmp_path: Path) -> None:
     write_report([make_result(device_name="CPU | 8 cores"), make_result(device="gpu")], tmp_path)
-    lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").split("All figures")[1].splitlines()
+    lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").split("\n## ")[-2].splitlines()
     cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines if line.startswith("|")]
     assert len({len(row) for row in cells}) == 1
     assert cells[2][2] == r" CPU \| 8 cores "
@@ -202,7 +207,8 @@ def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: 
     for name in ("first", "second"):
         write_report(pair, tmp_path / name)
     first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("first", "second")
     )
     assert first == second
 
@@ -210,3 +216,42 @@ def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: 
 def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: MakeResult, tmp_path: Path) -> None:
     results = [make_result(name, device) for name in ("zebra", "ape") for device in ("cpu", "gpu")]
     assert [verdict.experiment for verdict in write_report(results, tmp_path)] == ["zebra", "ape"]
+
+
+def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
+    table = pd.DataFrame(
+        {"time": ["1,234 s", "n/a"], "share": ["70.0 ms (0.7%)", "1.00 s (10.0%)"], "ratio": ["2.00x", "n/a"],
+         "date": ["2023-11-14 22:13 UTC", "n/a"], "interval": ["1.50 to 2.50", "n/a"], "nothing": ["n/a", "n/a"]}
+    )  # fmt: skip
+    assert number_columns(table) == [True, True, True, False, False, False]
+
+
+def test_no_picture_of_a_former_report_is_left(
+    pair: list[DeviceResult], without_gpu: list[DeviceResult], tmp_path: Path
+) -> None:
+    for results, gpu_was_there in ((pair, True), (without_gpu, False)):
+        write_report(results, tmp_path)
+        assert (tmp_path / "figures" / "speedup-epoch.svg").is_file() is gpu_was_there
+        assert (tmp_path / "figures" / "loss-small-mlp.svg").is_file()
+
+
+def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_path: Path) -> None:
+    write_report(pair, tmp_path)
+    table = pd.read_csv(tmp_path / "speedups.csv").set_index("of")
+    assert table.loc["epoch", ["experiment", "speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [
+        "small-mlp", 6.0, 3.0, 0.5,
+    ]  # fmt: skip
+    assert table.loc["epoch", ["low", "high"]].isna().all()
+
+
+def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[DeviceResult], tmp_path: Path) -> None:
+    write_report(pair, tmp_path)
+    for table in (
+        markdown_tables(tmp_path)[-1],
+        Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[-1],
+    ):
+        told = dict(zip(table[0], table[2], strict=True))
+        assert (told["experiment"], told["device"], told["hardware"]) == ("small-mlp", "gpu", "Some GPU")
+        assert (told["epochs timed"], told["steps timed"], told["warm-up"]) == ("1", "1 x 1", "250 ms")
+        assert told["machine"].startswith("workbench: ")
+        assert f"torch {metadata.version('torch')}" in told["versions"]

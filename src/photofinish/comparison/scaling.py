@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,11 @@ def scaling_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
 def break_evens(results: Sequence[DeviceResult]) -> list[BreakEven]:
     """One for each series."""
     return [_break_even(series) for series in all_series(results)]
+
+
+def break_even_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
+    columns = [field.name for field in fields(BreakEven)]
+    return pd.DataFrame([astuple(found) for found in break_evens(results)], columns=columns)
 
 
 def all_series(results: Sequence[DeviceResult]) -> list[Series]:

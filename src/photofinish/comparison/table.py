@@ -6,6 +6,7 @@ import platform
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -89,20 +90,26 @@ def comparison_table(
 
 
 def history_table(results: list[DeviceResult]) -> pd.DataFrame:
-    """Every epoch of every run, one below the other."""
-    parts = [result.history.assign(run=f"{result.experiment} {result.device}") for result in _trained(results)]
+    """Every epoch of every run, one below the other, with the time its training had taken by then."""
+    parts = [
+        result.history.assign(
+            training_seconds_so_far=list(accumulate(epoch.training_seconds for epoch in result.timings.epochs)),
+            **_run(result),
+        )
+        for result in _trained(results)
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
 def confusion_table(results: list[DeviceResult]) -> pd.DataFrame:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
     rows = [
-        {"run": f"{result.experiment} {result.device}", "actual": actual, "predicted": predicted, "images": count}
+        {**_run(result), "actual": actual, "predicted": predicted, "images": count}
         for result in _trained(results)
         for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
         for predicted, count in zip(result.record.class_names, counts, strict=True)
     ]
-    return pd.DataFrame(rows, columns=["run", "actual", "predicted", "images"])
+    return pd.DataFrame(rows, columns=["experiment", "device", "run", "actual", "predicted", "images"])
 
 
 def comparison_metrics(table: pd.DataFrame) -> dict[str, Any]:
@@ -114,6 +121,12 @@ def comparison_metrics(table: pd.DataFrame) -> dict[str, Any]:
         if present:
             metrics.setdefault(str(row["experiment"]), {})[str(row["device"])] = present
     return metrics
+
+
+def _run(result: Trained) -> dict[str, str]:
+    """Which run a row is of: by its two names, and by one for tools that group by a single column."""
+    name = f"{result.experiment} {result.device}"
+    return {"experiment": result.experiment, "device": result.device, "run": name}
 
 
 def _trained(results: list[DeviceResult]) -> list[Trained]:

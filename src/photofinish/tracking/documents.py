@@ -103,6 +103,13 @@ def run_facts(
     return RunFacts(f"{name}/{device}", tags, {**params, "device": device}, dataset)
 
 
+def is_written(folder: Path) -> bool:
+    """Whether a device's result is whole: else it was not trained, or a stage is writing it at this moment."""
+    return (folder / records.LEARNED / records.RECORD).is_file() and (
+        folder / records.TIMED / records.TIMINGS
+    ).is_file()
+
+
 def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument:
     """Of one experiment on one device, from its folder under `results`."""
     folder = results / name / device

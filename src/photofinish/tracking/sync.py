@@ -7,7 +7,7 @@ from pathlib import Path
 
 from photofinish.errors import UserError, run_stage
 from photofinish.provenance import project_root, state_folder
-from photofinish.results.records import DEVICE_LABELS, LEARNED, RECORD, TIMED, TIMINGS, DeviceLabel
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.tracking import documents
 from photofinish.tracking.mirror import (
     close_abandoned_runs,
@@ -18,6 +18,7 @@ from photofinish.tracking.mirror import (
     is_live,
     mirror_run,
 )
+from photofinish.tracking.overview import write_overview
 from photofinish.tracking.store import MLFLOW_ERRORS, Store, first_line, open_store
 
 
@@ -28,9 +29,8 @@ def sync_experiments(store: Store, names: list[str], results: Path) -> int:
 
 
 def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> bool:
-    folder = results / name / device
-    if not (folder / LEARNED / RECORD).is_file() or not (folder / TIMED / TIMINGS).is_file():
-        return False  # not trained, or a stage is writing it at this moment
+    if not documents.is_written(results / name / device):
+        return False
     document = documents.training_document(name, device, results)
     return _sync_document(store, document, restored=document.learned is not None)  # else there was nothing to tell live
 
@@ -40,6 +40,14 @@ def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
     if not (report / documents.REPORT_TABLE).is_file():
         return False
     return _sync_document(store, documents.report_document(report), restored=restored)
+
+
+def sync_all(store: Store, names: list[str], results: Path, report: Path, *, restored: bool = True) -> int:
+    """Experiments, report, and what stands above them."""
+    count = sync_experiments(store, names, results) + sync_report(store, report, restored=restored)
+    if (report / documents.REPORT_TABLE).is_file():
+        write_overview(store, names, results, report)
+    return count
 
 
 def _sync_document(store: Store, document: documents.RunDocument, *, restored: bool = True) -> bool:
@@ -68,7 +76,7 @@ def main() -> None:
     names = sorted(path.stem for path in (args.plan / "experiments").glob("*.json"))
     try:
         store = open_store(project_root(), state_folder())
-        count = sync_experiments(store, names, args.results) + sync_report(store, args.report)
+        count = sync_all(store, names, args.results, args.report)
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")

@@ -39,7 +39,7 @@ from photofinish.tracking.mirror import (
     write_points,
 )
 from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
-from photofinish.tracking.sync import sync_experiments, sync_report
+from photofinish.tracking.sync import sync_all, sync_experiments
 from photofinish.tracking.system_metrics import SystemSampler
 
 
@@ -101,9 +101,10 @@ class Worker:
             self._run_id = ""
 
     def sync(self, names: list[str], results: str, report: str | None) -> None:
-        sync_experiments(self._store, names, Path(results))
         if report:
-            sync_report(self._store, Path(report), restored=False)
+            sync_all(self._store, names, Path(results), Path(report), restored=False)
+        else:
+            sync_experiments(self._store, names, Path(results))
 
     def _write_system_metrics(self) -> None:
         if self._sampler:

@@ -1,0 +1,35 @@
+"use strict";
+// A column is sorted by a press of its heading, by value where it holds figures; cells without one come last.
+const SCALES = { "µs": 1e-6, ms: 1e-3 };
+const value = (text) => {
+  const [, number, unit] = /^(-?[\d,]*\.?\d+) ?(µs|ms)?/.exec(text) ?? [];
+  return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (SCALES[unit] ?? 1);
+};
+const compare = (a, b, isNumber) => (isNumber ? value(a) - value(b) : a.localeCompare(b, "en", { numeric: true }));
+
+function sort(table, heading) {
+  const place = heading.cellIndex, isNumber = heading.classList.contains("number");
+  const direction = heading.ariaSort === "ascending" ? "descending" : "ascending";
+  for (const other of table.tHead.rows[0].cells) other.ariaSort = other === heading ? direction : "none";
+  const text = (row) => row.cells[place].textContent.trim();
+  const rows = [...table.tBodies[0].rows];
+  rows.sort((a, b) => {
+    const missing = (text(a) === "n/a") - (text(b) === "n/a");
+    return missing || compare(text(a), text(b), isNumber) * (direction === "ascending" ? 1 : -1);
+  });
+  table.tBodies[0].append(...rows);
+}
+
+for (const table of document.querySelectorAll("table")) {
+  for (const heading of table.tHead.rows[0].cells) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...heading.childNodes);
+    button.addEventListener("click", () => sort(table, heading));
+    heading.append(button);
+    heading.ariaSort = "none";
+  }
+}
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});

@@ -1,0 +1,247 @@
+"""The report and MLflow's pages as Chromium shows them. PHOTOFINISH_SCREENSHOTS names a folder for pictures of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeResult
+from result_files import several_results, write_trained
+
+from photofinish.comparison.table import Trained
+from photofinish.report.report import write_report
+from photofinish.tracking.store import Store
+from photofinish.tracking.sync import sync_all
+
+CHROMIUM = shutil.which("chromium")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+BAD = ("error", "warning")
+WAIT_SECONDS = 60
+LOOKS = {
+    "desk": {"viewport": DESK, "color_scheme": "light"},
+    "desk-dark": {"viewport": DESK, "color_scheme": "dark"},
+    "phone": {"viewport": PHONE, "color_scheme": "light"},
+    "phone-dark": {"viewport": PHONE, "color_scheme": "dark"},
+}
+MLFLOWS_OWN = ("users/current", "ResizeObserver", "AG Grid: ")
+"""a user, whom a server without accounts has not; a chart resized while it is drawn; an old call to its table"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install chromium)"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """With an empty profile of its own, which Playwright makes and removes."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=1000 * WAIT_SECONDS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> dict[str, Path]:
+    """Made up: three experiments on both devices, three on the CPU alone, and as many as a grid has."""
+    folder = tmp_path_factory.mktemp("reports")
+    write_report(several_results(make_result), folder / "gpu")
+    write_report(several_results(make_result, gpu=False), folder / "no-gpu")
+    write_report(several_results(make_result, 12), folder / "grid")
+    return {path.name: path / "index.html" for path in folder.iterdir()}
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("PHOTOFINISH_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def opened(browser: Any, address: str, **look: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A page, and what its console says of errors."""
+    page = browser.new_page(**look)
+    page.set_default_timeout(1000 * WAIT_SECONDS)
+    errors: list[str] = []
+
+    def listen(message: Any) -> None:
+        if message.type in BAD:
+            errors.append(f"{message.text} {message.location['url']}")
+
+    page.on("console", listen)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    yield page, errors
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("report", "look"), [*(("gpu", look) for look in LOOKS), ("no-gpu", "desk"), ("grid", "desk"), ("grid", "phone")]
+)
+def test_the_report_shows_every_picture_on_every_screen_without_sideways_scrolling_or_errors(
+    browser: Any, reports: dict[str, Path], screenshots: Path, report: str, look: str
+) -> None:
+    asked: list[str] = []
+    with opened(browser, reports[report].as_uri(), **LOOKS[look]) as (page, errors):
+        page.on("request", lambda request: asked.append(request.url))
+        page.evaluate("document.querySelectorAll('details').forEach((folded) => { folded.open = true; })")
+        sizes = page.eval_on_selector_all("figure svg", "all => all.map(svg => svg.getBoundingClientRect().toJSON())")
+        names = page.eval_on_selector_all("figure svg", "all => all.map(svg => svg.getAttribute('aria-label'))")
+        figures = len(list((reports[report].parent / "figures").iterdir()))
+        page.screenshot(path=screenshots / f"report-{report}-{look}.png", full_page=True)
+        assert len(sizes) == figures == page.locator("figure").count()
+        assert all(size["width"] > 200 and size["height"] > 90 for size in sizes)
+        assert all(len(name) > 30 for name in names)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert errors == []
+    assert [url for url in asked if not url.startswith("data:")] == []
+
+
+@pytest.mark.parametrize(("report", "look"), [("gpu", "desk"), ("gpu", "phone-dark"), ("no-gpu", "desk-dark")])
+def test_axe_finds_nothing_serious_in_the_report(
+    browser: Any, reports: dict[str, Path], report: str, look: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    # The page lets no script in but its own, so that axe has to come in by the back door.
+    page = browser.new_page(bypass_csp=True, **LOOKS[look])
+    page.goto(reports[report].as_uri())
+    found = Axe().run(page).response["violations"]
+    page.close()
+    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == []
+
+
+def column(page: Any, title: str, heading: str) -> list[str]:
+    table = page.get_by_role("region", name=f"Table: {title}")
+    place = table.get_by_role("columnheader", name=heading).evaluate("cell => cell.cellIndex")
+    cells: list[str] = table.locator("tbody tr").evaluate_all(f"rows => rows.map(row => row.cells[{place}].innerText)")
+    return cells
+
+
+def test_a_table_is_sorted_by_value_with_a_click_and_with_the_keyboard(browser: Any, reports: dict[str, Path]) -> None:
+    with opened(browser, reports["gpu"].as_uri(), viewport=DESK) as (page, errors):
+        heading = page.get_by_role("region", name="Table: All figures").get_by_role("columnheader", name="total")
+        assert column(page, "All figures", "total") == ["20.0 s", "4.00 s", "20.0 s", "8.00 s", "200 s", "16.0 s"]
+        heading.get_by_role("button").click()
+        assert column(page, "All figures", "total") == ["4.00 s", "8.00 s", "16.0 s", "20.0 s", "20.0 s", "200 s"]
+        assert heading.get_attribute("aria-sort") == "ascending"
+        heading.get_by_role("button").press("Enter")
+        assert column(page, "All figures", "total") == ["200 s", "20.0 s", "20.0 s", "16.0 s", "8.00 s", "4.00 s"]
+        assert heading.get_attribute("aria-sort") == "descending"
+        assert errors == []
+
+
+def test_units_count_when_a_column_is_sorted_and_cells_without_a_figure_come_last(
+    browser: Any, reports: dict[str, Path]
+) -> None:
+    with opened(browser, reports["no-gpu"].as_uri(), viewport=DESK) as (page, _):
+        button = page.get_by_role("columnheader", name="epoch (median)").get_by_role("button")
+        for units in (["ms", "ms", "s"], ["s", "ms", "ms"]):
+            button.press("Space")
+            cells = column(page, "All figures", "epoch (median)")
+            assert [cell.split(" ")[-1] for cell in cells] == [*units, "n/a", "n/a", "n/a"]
+
+
+def test_a_long_table_scrolls_in_its_own_box_below_a_heading_that_stays(browser: Any, reports: dict[str, Path]) -> None:
+    with opened(browser, reports["grid"].as_uri(), viewport=PHONE) as (page, _):
+        box = page.get_by_role("region", name="Table: All figures")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth && box.scrollHeight > box.clientHeight")
+        box.evaluate("box => box.scrollTo(200, 300)")
+        tops = box.evaluate("box => [box, box.querySelector('th')].map(part => part.getBoundingClientRect().top)")
+        assert tops[0] == pytest.approx(tops[1], abs=2)
+
+
+def test_the_first_press_of_the_tab_key_leads_to_the_answers(browser: Any, reports: dict[str, Path]) -> None:
+    with opened(browser, reports["gpu"].as_uri(), viewport=DESK) as (page, _):
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "answers"
+
+
+def test_the_report_prints_whole_with_what_is_folded(browser: Any, reports: dict[str, Path], screenshots: Path) -> None:
+    with opened(browser, reports["grid"].as_uri(), color_scheme="dark") as (page, errors):
+        assert page.locator("details[open]").count() == 0
+        printed = page.pdf(path=screenshots / "report-grid.pdf", prefer_css_page_size=True)
+        page.emulate_media(media="print")
+        assert printed.startswith(b"%PDF-")
+        assert page.locator("details[open]").count() == 12
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert errors == []
+
+
+@contextmanager
+def mlflow_ui(folder: Path) -> Iterator[str]:
+    """As `make ui` starts it, of the store in this folder; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1"]
+    environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "ui.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield wait_for(f"http://127.0.0.1:{port}")
+        finally:
+            os.killpg(server.pid, 15)
+            server.wait(30)
+
+
+def wait_for(address: str) -> str:
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5):  # noqa: S310
+                return address
+        except OSError:
+            assert time.monotonic() < until, "mlflow ui did not start"
+            time.sleep(0.5)
+
+
+def test_an_experiments_runs_on_both_devices_are_compared_in_mlflow_two_clicks_from_the_start(
+    browser: Any, store: Store, tmp_path: Path, make_result: MakeResult, screenshots: Path
+) -> None:
+    results = several_results(make_result, 2)
+    names = sorted({result.experiment for result in results})
+    for result in results:
+        assert isinstance(result, Trained)
+        write_trained(tmp_path / "results", result)
+    write_report(results, tmp_path / "report")
+    sync_all(store, names, tmp_path / "results", tmp_path / "report")
+    with mlflow_ui(tmp_path) as address, opened(browser, f"{address}/#/experiments", viewport=DESK) as (page, errors):
+        page.get_by_text("Model training", exact=True).first.click()  # once for all: else MLflow is for language models
+        page.get_by_role("link", name="photofinish").first.click()
+        with page.context.expect_page() as opening:
+            page.get_by_role("link", name=names[1], exact=True).click()
+        compared = opening.value
+        for device in ("cpu", "gpu"):
+            compared.get_by_text(f"{names[1]}/{device}", exact=True).first.wait_for()
+        compared.locator(".js-plotly-plot").first.wait_for()
+        keep(page, screenshots / "mlflow-experiment.png")
+        keep(compared, screenshots / "mlflow-compare.png")
+        page.goto(f"{address}/{page.locator('a', has_text='the report').get_attribute('href')}")
+        page.frame_locator("iframe").get_by_role("heading", name="Is the GPU worth it?").wait_for()
+        keep(page, screenshots / "mlflow-report.png")
+        assert [error for error in errors if not any(own in error for own in MLFLOWS_OWN)] == []
+
+
+def keep(page: Any, picture: Path) -> None:
+    page.wait_for_timeout(1000)  # MLflow never stops asking for news, so that there is no end of loading to wait for
+    page.screenshot(path=picture)
