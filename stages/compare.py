@@ -36,7 +36,7 @@ def main() -> None:
         settings = read_plan(args.settings, Comparing)
         references = read_references(args.references, settings.references)
         for verdict in write_report(results, args.out, dvc_began_at_unix_seconds(), settings, references):
-            print(f"{verdict.experiment}: {verdict.sentence}")
+            print(f"{verdict.experiment}: {verdict.answer}")
         tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")
 

@@ -169,8 +169,8 @@ def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identic
     assert all(speedup.ratio > 0 for speedup in judged.speedups)
     assert judged.parity is not None
     assert judged.parity.likeness == "identical", judged.parity
-    assert "The models are identical." in judged.sentence
-    assert "rehearsal takes" in judged.sentence
+    assert "The models are identical." in judged.text
+    assert "rehearsal takes" in judged.text
 
 
 def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:

@@ -230,8 +230,8 @@ def test_without_the_parts_of_a_step_the_reason_is_told(slow: Change) -> None:
 def test_the_verdict_answers_why_the_gpu_is_no_faster(slow: Change) -> None:
     loading = {"waiting": 0.09, "settings": {"input": LOADER}}
     found = verdict("small-mlp", [slow(**loading), slow(device="gpu", **loading)])
-    assert "Why the GPU is no faster: the loader takes 90% of an epoch's time" in found.sentence
-    assert "(input-bound). To try: `experiments.small-mlp.input: resident`" in found.sentence
+    assert "Why the GPU is no faster: the loader takes 90% of an epoch's time" in found.text
+    assert "(input-bound). To try: `experiments.small-mlp.input: resident`" in found.text
     assert [each.device for each in found.diagnoses] == ["cpu", "gpu"]
 
 

@@ -33,7 +33,7 @@ IMAGES = 512
 SHAPE = (1, 8, 8)
 TINY = {"name": "linear"}
 CONVOLUTIONS = {"name": "cnn", "channels": (32, 32)}
-SAMPLES = SamplePlan(7, 1)
+SAMPLES = SamplePlan(40, 1)
 LOADER = {"name": "loader", "workers": 0}
 DELAY_SECONDS = 0.003
 

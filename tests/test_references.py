@@ -224,10 +224,10 @@ def test_the_verdict_tells_of_a_gpu_elsewhere_only_where_there_is_none_here(
 ) -> None:
     found = elsewhere(here, [reference_of(gpu_elsewhere)])
     alone = verdict("small-mlp", here, found)
-    assert "nothing can be said of one. On NVIDIA Made-Up 100(TM) (recorded elsewhere" in alone.sentence
+    assert "nothing can be said of one. On NVIDIA Made-Up 100(TM) (recorded elsewhere" in alone.text
     assert alone.speedups == ()
     own_gpu = make(device="gpu", epoch_seconds=FIVE, device_name="My GPU")
-    assert "elsewhere" not in verdict("small-mlp", [here[0], own_gpu], found).sentence
+    assert "elsewhere" not in verdict("small-mlp", [here[0], own_gpu], found).text
 
 
 def test_this_machines_power_estimates_nothing_of_another_machine(

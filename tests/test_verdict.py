@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from conftest import MakeResult
 
+from photofinish.comparison.table import DeviceResult
 from photofinish.comparison.verdict import verdict
 from photofinish.errors import UserError
 from photofinish.hardware.load import LoadWindow
+from photofinish.results.records import DeviceLabel
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 
@@ -19,38 +21,38 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
     assert (
         "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed (95 % interval 5.80 to 6.20); "
         "the GPU is faster."
-    ) in found.sentence
-    assert "(20.0 s against 30.0 s): 1.50 times" in found.sentence
-    assert "50.00% on the GPU, 75.00% on the CPU" in found.sentence
+    ) in found.text
+    assert "(20.0 s against 30.0 s): 1.50 times" in found.text
+    assert "50.00% on the GPU, 75.00% on the CPU" in found.text
 
 
 def test_a_slower_gpu_is_said_to_be_slower(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(6.0,) * 5, total_seconds=120.0)
-    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).sentence
+    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).text
     assert "0.50 times the CPU's speed (95 % interval 0.48 to 0.52); the CPU is faster." in sentence
     assert "0.25 times" in sentence
 
 
 def test_where_the_interval_spans_1_neither_is_faster(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
-    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).sentence
+    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).text
     assert "); neither is faster, as far as can be told. A step" in sentence
 
 
 def test_without_an_interval_there_is_no_winner_however_large_the_ratio(make_result: MakeResult) -> None:
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(0.01,) * 3)]).sentence
+    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(0.01,) * 3)]).text
     assert "no winner is named without an interval (3 epochs, and it takes 5)" in sentence
     assert "faster" not in sentence
 
 
 def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult) -> None:
     found = verdict("small-mlp", [make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)])
-    assert "The models are different: they first part at the initial weights (they differ)." in found.sentence
+    assert "The models are different: they first part at the initial weights (they differ)." in found.text
 
 
 def test_the_same_models_are_said_to_be_identical(make_result: MakeResult) -> None:
     found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
-    assert "The models are identical. Test accuracy" in found.sentence
+    assert "The models are identical. Test accuracy" in found.text
 
 
 def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
@@ -65,7 +67,7 @@ def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_resul
         major_page_faults=0,
         swapped_pages=None,
     )
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(busy,))]).sentence
+    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(busy,))]).text
     assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time." in sentence
     assert "Take the CPU's" not in sentence
 
@@ -74,8 +76,8 @@ def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: 
     gpu = make_result(device="gpu", unavailable="no accelerator: cuda: no driver")
     found = verdict("small-mlp", [make_result(), gpu])
     assert found.missing == "no accelerator: cuda: no driver"
-    assert "Some CPU trained it to 75.00% test accuracy in 30.0 s, of which 2.50 s were start-up" in found.sentence
-    assert "nothing can be said" in found.sentence
+    assert "Some CPU trained it to 75.00% test accuracy in 30.0 s, of which 2.50 s were start-up" in found.text
+    assert "nothing can be said" in found.text
 
 
 def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: MakeResult) -> None:
@@ -86,4 +88,31 @@ def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: M
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_order_of_the_results_does_not_matter(make_result: MakeResult, swapped: bool) -> None:
     results = [make_result(), make_result(device="gpu", epoch_seconds=(1.0,))]
-    assert "3.00 times the CPU's speed" in verdict("small-mlp", results[::-1] if swapped else results).sentence
+    assert "3.00 times the CPU's speed" in verdict("small-mlp", results[::-1] if swapped else results).text
+
+
+def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: MakeResult) -> None:
+    def job(device: DeviceLabel, epoch_seconds: float) -> DeviceResult:
+        times = tuple(epoch_seconds + wobble for wobble in (0.0, 0.01, 0.02, 0.03, 0.04))
+        return make_result(device=device, epoch_seconds=times, total_seconds=sum(times) + 1, repeats=(times,) * 5)
+
+    quicker = verdict("small-mlp", [job("cpu", 6.0), job("gpu", 1.0)])
+    assert quicker.answer.startswith("The GPU is worth it: it does the whole job at ")
+    assert quicker.answer.endswith(", and the models are identical.")
+    slower = verdict("small-mlp", [job("cpu", 1.0), job("gpu", 6.0)])
+    assert slower.answer.startswith("The GPU is not worth it here: it does the whole job at 0.")
+    assert slower.text.startswith(slower.answer)
+    assert slower.answer.count(". ") == 0
+
+
+def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_result: MakeResult) -> None:
+    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.5,) * 5)])
+    assert found.answer.startswith("The GPU goes through an epoch at 6.00 times the CPU's speed (95 % interval 5.80")
+    assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
+
+
+def test_where_nothing_can_be_told_the_answer_is_that(make_result: MakeResult) -> None:
+    found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
+    assert found.answer.startswith(
+        "No winner is named, neither of an epoch (3 epochs, and it takes 5) nor of the whole"
+    )

@@ -21,6 +21,8 @@ from photofinish.wording import seconds
 Of = Literal["an epoch", "the job, an epoch of it"]
 STARTUP_SHARE_AIMED_AT = 1 / 3
 """clearly below the half from which a job counts as start-up-bound"""
+_MOST_TIMES_AS_MANY_EPOCHS = 20
+"""no one trains a network for longer than that just to make its start-up worth while"""
 FIXED_SHARE_AIMED_AT = 1 / 4
 """of a step, clearly below the half from which it counts as launch-bound"""
 _MOST_TIMES_LARGER = 16
@@ -155,6 +157,8 @@ def against_start_up(key: str, experiment: Experiment, timings: Timings) -> Foun
     an_epoch_seconds = statistics.median(passed_seconds([timing]) for timing in timings.epochs)
     missing_seconds = timings.startup_seconds / STARTUP_SHARE_AIMED_AT - total_seconds
     more = epochs + math.ceil(missing_seconds / an_epoch_seconds)
+    if more > _MOST_TIMES_AS_MANY_EPOCHS * epochs:
+        return None, f"only {more:,} epochs instead of {epochs} would make start-up a third of the job, so small is it"
     longer_seconds = total_seconds + (more - epochs) * an_epoch_seconds
     gain = (total_seconds / epochs) / (longer_seconds / more)
     why = f"start-up is paid once for {more} epochs instead of {epochs}; {_LEARNS_OTHERWISE}"

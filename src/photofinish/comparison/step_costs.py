@@ -78,7 +78,7 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
     step_seconds = timings.steady_state.step_seconds
     fixed = fixed_share(
         min(experiment.batch_size, timings.training_image_count),
-        min(step_seconds),
+        min([*step_seconds, *_computing_seconds(attribution.parts)]),
         attribution.other_batch_images,
         min(attribution.other_batch.step_seconds),
     )
@@ -103,6 +103,13 @@ def fixed_share(images: int, seconds: float, other_images: int, other_seconds: f
         return 0.0
     an_image_seconds = (seconds - other_seconds) / (images - other_images)
     return min(1.0, max(0.0, 1 - images * an_image_seconds / seconds))
+
+
+def _computing_seconds(parts: StepParts) -> list[float]:
+    """Of each step, what it takes with its batch at hand; the clock's waiting only ever makes it longer."""
+    return [
+        sum(step) for step in zip(parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds, strict=True)
+    ]
 
 
 def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:

@@ -1,4 +1,4 @@
-"""The answer for one experiment in a few sentences."""
+"""The answer for one experiment in a sentence, and what it rests on in a few more."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ from photofinish.wording import listed, seconds
 @dataclass(frozen=True)
 class Verdict:
     experiment: str
-    sentence: str
+    answer: str
+    """in one sentence: is the GPU worth it?"""
+    details: tuple[str, ...]
+    """what the answer rests on, a paragraph each"""
     missing: str | None = None
     """why there is nothing to compare with"""
     speedups: tuple[Speedup, ...] = ()
     parity: Parity | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
     """of the CPU, then of the GPU"""
+
+    @property
+    def text(self) -> str:
+        return " ".join([self.answer, *self.details])
 
 
 def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsewhere] = ()) -> Verdict:
@@ -35,16 +42,20 @@ def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsew
     if isinstance(cpu, NotTrained):
         raise UserError(f"{experiment} was not trained on the CPU, which others are compared with: run `dvc repro`")
     if isinstance(gpu, NotTrained):
-        why = _why("Why it takes so long", _diagnoses(cpu))
-        sentence = f"{_alone(cpu)} It was not trained on a GPU, so nothing can be said of one.{why}{_cautions(cpu)}"
-        sentence += "".join(f" {in_a_sentence(each)}" for each in others if each.reference.training.device == "gpu")
-        return Verdict(experiment, sentence, missing=gpu.record.reason, diagnoses=_diagnoses(cpu))
+        answer = "It was not trained on a GPU, so nothing can be said of one."
+        recorded = [in_a_sentence(each) for each in others if each.reference.training.device == "gpu"]
+        details = [*recorded, _alone(cpu), *_why("Why it takes so long", _diagnoses(cpu)), *_cautions(cpu)]
+        return Verdict(experiment, answer, tuple(details), missing=gpu.record.reason, diagnoses=_diagnoses(cpu))
     ratios, likeness = speedups(cpu.timings, gpu.timings), parity(cpu, gpu)
-    why = _why(_question(ratios), _diagnoses(gpu))
-    repaid = f"The GPU's start-up is repaid {payback(cpu.timings, gpu.timings).finding}."
-    findings = f"{_speeds(cpu.timings, gpu.timings, ratios)}{why} {repaid} {_model(cpu, gpu, likeness)}"
-    sentence = f"{findings}{_cautions(cpu, gpu)}"
-    return Verdict(experiment, sentence, None, ratios, likeness, _diagnoses(cpu) + _diagnoses(gpu))
+    details = [
+        _speeds(cpu.timings, gpu.timings, ratios),
+        *_why(_question(ratios), _diagnoses(gpu)),
+        f"The GPU's start-up is repaid {payback(cpu.timings, gpu.timings).finding}.",
+        _model(cpu, gpu, likeness),
+        *_cautions(cpu, gpu),
+    ]
+    diagnoses = _diagnoses(cpu) + _diagnoses(gpu)
+    return Verdict(experiment, _answer(ratios, likeness), tuple(details), None, ratios, likeness, diagnoses)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -59,6 +70,22 @@ def in_words(speedup: Speedup) -> str:
 def ratio_and_interval(speedup: Speedup) -> str:
     interval = f" (95 % interval {speedup.interval[0]:.2f} to {speedup.interval[1]:.2f})" if speedup.interval else ""
     return f"{speedup.ratio:.2f} times the CPU's speed{interval}"
+
+
+def _answer(ratios: tuple[Speedup, Speedup, Speedup], found: Parity) -> str:
+    """By the whole job, which is what one waits for; by its epochs where that can't be told."""
+    _, epoch, whole = ratios
+    model = f"the models are {found.likeness}"
+    if whole.is_faster is not None:
+        worth = "The GPU is worth it" if whole.is_faster else "The GPU is not worth it here"
+        return f"{worth}: it does the whole job at {ratio_and_interval(whole)}, and {model}."
+    untold = whole.no_interval or "its interval spans 1"
+    if epoch.is_faster is not None:
+        return (
+            f"The GPU goes through an epoch at {ratio_and_interval(epoch)}, and {model}; of the whole job no winner "
+            f"is named ({untold})."
+        )
+    return f"No winner is named, neither of an epoch ({epoch.no_interval or untold}) nor of the whole job; {model}."
 
 
 def _alone(cpu: Trained) -> str:
@@ -89,11 +116,11 @@ def _question(ratios: tuple[Speedup, Speedup, Speedup]) -> str:
     return "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
 
 
-def _why(question: str, diagnoses: tuple[Diagnosis, ...]) -> str:
+def _why(question: str, diagnoses: tuple[Diagnosis, ...]) -> list[str]:
     """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
-    told = [f" {question}: {found.sentence} ({found.cause}). {found.advice}." for found in diagnoses[-1:]]
-    told += [f" And {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
-    return "".join(told)
+    told = [f"{question}: {found.sentence} ({found.cause}). {found.advice}." for found in diagnoses[-1:]]
+    told += [f"And {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
+    return [" ".join(told)] if told else []
 
 
 def _model(cpu: Trained, gpu: Trained, found: Parity) -> str:
@@ -104,15 +131,15 @@ def _model(cpu: Trained, gpu: Trained, found: Parity) -> str:
     )
 
 
-def _cautions(*results: Trained) -> str:
+def _cautions(*results: Trained) -> list[str]:
     """What makes the figures doubtful, and what they are made of where it isn't what one would think."""
     told = [
-        f" Take the {result.device.upper()}'s times with care: {listed(found)}."
+        f"Take the {result.device.upper()}'s times with care: {listed(found)}."
         for result in results
         if (found := doubts(result.timings.load))
     ]
     if any(result.timings.resumed_at_epochs for result in results):
-        told.append(" A training was interrupted and resumed: its end-to-end time is the sum of its parts.")
+        told.append("A training was interrupted and resumed: its end-to-end time is the sum of its parts.")
     if len({result.timings.host_name for result in results}) > 1:
-        told.append(f" They ran on different machines: {listed([result.timings.host_name for result in results])}.")
-    return "".join(told)
+        told.append(f"They ran on different machines: {listed([result.timings.host_name for result in results])}.")
+    return told

@@ -71,6 +71,8 @@ def plan_attribution(
     batch_images = trainer.training.batch_size
     images = _other_batch_images(batch_images, devices, most_images)
     samples = plan_samples(step_seconds * max(1.0, images / batch_images), training_seconds)
+    if trainer.device.type == "cpu":  # which does nothing ahead: the shorter a sample, the likelier it is undisturbed
+        samples = SamplePlan(samples.samples * samples.steps, 1)
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, _could_use_bf16(trainer, devices))
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup, escape
 
 from photofinish.comparison.verdict import Verdict
 from photofinish.report.drawing import Picture
 from photofinish.wording import markdown_cell
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
+_CODE = re.compile(r"`([^`]+)`")
 _NO_FIGURE = "n/a"
 
 
@@ -53,7 +55,8 @@ class Report:
 
 def as_markdown(report: Report) -> str:
     lines = ["# photofinish", ""]
-    lines += [f"* **{each.experiment}**: {each.sentence}" for each in report.verdicts]
+    for each in report.verdicts:
+        lines += [f"* **{each.experiment}**: {each.answer}", *(f"  * {detail}" for detail in each.details)]
     lines += [f"\nWhy no GPU: {reason}" for reason in report.reasons]
     for title, table in {**report.tables, "Where and how often it was measured": report.measured}.items():
         lines += ["", f"## {title}", ""]
@@ -71,7 +74,13 @@ def as_page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.globals["number_columns"] = number_columns
+    environment.filters["with_code"] = _with_code
     return environment.get_template("report.html.j2").render(report=report)
+
+
+def _with_code(text: str) -> Markup:
+    """Lines of params.yaml, which stand between backticks, set as such."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped just before
 
 
 def number_columns(table: pd.DataFrame) -> list[bool]:
