@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import MakeResult
 
 from photofinish.comparison.intervals import LEAST_VALUES, ratio_interval, ratio_of_medians
+from photofinish.comparison.speedups import RUN_TO_RUN, speedups
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
@@ -51,3 +53,22 @@ def test_a_device_compared_with_itself_wins_seldom(monkeypatch: pytest.MonkeyPat
         assert interval is not None
         winners += not interval[0] <= 1 <= interval[1]
     assert winners <= 5
+
+
+def test_a_whole_run_may_be_off_without_making_a_winner(
+    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 comparisons of a device with itself, where each run as a whole, all its epochs alike, is off by some 1.5 %."""
+    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
+    random = np.random.default_rng(3)
+
+    def run() -> tuple[float, ...]:
+        return tuple(np.exp(random.normal(0, 0.015) + random.normal(0, 0.01, 10)))
+
+    def winners(margin: float) -> int:
+        monkeypatch.setattr("photofinish.comparison.speedups.RUN_TO_RUN", margin)
+        pairs = [[make_result(device=device, epoch_seconds=run()) for device in ("cpu", "gpu")] for _ in range(100)]
+        return sum(speedups(cpu.timings, gpu.timings)[1].is_faster is not None for cpu, gpu in pairs)
+
+    assert winners(RUN_TO_RUN) <= 5
+    assert winners(1.0) > 20

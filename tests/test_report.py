@@ -96,8 +96,8 @@ def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResul
     write_report([make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu], tmp_path)
     for rows in (Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[0], markdown_tables(tmp_path)[0]):
         assert [row[1:] for row in rows[1:]] == [
-            ["a step, its data at hand", "20.0 ms", "10.0 ms", "2.00x", "2.00 to 2.00", "the GPU is faster"],
-            ["an epoch with its data", "3.00 s", "500 ms", "6.00x", "6.00 to 6.00", "the GPU is faster"],
+            ["a step, its data at hand", "20.0 ms", "10.0 ms", "2.00x", "1.90 to 2.10", "the GPU is faster"],
+            ["an epoch with its data", "3.00 s", "500 ms", "6.00x", "5.71 to 6.30", "the GPU is faster"],
             [
                 "end to end, start-up included", "30.0 s", "20.0 s", "1.50x", "n/a",
                 "no winner is named without an interval (1 repeat, and it takes 5)",

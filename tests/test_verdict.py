@@ -19,7 +19,7 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
     found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu])
     assert found.missing is None
     assert (
-        "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed (95 % interval 5.80 to 6.20); "
+        "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed (95 % interval 5.52 to 6.51); "
         "the GPU is faster."
     ) in found.text
     assert "(20.0 s against 30.0 s): 1.50 times" in found.text
@@ -29,7 +29,7 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
 def test_a_slower_gpu_is_said_to_be_slower(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(6.0,) * 5, total_seconds=120.0)
     sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).text
-    assert "0.50 times the CPU's speed (95 % interval 0.48 to 0.52); the CPU is faster." in sentence
+    assert "0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster." in sentence
     assert "0.25 times" in sentence
 
 
@@ -107,7 +107,7 @@ def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: Ma
 
 def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_result: MakeResult) -> None:
     found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.5,) * 5)])
-    assert found.answer.startswith("The GPU goes through an epoch at 6.00 times the CPU's speed (95 % interval 5.80")
+    assert found.answer.startswith("The GPU goes through an epoch at 6.00 times the CPU's speed (95 % interval 5.52")
     assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
 
 

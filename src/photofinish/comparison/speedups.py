@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.comparison.intervals import LEAST_VALUES, Interval, ratio_interval, ratio_of_medians
+from photofinish.hardware.load import doubts
 from photofinish.results.records import Timings
 
 Kind = Literal["step", "epoch", "end_to_end"]
@@ -14,6 +15,11 @@ NAMES: dict[Kind, str] = {
     "epoch": "an epoch with its data",
     "end_to_end": "end to end, start-up included",
 }
+RUN_TO_RUN = 1.05
+"""How much a run's times may be off as a whole, in a way that its own epochs don't tell: of one training compared with
+itself 100 times on an idle machine, up to 25 were false winners without it, and at most 3 with it."""
+BUSY = 2.0
+"""the same where the machine had other things to do: they may have taken half of the speed, of either side"""
 _MOST_SHARE_OF_ONCE = 0.5
 """of the whole job; above, an interval of the rest would claim to know what was measured once"""
 
@@ -39,21 +45,24 @@ class Speedup:
 
 
 def speedups(cpu: Timings, device: Timings) -> tuple[Speedup, Speedup, Speedup]:
-    steps = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample")
-    epochs = _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch")
-    whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat")
+    margin = BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
+    steps = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample", margin)
+    epochs = _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch", margin)
+    whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat", margin)
     if whole.interval and max(_share_of_once(cpu), _share_of_once(device)) > _MOST_SHARE_OF_ONCE:
         why = "most of it is start-up, which happened once"
         whole = Speedup("end_to_end", whole.cpu_seconds, whole.device_seconds, whole.ratio, None, why)
     return steps, epochs, whole
 
 
-def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str) -> Speedup:
+def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margin: float) -> Speedup:
+    """Its interval is that of the values, as they vary, and beyond it what a whole run may be off."""
     ratio, interval = ratio_of_medians(cpu, device), ratio_interval(cpu, device)
     count = min(len(cpu), len(device))
     why = None if interval else f"{count} {unit}{'s' if count > 1 else ''}, and it takes {LEAST_VALUES}"
     medians = ratio_of_medians(cpu, [1.0]), ratio_of_medians(device, [1.0])
-    return Speedup(kind, *medians, ratio, interval, why)
+    wider = (interval[0] / margin, interval[1] * margin) if interval else None
+    return Speedup(kind, *medians, ratio, wider, why)
 
 
 def epoch_seconds(timings: Timings) -> list[float]:
