@@ -60,7 +60,7 @@ test: setup ## the whole check: lint, format, types, tests
 	ruff check .
 	ruff format --check .
 	mypy
-	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 bench: setup ## time the trainer beside other loops (minutes; the machine should have nothing else to do)
 	@# pip knows --group from 25.1 on only; Python 3.11 brings an older one.

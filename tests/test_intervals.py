@@ -58,7 +58,7 @@ def test_a_device_compared_with_itself_wins_seldom(monkeypatch: pytest.MonkeyPat
 def test_a_whole_run_may_be_off_without_making_a_winner(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100 comparisons of a device with itself, where each run as a whole, all its epochs alike, is off by some 1.5 %."""
+    """100 comparisons of a device with itself, where each whole run, all its epochs alike, is off by some 1.5 %."""
     monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
     random = np.random.default_rng(3)
 
