@@ -11,9 +11,23 @@ from conftest import MakeResult
 
 from photofinish.comparison.table import DeviceResult, NotTrained, Trained
 from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.hardware.load import LoadWindow
 from photofinish.provenance import package_versions
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
+
+BUSY = LoadWindow(
+    repeat=1,
+    last_epoch=3,
+    wall_seconds=10.0,
+    cores=2,
+    own_cpu_seconds=10.0,
+    others_cpu_seconds=8.0,
+    waited_for_core_seconds=None,
+    major_page_faults=0,
+    swapped_pages=None,
+)
+"""Other programs took 40 % of the cores."""
 
 
 def made_up_attribution(

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import write_result, write_scores
+from result_files import BUSY, write_result, write_scores
 
 from photofinish.comparison.record_reference import record_all, reference_of
 from photofinish.comparison.references import elsewhere, in_a_sentence, same_training
@@ -19,7 +19,6 @@ from photofinish.comparison.table import DeviceResult, Trained
 from photofinish.comparison.verdict import verdict
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import to_json
-from photofinish.hardware.load import LoadWindow
 from photofinish.params.comparing import Comparing, Watts
 from photofinish.report.paying_tables import elsewhere_table
 from photofinish.report.report import write_report
@@ -27,17 +26,6 @@ from photofinish.results import references
 from photofinish.results.references import Reference, read_references, write_reference
 
 FIVE = (3.0,) * 5
-BUSY = LoadWindow(
-    repeat=1,
-    last_epoch=3,
-    wall_seconds=10.0,
-    cores=2,
-    own_cpu_seconds=10.0,
-    others_cpu_seconds=8.0,
-    waited_for_core_seconds=None,
-    major_page_faults=0,
-    swapped_pages=None,
-)
 Make = Callable[..., Trained]
 
 

@@ -9,10 +9,10 @@ from conftest import MakeResult
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from result_files import BUSY
 
 from photofinish.comparison.speedups import speedups
 from photofinish.comparison.table import Trained, comparison_table
-from photofinish.hardware.load import LoadWindow
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -74,11 +74,7 @@ def test_a_winner_takes_an_interval_that_does_not_span_1(
 
 
 def test_on_a_busy_machine_only_a_wide_lead_is_a_win(make_result: MakeResult) -> None:
-    busy = LoadWindow(
-        repeat=1, last_epoch=5, wall_seconds=10.0, cores=2, own_cpu_seconds=10.0, others_cpu_seconds=9.0,
-        waited_for_core_seconds=0.0, major_page_faults=0, swapped_pages=0,
-    )  # fmt: skip
-    cpu = timings(make_result, epoch_seconds=FIVE, load=(busy,))
+    cpu = timings(make_result, epoch_seconds=FIVE, load=(BUSY,))
     clear, near = (timings(make_result, epoch_seconds=(seconds,) * 5) for seconds in (1.0, 2.0))
     assert speedups(cpu, clear)[1].is_faster is True
     assert speedups(cpu, near)[1].is_faster is None

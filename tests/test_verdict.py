@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from conftest import MakeResult
+from result_files import BUSY
 
 from photofinish.comparison.table import DeviceResult
 from photofinish.comparison.verdict import verdict
 from photofinish.errors import UserError
-from photofinish.hardware.load import LoadWindow
 from photofinish.results.records import DeviceLabel
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -56,18 +56,7 @@ def test_the_same_models_are_said_to_be_identical(make_result: MakeResult) -> No
 
 
 def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
-    busy = LoadWindow(
-        repeat=1,
-        last_epoch=3,
-        wall_seconds=10.0,
-        cores=2,
-        own_cpu_seconds=10.0,
-        others_cpu_seconds=8.0,
-        waited_for_core_seconds=None,
-        major_page_faults=0,
-        swapped_pages=None,
-    )
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(busy,))]).text
+    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(BUSY,))]).text
     assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time." in sentence
     assert "Take the CPU's" not in sentence
 

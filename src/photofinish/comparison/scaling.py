@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,8 @@ from photofinish.comparison.intervals import (
     drawn_medians,
     new_draws,
     percentile_interval,
-    ratio_interval,
-    ratio_of_medians,
 )
-from photofinish.comparison.speedups import epoch_seconds
+from photofinish.comparison.speedups import Speedup, epoch_seconds, epoch_speedup, run_margin
 from photofinish.comparison.table import DeviceResult, Trained
 
 COLUMNS = ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
@@ -37,14 +36,10 @@ class Point:
     cpu: Trained
     gpu: Trained
 
-    @property
-    def ratio(self) -> float:
-        """The speed-up of an epoch with its data."""
-        return ratio_of_medians(epoch_seconds(self.cpu.timings), epoch_seconds(self.gpu.timings))
-
-    @property
-    def interval(self) -> Interval | None:
-        return ratio_interval(epoch_seconds(self.cpu.timings), epoch_seconds(self.gpu.timings))
+    @cached_property
+    def speedup(self) -> Speedup:
+        """Of an epoch with its data."""
+        return epoch_speedup(self.cpu.timings, self.gpu.timings)
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,8 @@ def scaling_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
     rows = []
     for series in all_series(results):
         for point in series.points:
-            low, high = point.interval or (None, None)
-            rows.append((series.name, series.x_name, point.x, point.experiment, point.ratio, low, high))
+            low, high = point.speedup.interval or (None, None)
+            rows.append((series.name, series.x_name, point.x, point.experiment, point.speedup.ratio, low, high))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -125,38 +120,46 @@ def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
 
 def _break_even(series: Series) -> BreakEven:
     sizes = [float(point.x) for point in series.points]
-    ratios = np.array([point.ratio for point in series.points])
+    ratios = np.array([point.speedup.ratio for point in series.points])
     found = float(crossing(sizes, ratios[np.newaxis])[0])
     if not np.isfinite(found):
-        return BreakEven(series.name, series.x_name, None, None, None, _no_crossing(sizes, ratios))
+        return BreakEven(series.name, series.x_name, None, None, None, _no_crossing(series, ratios))
     told = f"the GPU is the faster one from {found:,.3g} on"
     fewest = min(len(epoch_seconds(side.timings)) for point in series.points for side in (point.cpu, point.gpu))
     if fewest < LEAST_VALUES:
         why = f"; no interval: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
         return BreakEven(series.name, series.x_name, found, None, None, told + why)
-    low, high = percentile_interval(crossing(sizes, _drawn_ratios(series)))
+    low, high = _interval(series, sizes)
     bounds = [f"{low:,.3g}" if np.isfinite(low) else f"below {sizes[0]:,.0f}"]
     bounds.append(f"{high:,.3g}" if np.isfinite(high) else f"above {sizes[-1]:,.0f}")
     told += f" (95 % interval {' to '.join(bounds)})"
     return BreakEven(series.name, series.x_name, found, _finite(low), _finite(high), told)
 
 
-def _drawn_ratios(series: Series) -> FloatArray:
+def _interval(series: Series, sizes: Sequence[float]) -> Interval:
+    """Of what the epochs vary; its ends with every ratio off by what a run may be, which is as far as they can go."""
     random = new_draws()
     columns = [
         drawn_medians(epoch_seconds(point.cpu.timings), random)
         / drawn_medians(epoch_seconds(point.gpu.timings), random)
         for point in series.points
     ]
-    return np.stack(columns, axis=1)
+    drawn = np.stack(columns, axis=1)
+    margins = np.array([run_margin(point.cpu.timings, point.gpu.timings) for point in series.points])
+    low, _ = percentile_interval(crossing(sizes, drawn * margins))
+    _, high = percentile_interval(crossing(sizes, drawn / margins))
+    return low, high
 
 
-def _no_crossing(sizes: Sequence[float], ratios: FloatArray) -> str:
-    span = f"from {sizes[0]:,.0f} to {sizes[-1]:,.0f}"
-    if (ratios >= 1).all():
+def _no_crossing(series: Series, ratios: FloatArray) -> str:
+    span = f"from {series.points[0].x:,} to {series.points[-1].x:,}"
+    sure = {point.speedup.is_faster for point in series.points}
+    if sure == {True}:
         return f"no crossing: the GPU is the faster one at every size tried, {span}"
-    if (ratios < 1).all():
+    if sure == {False}:
         return f"no crossing: the GPU is the slower one at every size tried, {span}"
+    if (ratios >= 1).all() or (ratios < 1).all():
+        return f"none to be told: at some sizes {span} no winner is named"
     return f"none: the GPU is the faster one at some sizes {span}, but not at the largest"
 
 

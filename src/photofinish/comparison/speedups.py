@@ -45,14 +45,22 @@ class Speedup:
 
 
 def speedups(cpu: Timings, device: Timings) -> tuple[Speedup, Speedup, Speedup]:
-    margin = BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
+    margin = run_margin(cpu, device)
     steps = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample", margin)
-    epochs = _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch", margin)
     whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat", margin)
     if whole.interval and max(_share_of_once(cpu), _share_of_once(device)) > _MOST_SHARE_OF_ONCE:
         why = "most of it is start-up, which happened once"
         whole = Speedup("end_to_end", whole.cpu_seconds, whole.device_seconds, whole.ratio, None, why)
-    return steps, epochs, whole
+    return steps, epoch_speedup(cpu, device), whole
+
+
+def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
+    return _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch", run_margin(cpu, device))
+
+
+def run_margin(cpu: Timings, device: Timings) -> float:
+    """By which factor the ratio of two whole runs may be off."""
+    return BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
 
 
 def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margin: float) -> Speedup:

@@ -42,9 +42,9 @@ def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsew
     if isinstance(cpu, NotTrained):
         raise UserError(f"{experiment} was not trained on the CPU, which others are compared with: run `dvc repro`")
     if isinstance(gpu, NotTrained):
-        answer = "It was not trained on a GPU, so nothing can be said of one."
+        answer = f"{_alone(cpu)}; it was not trained on a GPU, so nothing can be said of one."
         recorded = [in_a_sentence(each) for each in others if each.reference.training.device == "gpu"]
-        details = [*recorded, _alone(cpu), *_why("Why it takes so long", _diagnoses(cpu)), *_cautions(cpu)]
+        details = [*recorded, *_why("Why it takes so long", _diagnoses(cpu)), *_cautions(cpu)]
         return Verdict(experiment, answer, tuple(details), missing=gpu.record.reason, diagnoses=_diagnoses(cpu))
     ratios, likeness = speedups(cpu.timings, gpu.timings), parity(cpu, gpu)
     details = [
@@ -92,7 +92,7 @@ def _alone(cpu: Trained) -> str:
     timings = cpu.timings
     return (
         f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
-        f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up."
+        f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up"
     )
 
 
