@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from photofinish.errors import UserError
+from photofinish.hardware.allocator import keep_freed_memory
 from photofinish.hardware.cuda_failures import cuda_failure
 
 CPU = torch.device("cpu")
@@ -84,6 +85,7 @@ def apply_policy(device: torch.device, precision: str, threads: int) -> None:
     # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    keep_freed_memory()
 
 
 def memory_format(network: nn.Module) -> torch.memory_format:
