@@ -147,6 +147,14 @@ def test_a_larger_batch_is_predicted_from_two_batch_sizes(slow: Change) -> None:
     assert "changes what is learned" in found.remedy.why
 
 
+def test_what_would_give_nothing_is_not_advised(slow: Change) -> None:
+    # The timed epochs took 1 ms a step, but the step by itself 10 ms, when the machine was busy.
+    found = diagnoses(slow(epoch_seconds=38 * 0.001, other_step_seconds=0.0093))[0]
+    assert (found.cause, found.remedy) == ("launch-bound", None)
+    # 38 steps of 1 ms, against 5 of 9.2 + 128 * 0.05 = 15.6 ms
+    assert "`experiments.small-mlp.batch_size: 128` would be 0.49 times as fast: no gain" in found.advice
+
+
 def test_a_batch_is_made_no_larger_than_it_takes(slow: Change) -> None:
     # 5.2 ms for none and 0.3 ms an image: with 64 images, 19.2 of 24.4 ms are theirs
     found = diagnoses(slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0058))[0]

@@ -80,7 +80,7 @@ def _of_epoch(experiment: str, record: Training, timings: Timings, attribution: 
     costs = step_costs(record.experiment, timings, attribution)
     cause = _cause(costs, timings)
     sentence = _sentence(cause, record, timings, costs)
-    remedy, why_none = _remedy(cause, experiment, record, timings, costs)
+    remedy, why_none = remedies.worth_trying(_remedy(cause, experiment, record, timings, costs))
     evidence = _evidence(costs, attribution, record.experiment.batch_size)
     return Diagnosis(experiment, record.device, "an epoch", cause, sentence, evidence, remedy, why_none)
 

@@ -29,6 +29,8 @@ _MOST_TIMES_LARGER = 16
 """Two batch sizes were measured; further out, the line through them says little."""
 _LEAST_STEPS_AN_EPOCH = 4
 _LEAST_BF16_GAIN = 1.1
+_LEAST_GAIN = 1.01
+"""what is not 1.00 in print"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
 
 
@@ -63,6 +65,15 @@ def times(gain: float) -> str:
 
 Found = tuple[Remedy | None, str]
 """a remedy, or why there is none"""
+
+
+def worth_trying(found: Found) -> Found:
+    """A remedy that would give nothing is none. That comes of measurements that don't fit together: a step that took
+    longer by itself than in the timed epochs, on a busy machine for instance."""
+    remedy, _ = found
+    if remedy is None or remedy.predicted_gain is None or remedy.predicted_gain >= _LEAST_GAIN:
+        return found
+    return None, f"by what was measured, `{remedy.line}` would be {times(remedy.predicted_gain)} as fast: no gain"
 
 
 def against_waiting(key: str, experiment: Experiment, costs: StepCosts, attribution: Attribution, cores: int) -> Found:
