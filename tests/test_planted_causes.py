@@ -111,6 +111,12 @@ def diagnosed(make_result: MakeResult) -> Diagnosing:
 
 
 @pytest.fixture
+def processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what computes and never sleeps, on one thread: what other programs do meanwhile is not counted."""
+    monkeypatch.setattr(Clock, "now_seconds", lambda _clock: time.process_time())
+
+
+@pytest.fixture
 def slow_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     load = _PackedImages.collate
 
@@ -144,13 +150,15 @@ def test_a_slow_copy(
     )
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_many_tiny_steps(job: Callable[..., Job], diagnosed: Diagnosing) -> None:
     tiny = job(model=CONVOLUTIONS, batch_size=8, epochs=1)
     assert_cured(tiny, "launch-bound", "experiments.planted.batch_size: ", diagnosed)
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_one_thread_where_there_are_more_cores(job: Callable[..., Job], diagnosed: Diagnosing) -> None:
-    one = job(cores=2, model=CONVOLUTIONS, batch_size=128, epochs=1)
+    one = job(cores=2, model=CONVOLUTIONS, batch_size=128, epochs=5)
     assert_cured(one, "CPU held back", "devices.cpu.threads: auto", diagnosed)
 
 
@@ -167,6 +175,7 @@ def test_a_long_start_up(job: Callable[..., Job], diagnosed: Diagnosing, monkeyp
     assert_cured(long, "start-up-bound", "experiments.planted.epochs: ", diagnosed)
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_arithmetic_on_all_cores_is_what_a_device_is_for(job: Callable[..., Job], diagnosed: Diagnosing) -> None:
     found = [diagnosed(job(model=CONVOLUTIONS, batch_size=128, epochs=1))[0] for _ in range(TRIES)]
     assert [each.cause for each in found] == ["compute-bound"] * TRIES
