@@ -80,7 +80,7 @@ def _of_epoch(experiment: str, record: Training, timings: Timings, attribution: 
     costs = step_costs(record.experiment, timings, attribution)
     cause = _cause(costs, timings)
     sentence = _sentence(cause, record, timings, costs)
-    remedy, why_none = remedies.worth_trying(_remedy(cause, experiment, record, timings, costs))
+    remedy, why_none = _remedy(cause, experiment, record, timings, costs)
     evidence = _evidence(costs, attribution, record.experiment.batch_size)
     return Diagnosis(experiment, record.device, "an epoch", cause, sentence, evidence, remedy, why_none)
 
@@ -161,7 +161,8 @@ def _remedy(cause: Cause, experiment: str, record: Training, timings: Timings, c
     if cause == "copy-bound":
         return remedies.against_copying(key, record.experiment, costs, attribution)
     if cause == "launch-bound":
-        return remedies.against_launching(key, record.experiment, costs, timings.training_image_count)
+        larger = remedies.against_launching(key, record.experiment, costs, timings.training_image_count)
+        return remedies.worth_trying(larger)
     if cause == "CPU held back" and isinstance(timings.host, CpuHost):
         return remedies.against_holding_back(timings.host, costs)
     return remedies.against_computing(key, costs, attribution)
