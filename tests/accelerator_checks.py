@@ -241,7 +241,7 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
     make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
 ) -> None:
     trainer = trained(make_job(make_experiment(model=CNN, optimizer=ADAM), device))
-    with trainer.rehearsed_step() as step:
+    with trainer.rehearsed_step() as (step,):
         step()
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50

@@ -31,13 +31,18 @@ BUSY = LoadWindow(
 
 
 def made_up_attribution(
-    waiting: float, copying: float = 0.0, other_step_seconds: float = 0.002, **others: object
+    waiting: float,
+    copying: float = 0.0,
+    step_seconds: float = 0.01,
+    other_step_seconds: float = 0.002,
+    **others: object,
 ) -> records.Attribution:
     """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
     parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
     settings = {
         "batch_alone_seconds": (waiting, waiting),
         "other_batch_images": 2,
+        "same_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
         "other_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
         "resident_fits": True,
         "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 2 for part, value in parts.items()}),

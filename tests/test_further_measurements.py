@@ -15,12 +15,12 @@ from photofinish.hardware.devices import CPU
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
 from photofinish.measuring.overhead import OverheadMeter
 from photofinish.measuring.repeats import repeat_training
-from photofinish.measuring.steady_state import SamplePlan, measure_steps, plan_samples
+from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.training.clock import Clock
 from photofinish.training.teams import Team
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 
 @pytest.fixture
@@ -73,6 +73,17 @@ def test_a_step_is_timed_without_waiting_for_data(
     assert (len(found.sample_seconds), found.steps_per_sample) == (3, 4)
     assert sum(found.sample_seconds) < 0.2
     assert found.step_seconds == [seconds / 4 for seconds in found.sample_seconds]
+
+
+def test_two_batch_sizes_are_timed_by_turns(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
+    """So that a slow spell of the machine makes neither look slower than the other."""
+    sizes: list[int] = []
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
+    trainer = make_trainer(make_experiment(batch_size=16), network)
+    same, other = measure_by_turns(trainer, Clock(CPU), SamplePlan(3, 2), 40)
+    assert sizes[2 * WARM_UP_STEPS :] == [16, 16, 40, 40] * 3
+    assert len(same.sample_seconds) == len(other.sample_seconds) == 3
 
 
 def test_timing_steps_leaves_what_was_learned_as_it_is(trained: Trainer) -> None:

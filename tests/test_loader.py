@@ -108,6 +108,23 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(faul
     assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", ran.stderr), ran.stderr
 
 
+def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -> None:
+    """Python's own thread that hands batches over tells of its faults through the hook."""
+    program = "from photofinish.batches import loader; import sys; loader._say_nothing_of_a_reader_that_left(0)"
+    for fault, is_told in [("ConnectionResetError", False), ("EOFError", False), ("KeyError", True)]:
+        command = [sys.executable, "-c", f"{program}; sys.excepthook({fault}, {fault}('here'), None)"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert (fault in ran.stderr) == is_told, ran.stderr
+
+
+def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_hook(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.batches.loader")])
+
+    monkeypatch.setattr(Normaliser, "__call__", has_hook)
+    assert {float(each) for facts, _ in loaded().shuffled(0) for each in facts} == {1.0}
+
+
 def test_any_other_fault_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), worker_faults_explained():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from photofinish.errors import UserError
 from photofinish.hardware import shared_memory
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from photofinish.params.training import LoaderInput
 
 _WORKER_DIED = re.compile(r"DataLoader worker \(pid[^)]*\) .*")
@@ -45,6 +48,7 @@ class LoaderBatches:
             pin_memory=settings.pin_memory and device.type != "cpu",
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.persistent_workers,
+            worker_init_fn=_say_nothing_of_a_reader_that_left,
             generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
         )
 
@@ -109,6 +113,17 @@ class _PackedImages(Dataset[Batch]):
             together: Batch = tuple(default_collate(images))
             return together
         return torch.empty((0, *self._images.shape[1:])), self._labels[:0]
+
+
+def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
+    """A training process that ends breaks off the batch that a worker is just handing over, in a thread of Python's own
+    which would print a traceback below the one line that tells why the training ended."""
+
+    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = told
 
 
 @contextmanager

@@ -75,21 +75,21 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
     batch_alone_seconds = over_an_epoch(attribution.batch_alone_seconds, steps, loads_ahead)
     if not loads_ahead:  # then both passes took the same, and what else goes on in a machine only ever slows one
         batch_alone_seconds = min(batch_alone_seconds, parts["waiting for data"])
-    step_seconds = timings.steady_state.step_seconds
+    step_alone_seconds = statistics.median(timings.steady_state.step_seconds)
     fixed = fixed_share(
         min(experiment.batch_size, timings.training_image_count),
-        min([*step_seconds, *_computing_seconds(attribution.parts)]),
+        min(attribution.same_batch.step_seconds),
         attribution.other_batch_images,
         min(attribution.other_batch.step_seconds),
     )
     return StepCosts(
         steps_per_epoch=steps,
         epoch_share_seconds=timings.median_epoch_seconds / steps,
-        step_alone_seconds=statistics.median(step_seconds),
+        step_alone_seconds=step_alone_seconds,
         batch_alone_seconds=batch_alone_seconds,
         copying_seconds=parts["copying to the device"],
         parts_seconds=parts,
-        fixed_seconds=fixed * statistics.median(step_seconds),
+        fixed_seconds=fixed * step_alone_seconds,
         loads_ahead=loads_ahead,
     )
 
@@ -103,13 +103,6 @@ def fixed_share(images: int, seconds: float, other_images: int, other_seconds: f
         return 0.0
     an_image_seconds = (seconds - other_seconds) / (images - other_images)
     return min(1.0, max(0.0, 1 - images * an_image_seconds / seconds))
-
-
-def _computing_seconds(parts: StepParts) -> list[float]:
-    """Of each step, what it takes with its batch at hand; the clock's waiting only ever makes it longer."""
-    return [
-        sum(step) for step in zip(parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds, strict=True)
-    ]
 
 
 def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:

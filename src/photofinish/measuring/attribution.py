@@ -7,7 +7,7 @@ to a scaler before the backward pass and its optimiser after it: a scaler that l
 
 Two more things are taken that no part tells. What the input path alone takes, with no step between, says whether it
 or the step is what an epoch waits for, whether or not worker processes load ahead. And a step with another number of
-images tells what takes its time: each image, or being a step at all.
+images, by turns with one on the batch, tells what takes its time: each image, or being a step at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes
 from photofinish.hardware.main_memory import main_memory
-from photofinish.measuring.steady_state import SamplePlan, measure_steps, plan_samples
+from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.clock import Clock
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
@@ -48,7 +48,7 @@ class AttributionPlan:
     """of one epoch, from its first on"""
     other_batch_images: int
     samples: SamplePlan
-    """of the steps on so many images"""
+    """of steps on the batch and on so many images, in turn"""
     tries_bf16: bool
 
 
@@ -70,7 +70,7 @@ def plan_attribution(
     steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, fitting)
     batch_images = trainer.training.batch_size
     images = _other_batch_images(batch_images, devices, most_images)
-    samples = plan_samples(step_seconds * max(1.0, images / batch_images), training_seconds)
+    samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
     if trainer.device.type == "cpu":  # which does nothing ahead: the shorter a sample, the likelier it is undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, _could_use_bf16(trainer, devices))
@@ -93,11 +93,13 @@ def _other_batch_images(batch_images: int, devices: int, most_images: int) -> in
 
 
 def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
+    same_batch, other_batch = measure_by_turns(trainer, clock, plan.samples, plan.other_batch_images)
     return Attribution(
         parts=_measure_parts(trainer, clock, plan.steps),
         batch_alone_seconds=_measure_batches_alone(trainer, clock, plan.steps),
         other_batch_images=plan.other_batch_images,
-        other_batch=measure_steps(trainer, clock, plan.samples, plan.other_batch_images),
+        same_batch=same_batch,
+        other_batch=other_batch,
         bf16=measure_bf16(trainer, clock, plan.samples) if plan.tries_bf16 else None,
         resident_fits=resident_fits,
     )

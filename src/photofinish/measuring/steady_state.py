@@ -43,14 +43,22 @@ def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     return SamplePlan(max(1, steps), 1)
 
 
-def measure_steps(trainer: Trainer, clock: Clock, plan: SamplePlan, images_a_batch: int | None = None) -> SteadyState:
-    seconds = []
-    with trainer.rehearsed_step(images_a_batch) as step:
-        for _ in range(WARM_UP_STEPS):
-            step()
-        for _ in range(plan.samples):
-            started_seconds = clock.now_seconds()
-            for _ in range(plan.steps):
+def measure_steps(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
+    return measure_by_turns(trainer, clock, plan)[0]
+
+
+def measure_by_turns(trainer: Trainer, clock: Clock, plan: SamplePlan, *other_images: int) -> list[SteadyState]:
+    """Of the batch, and of batches of so many other images: a sample of each in turn, so that a slow spell of the
+    machine is no more in the one than in the other."""
+    with trainer.rehearsed_step(*other_images) as steps:
+        seconds: list[list[float]] = [[] for _ in steps]
+        for step in steps:
+            for _ in range(WARM_UP_STEPS):
                 step()
-            seconds.append(clock.now_seconds() - started_seconds)
-    return SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(seconds))
+        for _ in range(plan.samples):
+            for step, taken in zip(steps, seconds, strict=True):
+                started_seconds = clock.now_seconds()
+                for _ in range(plan.steps):
+                    step()
+                taken.append(clock.now_seconds() - started_seconds)
+    return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(taken)) for taken in seconds]

@@ -127,8 +127,10 @@ class Attribution(_Record):
     batch_alone_seconds: tuple[float, ...]
     """waiting for each batch, with no step between: what the input path can do at best"""
     other_batch_images: int
+    same_batch: SteadyState
     other_batch: SteadyState
-    """steps on a batch of so many images, nothing else changed: few where the batch has many, or the other way round"""
+    """steps on the batch, by turns with steps on so many images, nothing else changed: few where the batch has many, or
+    the other way round"""
     bf16: SteadyState | None = None
     """steps in bfloat16, where the training takes a longer type and the device is made for it"""
     resident_fits: bool

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -113,15 +114,13 @@ class Trainer:
         return self._clock.now_seconds() - started_seconds
 
     @contextmanager
-    def rehearsed_step(self, images_a_batch: int | None = None) -> Iterator[Callable[[], object]]:
-        """A training step on the first batch, for nothing, as often as it is called; with fewer images, or some of
-        them several times, where so many are asked for."""
-        batch = next(iter(self._training.shuffled(0)))
-        if images_a_batch:
-            rows = torch.arange(images_a_batch, device=batch[0].device) % len(batch[0])
-            batch = batch[0].index_select(0, rows), batch[1].index_select(0, rows.to(batch[1].device))
+    def rehearsed_step(self, *other_images: int) -> Iterator[list[Callable[[], object]]]:
+        """A training step for nothing, as often as it is called: one on the first batch, then one for each number of
+        other images, which are some of that batch or some of them several times. All train the same network."""
+        first = next(iter(self._training.shuffled(0)))
+        batches = [first, *(_of_so_many(first, images) for images in other_images)]
         with self.rehearsed_steps() as rehearsed:
-            yield lambda: rehearsed.step(0, batch, None)
+            yield [partial(rehearsed.step, 0, batch, None) for batch in batches]
 
     @contextmanager
     def rehearsed_steps(self) -> Iterator[RehearsedSteps]:
@@ -283,6 +282,11 @@ class Trainer:
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
             f"lower {key} in params.yaml (it is {rate})"
         )
+
+
+def _of_so_many(batch: Batch, images: int) -> Batch:
+    rows = torch.arange(images, device=batch[0].device) % len(batch[0])
+    return batch[0].index_select(0, rows), batch[1].index_select(0, rows.to(batch[1].device))
 
 
 def _first_not_finite(losses: torch.Tensor) -> float:
