@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from photofinish.errors import run_stage
@@ -15,13 +16,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
     parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
     parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
+    parser.add_argument(
+        "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
+    )
     args = parser.parse_args()
     with quick_imports():
         from photofinish.params.reader import read_params
         from photofinish.planning.local_files import misplaced
         from photofinish.planning.plan import write_plan
 
-    write_plan(read_params(args.params, misplaced), args.out, args.splits, args.stages)
+    params = read_params(args.params, partial(misplaced, references=args.references))
+    write_plan(params, args.out, args.splits, args.stages)
 
 
 if __name__ == "__main__":

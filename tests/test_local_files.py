@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(photos: Path) -> dict[str, str]:
-    return sha256_of_local_files(read_params(photos.parent / "params.yaml", misplaced).datasets)
+    find_mistakes = partial(misplaced, references=photos.parent / "reference")
+    return sha256_of_local_files(read_params(photos.parent / "params.yaml", find_mistakes).datasets)
 
 
 def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
@@ -156,6 +158,26 @@ def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, 
     with pytest.raises(MistakeError) as caught:
         state(photos)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("folders", "problem"),
+    [
+        (("old-box", "new-box"), "unknown folder; did you mean 'old-box'? allowed: new-box, old-box"),
+        ((), "no folder yet"),
+    ],
+)
+def test_a_reference_that_is_not_there_is_a_mistake(photos: Path, folders: tuple[str, ...], problem: str) -> None:
+    for each in folders:
+        (photos.parent / "reference" / each).mkdir(parents=True)
+    params = photos.parent / "params.yaml"
+    params.write_text(PARAMS + "compare:\n  references:\n    - old-bix\n", encoding="utf-8")
+    with pytest.raises(MistakeError) as caught:
+        state(photos)
+    assert 'params.yaml:10  compare.references.0 = "old-bix"\n' in str(caught.value)
+    assert problem in str(caught.value)
+    params.write_text(PARAMS + f"compare: {{references: [{', '.join(folders)}]}}\n", encoding="utf-8")
+    state(photos)
 
 
 def test_relative_paths_start_at_the_project_and_a_tilde_at_home(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.wording import energy, markdown_cell, money, seconds, utc_day
+from photofinish.wording import energy, markdown_cell, money, ratio, seconds, utc_day
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,21 @@ from photofinish.wording import energy, markdown_cell, money, seconds, utc_day
 )
 def test_seconds_have_three_digits_in_the_unit_that_suits(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.678, "12,345.68"),
+        (1.0, "1.00"),
+        (0.1, "0.10"),
+        (0.0946, "0.095"),
+        (0.00123, "0.0012"),
+        (1e-7, "0.0000001"),
+    ],
+)
+def test_a_ratio_is_never_written_as_nothing(value: float, text: str) -> None:
+    assert ratio(value) == text
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ def money(amount: float, currency: str) -> str:
     return f"{amount:,.2f} {currency}" if amount >= 1 else f"{Decimal(f'{amount:.3g}'):f} {currency}"
 
 
+def ratio(value: float) -> str:
+    """Hundredths, or where those say little, two digits that count; never an exponent."""
+    return f"{value:,.2f}" if value >= 0.1 else f"{Decimal(f'{value:.2g}'):f}"
+
+
 def listed(texts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([part for part in (", ".join(texts[:-1]), *texts[-1:]) if part])

@@ -11,7 +11,7 @@ from photofinish.comparison.speedups import Speedup, speedups
 from photofinish.comparison.table import DeviceResult, Trained
 from photofinish.results.records import DeviceLabel, Timings, Training
 from photofinish.results.references import Reference
-from photofinish.wording import seconds, utc_day
+from photofinish.wording import ratio, seconds, utc_day
 
 REFERENCE = "reference"
 ELSEWHERE_COLUMNS = (
@@ -97,5 +97,5 @@ def in_a_sentence(found: Elsewhere) -> str:
     times = found.against_cpu
     return (
         f"On {found.hardware} (recorded elsewhere on {found.recorded_on}, not measured here) the same training took "
-        f"{seconds(times.device_seconds)} for an epoch: {times.ratio:.2f} times this CPU's speed."
+        f"{seconds(times.device_seconds)} for an epoch: {ratio(times.ratio)} times this CPU's speed."
     )

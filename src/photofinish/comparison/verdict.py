@@ -14,7 +14,7 @@ from photofinish.comparison.table import DeviceResult, NotTrained, Trained
 from photofinish.errors import UserError
 from photofinish.hardware.load import doubts
 from photofinish.results import records
-from photofinish.wording import listed, seconds
+from photofinish.wording import listed, ratio, seconds
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def in_words(speedup: Speedup) -> str:
 
 
 def ratio_and_interval(speedup: Speedup) -> str:
-    interval = f" (95 % interval {speedup.interval[0]:.2f} to {speedup.interval[1]:.2f})" if speedup.interval else ""
-    return f"{speedup.ratio:.2f} times the CPU's speed{interval}"
+    interval = f" (95 % interval {' to '.join(map(ratio, speedup.interval))})" if speedup.interval else ""
+    return f"{ratio(speedup.ratio)} times the CPU's speed{interval}"
 
 
 def _answer(ratios: tuple[Speedup, Speedup, Speedup], found: Parity) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,19 +37,16 @@ class Params:
     comparing: Comparing = field(default_factory=Comparing)
 
 
-def read_params(
-    path: Path, find_mistakes: Callable[[Mapping[str, Dataset]], Iterable[Mistake]] | None = None
-) -> Params:
+def read_params(path: Path, find_mistakes: Callable[[Params], Iterable[Mistake]] = lambda _params: ()) -> Params:
     """Read and check the whole file; raise one MistakeError that lists every mistake in it.
 
-    What only a look at the machine's files can tell of the data sets, `find_mistakes` adds.
+    What only a look at the machine's files can tell, `find_mistakes` adds.
     """
     document = YamlDocument(path)
     reader = _Reader(document.value)
     params = reader.read()
-    if find_mistakes:
-        for mistake in find_mistakes(params.datasets):
-            reader.mistakes.setdefault(mistake.path, mistake)
+    for mistake in find_mistakes(params):
+        reader.mistakes.setdefault(mistake.path, mistake)
     faulty_keys = {key.path: key for key in document.faulty_keys}
     found = [(key.line, Mistake(key.path, key.problem, has_value=False)) for key in faulty_keys.values()]
     found += [(document.line_of(path), mistake) for path, mistake in reader.mistakes.items() if path not in faulty_keys]

@@ -1,4 +1,5 @@
-"""Which files of this machine a data set is made of, as one sha256: where it changes, `download` runs again."""
+"""What params.yaml says of this machine's files: whether they are there, and which ones a data set is made of, as one
+sha256: where it changes, `download` runs again."""
 
 from __future__ import annotations
 
@@ -6,21 +7,34 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from photofinish.datasets.csv_files import parse_csv
 from photofinish.datasets.image_folders import class_folders
 from photofinish.datasets.local_places import LocalDataset, Place, places
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset
-from photofinish.params.mistakes import Mistake
+from photofinish.params.mistakes import Mistake, unknown_name
+from photofinish.params.reader import Params
 
 
-def misplaced(datasets: Mapping[str, Dataset]) -> Iterator[Mistake]:
-    """The paths in params.yaml that lead nowhere, or to something else."""
-    for name, dataset in _local(datasets).items():
+def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
+    """The paths in params.yaml that lead nowhere, or to something else, and names of no folder in reference/."""
+    for name, dataset in _local(params.datasets).items():
         for place in places(dataset):
             problem = _problem(place, dataset)
             if problem:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
+    yield from _unknown_references(params.comparing.references, references)
+
+
+def _unknown_references(chosen: Literal["all", "none"] | tuple[str, ...], folder: Path) -> Iterator[Mistake]:
+    if isinstance(chosen, str):
+        return
+    machines = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    for number, name in enumerate(chosen):
+        if name not in machines:
+            problem = unknown_name("folder", name, machines) if machines else f"{folder}/ has no folder yet"
+            yield Mistake(("compare", "references", number), problem, name)
 
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from photofinish.comparison.references import Elsewhere
 from photofinish.comparison.scaling import all_series, break_evens
 from photofinish.comparison.table import DeviceResult, Trained
 from photofinish.params.comparing import Comparing, Watts
-from photofinish.wording import energy, listed, money, seconds
+from photofinish.wording import energy, listed, money, ratio, seconds
 
 _NOTHING = "n/a"
 _PAYING = ("experiment", "of", "CPU", "GPU", "finding")
@@ -95,7 +95,7 @@ def _elsewhere_row(found: Elsewhere, settings: Comparing) -> dict[str, str]:
         "recorded elsewhere": f"{found.recorded_on} ({reference.machine})",
         "torch": timings.packages.get("torch", _NOTHING),
         "epoch (median)": seconds(found.against_cpu.device_seconds),
-        "of this CPU's speed": f"{found.against_cpu.ratio:.2f}x",
+        "of this CPU's speed": f"{ratio(found.against_cpu.ratio)}x",
         "start-up": seconds(timings.startup_seconds),
         "total": seconds(timings.total_seconds),
         "energy of the epochs": f"{_joules(spent.energy.joules)}, {spent.energy.status}",

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from photofinish.comparison.speedups import NAMES
 from photofinish.report.drawing import DEVICE_COLOURS, INK, PAPER, SOFT, Drawing, Picture, line_at_one, logarithmic
+from photofinish.wording import ratio
 
 _ROW_INCHES = 0.36
 _LEAST_SPAN = 2.0
@@ -70,7 +71,7 @@ def _break_even(part: pd.DataFrame, found: pd.Series | None) -> Picture:
         axes.set_xlabel(_X_LABELS.get(x_name, x_name))
         axes.set_ylabel("speed-up")
         axes.grid()
-        told = "; ".join(f"{x:g}: {_digits(speedup)}" for x, speedup in zip(part["x"], part["speedup"], strict=True))
+        told = "; ".join(f"{x:g}: {ratio(speedup)}" for x, speedup in zip(part["x"], part["speedup"], strict=True))
         caption = f"{series}: {passes}"
         return drawing.picture(
             f"break-even-{series}-{x_name}", caption, f"Speed-up by {_X_LABELS.get(x_name, x_name)}: {told}"
@@ -104,12 +105,8 @@ def _interval(low: float, high: float) -> tuple[float, float] | None:
 
 def _told(row: dict[Hashable, Any]) -> str:
     interval = _interval(row["low"], row["high"])
-    between = f" ({_digits(interval[0])} to {_digits(interval[1])})" if interval else " (no interval)"
-    return _digits(row["speedup"]) + between
-
-
-def _digits(ratio: float) -> str:
-    return f"{ratio:,.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+    between = f" ({ratio(interval[0])} to {ratio(interval[1])})" if interval else " (no interval)"
+    return ratio(row["speedup"]) + between
 
 
 def _limits(values: Iterable[float]) -> tuple[float, float]:

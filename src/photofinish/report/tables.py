@@ -10,7 +10,7 @@ import pandas as pd
 from photofinish.comparison.parity import THE_SAME, Layer
 from photofinish.comparison.speedups import NAMES, Speedup
 from photofinish.comparison.verdict import Verdict, in_words
-from photofinish.wording import listed, seconds, utc_minute
+from photofinish.wording import listed, ratio, seconds, utc_minute
 
 _SHOWN = {
     "experiment": "experiment",
@@ -38,7 +38,7 @@ def speedup_table(verdicts: list[Verdict]) -> pd.DataFrame:
             "of": NAMES[speedup.kind],
             "CPU": seconds(speedup.cpu_seconds),
             "GPU": seconds(speedup.device_seconds),
-            "speed-up": f"{speedup.ratio:.2f}x",
+            "speed-up": f"{ratio(speedup.ratio)}x",
             "95 % interval": _interval(speedup),
             "verdict": in_words(speedup),
         }
@@ -122,7 +122,7 @@ def _overhead(row: pd.Series[Any]) -> str | None:
 
 
 def _interval(speedup: Speedup) -> str:
-    return f"{speedup.interval[0]:.2f} to {speedup.interval[1]:.2f}" if speedup.interval else "n/a"
+    return " to ".join(map(ratio, speedup.interval)) if speedup.interval else "n/a"
 
 
 def _cell(write: Callable[[Any], str]) -> Callable[[Any], str]:
