@@ -7,38 +7,29 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-
-from benchmarks import bare, machine, ours, tutorial
+from benchmarks import machine
+from benchmarks.sides import Conditions, side_processes
 from benchmarks.table import BARE, LIGHTNING, OURS, TUTORIAL, Row, rows_of, write
-from benchmarks.timing import NowSeconds, Outcome, RunSide, alternate
+from benchmarks.timing import Outcome, alternate
 from benchmarks.workloads import NAMES, Workload, workloads
-from photofinish.batches.batches import Normaliser
-from photofinish.hardware.devices import CPU, apply_policy
 
-RunWorkload = Callable[[Workload, NowSeconds], tuple[list[float], nn.Module]]
 LOSSES_AGREE = 0.02
 """relative; the sides add up in other orders, which a few hundred steps make more of"""
 
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
-    apply_policy(CPU, "fp32", options.threads)
     sides = _sides()
-    now_seconds = time.process_time if options.processor_time else time.perf_counter
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
         for workload in workloads(tuple(options.only), quick=options.quick, scratch=Path(scratch)):
             started_seconds = time.perf_counter()
-            outcomes = alternate(
-                {name: _timed(run, workload, now_seconds) for name, run in sides.items()}, options.rounds
-            )
+            conditions = Conditions(workload.name, options.quick, options.threads, options.processor_time)
+            with side_processes(sides, conditions, Path(scratch)) as runs:
+                outcomes = alternate(runs, options.rounds)
             _refuse_nonsense(workload, outcomes)
             rows += rows_of(workload, outcomes)
             print(f"{workload.title}: {time.perf_counter() - started_seconds:.0f} s", flush=True)
@@ -65,33 +56,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _sides() -> dict[str, RunWorkload]:
-    sides: dict[str, RunWorkload] = {OURS: ours.run, BARE: bare.run, TUTORIAL: tutorial.run}
+def _sides() -> tuple[str, ...]:
     if find_spec("lightning"):
-        from benchmarks import with_lightning
-
-        sides[LIGHTNING] = with_lightning.run
-    else:
-        print("Lightning is not installed, its rows are left out (`make bench` installs it)", file=sys.stderr)
-    return sides
-
-
-def _timed(run: RunWorkload, workload: Workload, now_seconds: NowSeconds) -> RunSide:
-    def one_round() -> Outcome:
-        torch.manual_seed(0)
-        epoch_seconds, network = run(workload, now_seconds)
-        timed = epoch_seconds[workload.untimed_epochs :]
-        return Outcome(sum(timed) / len(timed), _validation_loss(network, workload))
-
-    return one_round
-
-
-@torch.no_grad()
-def _validation_loss(network: nn.Module, workload: Workload) -> float:
-    normalise = Normaliser(workload.data.mean, workload.data.std)
-    part = workload.data.validation
-    outputs = network.eval()(normalise(torch.from_numpy(part.images.copy())))
-    return cross_entropy(outputs, torch.from_numpy(part.labels)).item()
+        return OURS, BARE, TUTORIAL, LIGHTNING
+    print("Lightning is not installed, its rows are left out (`make bench` installs it)", file=sys.stderr)
+    return OURS, BARE, TUTORIAL
 
 
 def _refuse_nonsense(workload: Workload, outcomes: dict[str, list[Outcome]]) -> None:

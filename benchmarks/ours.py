@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from benchmarks.data import Part as Images
@@ -12,7 +13,7 @@ from benchmarks.workloads import Workload
 from photofinish.batches.batches import Batches, Normaliser, Part
 from photofinish.batches.input_paths import make_batches
 from photofinish.datasets.images import PartName
-from photofinish.hardware.devices import CPU
+from photofinish.hardware.devices import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
 
@@ -22,6 +23,7 @@ def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Mo
         return make_batches(workload.experiment(), Part(name, images.images, images.labels, normalise), CPU)
 
     training, validation = batches("train", workload.data.train), batches("validation", workload.data.validation)
+    apply_policy(CPU, "fp32", torch.get_num_threads())
     trainer = Trainer(workload.experiment(), workload.network(), training, validation, CPU)
     trainer.warm_up()
     ends = [now_seconds()]

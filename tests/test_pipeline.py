@@ -228,3 +228,14 @@ def test_a_mistake_in_params_stops_everything_before_it_starts(project: Project)
     assert "Traceback" not in output
     assert contents(project.root / "data") == before
     assert project.git("status", "--porcelain") == " M params.yaml\n"
+
+
+def test_a_section_that_is_not_there_is_told_by_plan_and_not_by_dvcs_parser(project: Project) -> None:
+    renamed = {{"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key] for key in _PARAMS}
+    project.write_params(renamed)
+    ran = project.run("dvc", "repro")
+    output = ran.stdout + ran.stderr
+    assert ran.returncode != 0
+    assert "params.yaml has 2 mistakes; nothing was started" in output
+    assert "did you mean 'experiments'" in output
+    assert "did you mean 'datasets'" in output
