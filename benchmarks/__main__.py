@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer images and rounds: to see that all runs")
-    parser.add_argument("--rounds", type=int, help="how often each side is run (5, or 2 with --quick)")
+    parser.add_argument("--rounds", type=int, help="how often each side is run (11, or 2 with --quick)")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="of every side (all cores)")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), help="these rows of the table")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder for table and plot")
@@ -50,7 +50,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--processor-time", action="store_true", help="time what the process computes, not waits: for a busy machine"
     )
     options = parser.parse_args(arguments)
-    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.rounds = options.rounds or (2 if options.quick else 11)
     if options.processor_time and options.threads != 1:
         parser.error("--processor-time needs --threads 1: it is the sum over all threads, those that wait included")
     return options

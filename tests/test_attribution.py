@@ -15,6 +15,7 @@ from torch import nn
 from photofinish.batches.batches import Batch
 from photofinish.batches.loader import LoaderBatches
 from photofinish.hardware.devices import CPU
+from photofinish.measuring import further_measurements
 from photofinish.measuring.attribution import (
     AttributionPlan,
     attribute,
@@ -210,6 +211,26 @@ def test_several_processes_are_not_taken_apart_and_told_why(
     assert found is None
     assert why
     assert "several processes" in why
+
+
+def test_a_training_is_not_lost_where_measuring_it_runs_out_of_memory(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_much(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(further_measurements, "attribute", too_much)
+    trainer = make_trainer(make_experiment())
+    trainer.train(lambda _metrics, _timing: None)
+    settings: Any = SimpleNamespace(input=SimpleNamespace(name="resident"))
+    job: Any = SimpleNamespace(
+        team=SimpleNamespace(size=1, device_count=1),
+        task=SimpleNamespace(experiment=settings, resident_fits=lambda: True),
+        device=CPU,
+        split=SimpleNamespace(manifest=SimpleNamespace(shape=(1, 8, 8))),
+        clock=Clock(CPU),
+    )
+    assert _attribute(job, trainer, 0.1) == (None, "the device's memory is too small for more than the training")
 
 
 def test_large_images_have_room_for_fewer() -> None:

@@ -68,6 +68,20 @@ def test_tf32_is_off_unless_it_is_asked_for_where_there_is_such_a_thing(
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
+@pytest.mark.parametrize(("given", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
+def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, order: str
+) -> None:
+    seen = []
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", given or "")
+    if given is None:
+        monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_ORDER"]))
+    with pytest.raises((NoAcceleratorError, UnusableAcceleratorError)):
+        accelerator("cuda")
+    assert seen == [order]
+
+
 @pytest.mark.usefixtures("_restored_policy")
 def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
     torch.backends.cudnn.benchmark = True
@@ -139,8 +153,11 @@ def test_only_the_loss_of_fp16_is_scaled(precision: str, scaled: bool) -> None:
 
 
 def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else() -> None:
-    assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is torch.contiguous_format
-    assert memory_format(nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())) is torch.channels_last
+    convolves = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
+    assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32") is torch.contiguous_format
+    assert memory_format(convolves, CPU, "fp32") is torch.channels_last
+    assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
+    assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
 
 
 def test_an_accelerator_that_the_driver_lists_and_torch_can_not_use_is_a_failure_that_may_pass(

@@ -16,6 +16,7 @@ from photofinish.comparison.step_costs import fixed_share, over_an_epoch
 from photofinish.comparison.table import Trained, comparison_table
 from photofinish.comparison.verdict import verdict
 from photofinish.params.training import Experiment
+from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import SteadyState
 
 LOADER = {"name": "loader", "workers": 0}
@@ -231,7 +232,7 @@ def test_without_the_parts_of_a_step_the_reason_is_told(slow: Change) -> None:
     found = diagnoses(slow(timings={"attribution": None, "not_attributed": "several processes train together"}))[0]
     assert (found.cause, found.advice) == (
         "not known",
-        "Nothing in params.yaml helps: several processes train together",
+        "No remedy can be told: several processes train together",
     )
 
 
@@ -241,6 +242,49 @@ def test_the_verdict_answers_why_the_gpu_is_no_faster(slow: Change) -> None:
     assert "Why the GPU is no faster: the loader takes 90% of an epoch's time" in found.text
     assert "(input-bound). To try: `experiments.small-mlp.input: resident`" in found.text
     assert [each.device for each in found.diagnoses] == ["cpu", "gpu"]
+
+
+@pytest.mark.parametrize(
+    ("gpu_seconds", "epochs", "question"),
+    [
+        (3.8, 5, "Why the GPU is no faster: "),
+        (1.0, 5, "Why the GPU is not faster still: "),
+        (0.1, 3, "What the GPU's "),
+    ],
+)
+def test_the_question_supposes_no_more_than_was_found(
+    slow: Change, gpu_seconds: float, epochs: int, question: str
+) -> None:
+    gpu = slow(device="gpu", waiting=0.09)
+    timings = [
+        EpochTiming(gpu_seconds, 0.1, 1.7e9),
+    ] * epochs
+    images_per_second = gpu.timings.training_image_count / gpu_seconds
+    gpu = replace(
+        gpu,
+        timings=gpu.timings.model_copy(update={"epochs": tuple(timings), "images_per_second": images_per_second}),
+    )
+    assert question in verdict("small-mlp", [slow(), gpu]).text
+
+
+@pytest.mark.parametrize(
+    ("issuing_seconds", "cause"), [((), "launch-bound"), ((0.0095,), "launch-bound"), ((0.004,), "compute-bound")]
+)
+def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
+    slow: Change, issuing_seconds: tuple[float, ...], cause: str
+) -> None:
+    """16 images take no longer than 2: by the line through both, a step takes that long with none."""
+    found = diagnoses(slow(1.0, device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds))[0]
+    assert found.cause == cause
+    assert ("hands out in 4.00 ms and so is ahead of the device" in found.evidence) == (cause == "compute-bound")
+    assert "the device is busy at most " in found.evidence
+
+
+def test_a_step_that_was_slower_alone_than_in_the_epochs_predicts_no_gain(slow: Change) -> None:
+    """As on a machine that was busy only after the training: an epoch of 38 steps in 0.25 s, a step alone of 0.01 s."""
+    found = diagnoses(slow(0.25, threads=3))[0]
+    assert (found.cause, found.remedy) == ("CPU held back", None)
+    assert "no gain" in found.advice
 
 
 def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, make_result: MakeResult) -> None:

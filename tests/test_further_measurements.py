@@ -93,6 +93,15 @@ def test_timing_steps_leaves_what_was_learned_as_it_is(trained: Trainer) -> None
     assert trained.steps_done == 3 * trained.steps_per_epoch
 
 
+def test_what_only_further_training_needs_makes_room(trained: Trainer) -> None:
+    optimizer = trained._optimizer
+    assert any(optimizer.state.values())
+    assert any(parameter.grad is not None for parameter in trained.network.parameters())
+    trained.forget_optimizer()
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in trained.network.parameters())
+
+
 def test_a_repeat_gives_its_own_times_and_tells_its_epochs(
     trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:

@@ -349,6 +349,18 @@ def test_a_gpu_under_a_torch_without_cuda_is_told_apart_from_no_gpu(monkeypatch:
     assert "built without CUDA: install" in str(missing)
 
 
+def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Path("/sys/devices/system/cpu")
+    siblings = {
+        topology / f"cpu{each}/topology/thread_siblings_list": f"{each % 4},{each % 4 + 4}\n" for each in range(8)
+    }
+    pretend_files(monkeypatch, siblings)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for usable, cores in ((range(8), 4), ((0, 4, 5), 2)):
+        monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _, usable=usable: set(usable), raising=False)
+        assert hosts.fingerprint(Devices())[0].threads == cores
+
+
 def test_processes_on_the_cpu_divide_its_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     pretend_files(monkeypatch, {})
@@ -392,7 +404,7 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
     pretend_system(monkeypatch, "Darwin", "arm64")
     monkeypatch.setattr(cpus.subprocess, "run", sysctl)
     monkeypatch.delattr(cpus.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(cpus.os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(cpus.psutil, "cpu_count", lambda logical: None if logical else 12)
     assert cpus.cpu_facts() == cpus.CpuFacts(
         model="Apple M4 Pro",
         architecture="arm64",

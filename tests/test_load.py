@@ -42,7 +42,8 @@ def window(**figures: Any) -> LoadWindow:
         ),
         ({"waited_for_core_seconds": None, "swapped_pages": None}, []),
         ({"swapped_pages": 5000}, ["memory was read back from a disk in 100% of the time"]),
-        ({"major_page_faults": 5000}, ["memory was read back from a disk in 100% of the time"]),
+        ({"major_page_faults": 5000, "swapped_pages": 0}, []),
+        ({"major_page_faults": 5000, "swapped_pages": None}, ["memory was read back from a disk in 100% of the time"]),
         ({"gpu_slowdowns": ("heat",)}, ["the GPU held its clock down (heat) in 100% of the time"]),
     ],
 )

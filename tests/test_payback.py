@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import MakeResult
+from result_files import BUSY
 
 from photofinish.comparison.payback import payback, time_to_target
 from photofinish.comparison.table import Trained, comparison_table
@@ -24,12 +25,13 @@ def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[fl
 
 
 def test_the_extra_start_up_over_what_an_epoch_gains(make_result: MakeResult) -> None:
-    """By hand: 6 s more to start, 1.5 s less an epoch: level after 4."""
+    """By hand: 6 s more to start, 1.5 s less an epoch: level after 4. The CPU's median is 2.0 to 2.2 s, validation
+    included, and the ratio of two runs may be 5 % off."""
     cpu = timings(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
     found = payback(cpu, timings(make_result, 8.0, (0.5, 0.5, 0.5, 0.5, 0.5)))
     assert found.epochs == pytest.approx(4)
-    assert found.interval == (pytest.approx(6 / 1.6), pytest.approx(6 / 1.4))
-    assert found.finding == "after 4 epochs (95 % interval 3.75 to 4.29)"
+    assert found.interval == (pytest.approx(6 / (2.2 * 1.05 - 0.6)), pytest.approx(6 / (2.0 / 1.05 - 0.6)))
+    assert found.finding == "after 4 epochs (95 % interval 4 to 5)"
 
 
 def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
@@ -44,10 +46,10 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
     ("startup", "epoch", "epochs", "told"),
     [
         (1.0, 0.5, 0.0, "from the start: it starts no later than the CPU"),
-        (2.0, 2.0, 0.0, "from the start: it starts no later than the CPU"),
-        (3.0, 1.0, 1.0, "after 1 epoch"),
+        (2.0, 2.0, 0.0, "from the start: it starts no later than the CPU (95 % interval 0 to never)"),
+        (3.0, 1.0, 1.0, "after 1 epoch (95 % interval 1 to 2)"),
         (8.0, 3.0, math.inf, "never: its epochs are no shorter"),
-        (8.0, 2.0, math.inf, "never: its epochs are no shorter"),
+        (8.0, 2.0, math.inf, "never: its epochs are no shorter (95 % interval 58 to never)"),
         (1.0, 2.25, math.inf, "never for good: it starts sooner, and its slower epochs use that up after 4 epochs"),
     ],
 )
@@ -56,7 +58,15 @@ def test_a_gpu_that_need_not_or_cannot_repay(
 ) -> None:
     found = payback(timings(make_result, 2.0, (2.0,) * 5), timings(make_result, startup, (epoch,) * 5))
     assert (found.epochs, found.finding) == (epochs, told)
-    assert found.interval == (epochs, epochs)
+
+
+def test_on_a_busy_machine_a_gain_below_a_factor_of_2_may_never_repay(make_result: MakeResult) -> None:
+    quiet, gpu = timings(make_result, 2.0, (2.0,) * 5), timings(make_result, 8.0, (1.2,) * 5)
+    busy = quiet.model_copy(update={"load": (BUSY,)})
+    within, open_ended = payback(quiet, gpu).interval, payback(busy, gpu).interval
+    assert within
+    assert open_ended
+    assert within[1] < math.inf == open_ended[1]
 
 
 def test_a_gain_that_may_be_none_may_never_repay(make_result: MakeResult) -> None:

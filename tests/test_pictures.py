@@ -110,7 +110,7 @@ def test_the_parts_of_a_step_are_bars_with_their_shares_and_the_whole_in_seconds
 
 
 def scaling() -> pd.DataFrame:
-    rows = [("mlp", "batch_size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (200, 50, 100)]
+    rows = [("mlp", "batch size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (200, 50, 100)]
     columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -118,9 +118,10 @@ def scaling() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ([("mlp", "batch_size", 100.0, 90.0, 110.0)], "mlp: break-even at 100 (90 to 110)"),
-        ([("mlp", "batch_size", 100.0, None, None)], "mlp: break-even at 100"),
-        ([("mlp", "batch_size", None, None, None)], "mlp: no break-even within what was measured"),
+        ([("mlp", "batch size", 100.0, 90.0, 110.0)], "mlp: break-even at 100 (90 to 110)"),
+        ([("mlp", "batch size", 100.0, None, 110.0)], "mlp: break-even at 100 (below to 110)"),
+        ([("mlp", "batch size", 100.0, None, None)], "mlp: break-even at 100 by the medians, no interval"),
+        ([("mlp", "batch size", None, None, None)], "mlp: no break-even within what was measured"),
         ([], "mlp: no break-even within what was measured"),
     ],
 )
@@ -128,7 +129,7 @@ def test_the_break_even_is_marked_with_its_interval_where_there_is_one(found: li
     records = pd.DataFrame(found, columns=["series", "x_name", "break_even", "low", "high"])
     (picture,) = break_even_pictures(scaling(), records)
     assert picture.caption == told
-    assert "images in a batch" in words(picture)
+    assert "batch size" in words(picture)
     assert picture.told.endswith("50: 0.50; 100: 1.00; 200: 2.00")
 
 

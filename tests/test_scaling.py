@@ -91,7 +91,9 @@ def test_one_size_is_no_series(pair_of: Any) -> None:
 def test_few_epochs_give_a_break_even_without_an_interval(pair_of: Any) -> None:
     (found,) = break_evens(with_speedups(pair_of, {16: 0.5, 64: 2.0}, epochs=3))
     assert (found.break_even, found.low, found.high) == (pytest.approx(32), None, None)
-    assert found.finding.endswith("no interval: 3 epochs somewhere, and it takes 5")
+    assert found.finding == (
+        "by the medians alone, from 32 on; no interval, so none is sure: 3 epochs somewhere, and it takes 5"
+    )
 
 
 def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(pair_of: Any) -> None:
@@ -105,6 +107,12 @@ def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(pair_of: An
     assert found.break_even is not None
     assert 16 < found.break_even < found.high < 64
     assert "(95 % interval below 16 to " in found.finding
+
+
+def test_an_interval_that_is_open_at_both_ends_tells_of_no_faster_one(pair_of: Any) -> None:
+    (found,) = break_evens(with_speedups(pair_of, {16: 0.98, 64: 1.02}))
+    assert (found.break_even, found.low, found.high) == (pytest.approx(32, rel=0.02), None, None)
+    assert found.finding.startswith("none to be told: from 32.")
 
 
 def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(pair_of: Any) -> None:

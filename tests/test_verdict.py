@@ -100,6 +100,14 @@ def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_res
     assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
 
 
+def test_an_epoch_of_which_no_winner_is_named_has_its_own_reason(make_result: MakeResult) -> None:
+    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
+    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu])
+    assert found.answer.startswith(
+        "No winner is named, neither of an epoch (its interval spans 1) nor of the whole job (1 repeat, and it takes 5)"
+    )
+
+
 def test_where_nothing_can_be_told_the_answer_is_that(make_result: MakeResult) -> None:
     found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
     assert found.answer.startswith(

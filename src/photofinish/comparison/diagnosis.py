@@ -43,6 +43,8 @@ class Diagnosis:
 
     @property
     def advice(self) -> str:
+        if self.cause == "not known":
+            return f"No remedy can be told: {self.no_remedy}"
         if self.remedy is None:
             return f"Nothing in params.yaml helps: {self.no_remedy}"
         return f"To try: `{self.remedy.line}`, {self.remedy.prediction}"
@@ -80,8 +82,8 @@ def _of_epoch(experiment: str, record: Training, timings: Timings, attribution: 
     costs = step_costs(record.experiment, timings, attribution)
     cause = _cause(costs, timings)
     sentence = _sentence(cause, record, timings, costs)
-    remedy, why_none = _remedy(cause, experiment, record, timings, costs)
-    evidence = _evidence(costs, attribution, record.experiment.batch_size)
+    remedy, why_none = remedies.worth_trying(_remedy(cause, experiment, record, timings, costs))
+    evidence = _evidence(costs, attribution, record)
     return Diagnosis(experiment, record.device, "an epoch", cause, sentence, evidence, remedy, why_none)
 
 
@@ -141,14 +143,18 @@ def _cpu_limit(timings: Timings) -> str:
     return f"{count} where {cores} cores may be used"
 
 
-def _evidence(costs: StepCosts, attribution: Attribution, batch_images: int) -> str:
-    tried = attribution.other_batch_images
+def _evidence(costs: StepCosts, attribution: Attribution, record: Training) -> str:
+    tried, at_most = attribution.other_batch_images, "" if record.device == "cpu" else "at most "
     fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
+    if costs.issuing_is_hidden:
+        fixed = (
+            f", which the host hands out in {seconds(min(attribution.issuing_seconds))} and so is ahead of the device"
+        )
     parts = listed([f"{part} {share:.0%}" for part, share in costs.shares.items() if share >= _NAMED_SHARE])
     return (
-        f"of a step: {parts}; the device is busy {costs.busy_share:.0%} of an epoch; a batch alone takes "
+        f"of a step: {parts}; the device is busy {at_most}{costs.busy_share:.0%} of an epoch; a batch alone takes "
         f"{seconds(costs.input_seconds)}, a step alone {seconds(costs.step_alone_seconds)}"
-        f"{fixed if tried != batch_images else ''}"
+        f"{fixed if tried != record.experiment.batch_size else ''}"
     )
 
 
@@ -161,8 +167,7 @@ def _remedy(cause: Cause, experiment: str, record: Training, timings: Timings, c
     if cause == "copy-bound":
         return remedies.against_copying(key, record.experiment, costs, attribution)
     if cause == "launch-bound":
-        larger = remedies.against_launching(key, record.experiment, costs, timings.training_image_count)
-        return remedies.worth_trying(larger)
+        return remedies.against_launching(key, record.experiment, costs, timings.training_image_count)
     if cause == "CPU held back" and isinstance(timings.host, CpuHost):
         return remedies.against_holding_back(timings.host, costs)
     return remedies.against_computing(key, costs, attribution)

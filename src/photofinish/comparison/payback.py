@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from photofinish.comparison.intervals import LEAST_VALUES, Interval, drawn_medians, new_draws, percentile_interval
+from photofinish.comparison.speedups import run_margin
 from photofinish.results.epochs import EpochTiming, passed_seconds
 from photofinish.results.records import Timings
 
@@ -19,7 +20,7 @@ class Payback:
     epochs: float
     """after which the GPU is ahead: 0 where it starts no later and is no slower, infinite where it never is"""
     interval: Interval | None
-    """of what the epochs vary; each start-up was measured once"""
+    """of what the epochs vary, and the ratio of two runs may be off; each start-up was measured once"""
     finding: str
 
 
@@ -45,8 +46,11 @@ def payback(cpu: Timings, gpu: Timings) -> Payback:
     fewest, interval = min(len(cpu_epochs), len(gpu_epochs)), None
     if fewest >= LEAST_VALUES:
         random = new_draws()
-        gains = drawn_medians(cpu_epochs, random) - drawn_medians(gpu_epochs, random)
-        interval = percentile_interval(np.array([_epochs(extra_seconds, gain) for gain in gains.tolist()]))
+        drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, random), drawn_medians(gpu_epochs, random)
+        margin = run_margin(cpu, gpu)
+        soonest = [_epochs(extra_seconds, gain) for gain in (drawn_cpu * margin - drawn_gpu).tolist()]
+        latest = [_epochs(extra_seconds, gain) for gain in (drawn_cpu / margin - drawn_gpu).tolist()]
+        interval = percentile_interval(np.array(soonest))[0], percentile_interval(np.array(latest))[1]
     return Payback(epochs, interval, _finding(extra_seconds, gain_seconds, epochs, interval, fewest))
 
 
@@ -91,12 +95,13 @@ def _finding(extra_seconds: float, gain_seconds: float, epochs: float, interval:
         told = "never: its epochs are no shorter"
     if interval is None:
         return f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})"
-    low, high = interval
-    return told if low == high else f"{told} (95 % interval {_bound(low)} to {_bound(high)})"
+    low, high = map(_bound, interval)
+    return told if low == high else f"{told} (95 % interval {low} to {high})"
 
 
 def _bound(epochs: float) -> str:
-    return "never" if math.isinf(epochs) else f"{epochs:,.3g}"
+    """As the finding itself, at the end of an epoch."""
+    return "never" if math.isinf(epochs) else f"{math.ceil(epochs):,}"
 
 
 def _count(epochs: int) -> str:

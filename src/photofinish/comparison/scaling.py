@@ -124,15 +124,18 @@ def _break_even(series: Series) -> BreakEven:
     found = float(crossing(sizes, ratios[np.newaxis])[0])
     if not np.isfinite(found):
         return BreakEven(series.name, series.x_name, None, None, None, _no_crossing(series, ratios))
-    told = f"the GPU is the faster one from {found:,.3g} on"
     fewest = min(len(epoch_seconds(side.timings)) for point in series.points for side in (point.cpu, point.gpu))
     if fewest < LEAST_VALUES:
-        why = f"; no interval: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
-        return BreakEven(series.name, series.x_name, found, None, None, told + why)
+        why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
+        told = f"by the medians alone, from {found:,.3g} on; {why}"
+        return BreakEven(series.name, series.x_name, found, None, None, told)
     low, high = _interval(series, sizes)
+    if not (np.isfinite(low) or np.isfinite(high)):
+        told = f"none to be told: from {found:,.3g} on by the medians, but the interval is wider than the sizes tried"
+        return BreakEven(series.name, series.x_name, found, None, None, told)
     bounds = [f"{low:,.3g}" if np.isfinite(low) else f"below {sizes[0]:,.0f}"]
     bounds.append(f"{high:,.3g}" if np.isfinite(high) else f"above {sizes[-1]:,.0f}")
-    told += f" (95 % interval {' to '.join(bounds)})"
+    told = f"the GPU is the faster one from {found:,.3g} on (95 % interval {' to '.join(bounds)})"
     return BreakEven(series.name, series.x_name, found, _finite(low), _finite(high), told)
 
 

@@ -19,6 +19,10 @@ PARTS = {
 }
 """of a step, in their order: in words, and in the record"""
 
+_HIDDEN_SHARE = 0.8
+"""A host that hands out a step in less of the step's time is clearly ahead of the device. Then the step on few images
+may wait for the host, and the one on the batch doesn't: no line goes through the two."""
+
 
 @dataclass(frozen=True)
 class StepCosts:
@@ -35,7 +39,9 @@ class StepCosts:
     parts_seconds: dict[str, float]
     """of a synchronised step, by their names in words"""
     fixed_seconds: float
-    """of the step alone, what it takes however few images it has"""
+    """of the step alone, what it takes however few images it has; nothing where the device hides what the host takes"""
+    issuing_is_hidden: bool
+    """an accelerator works longer on a step than the host takes to hand it out"""
     loads_ahead: bool
     """worker processes load the next batches during a step"""
 
@@ -47,7 +53,8 @@ class StepCosts:
 
     @property
     def busy_share(self) -> float:
-        """Of an epoch: how much of it the device would need for its steps alone."""
+        """Of an epoch: how much of it the device would need for its steps alone. An accelerator waits for the host
+        within its steps too, so for one this is the most that it may be."""
         return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
 
     @property
@@ -82,6 +89,9 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
         attribution.other_batch_images,
         min(attribution.other_batch.step_seconds),
     )
+    hidden = bool(attribution.issuing_seconds) and (
+        min(attribution.issuing_seconds) < _HIDDEN_SHARE * min(attribution.same_batch.step_seconds)
+    )
     return StepCosts(
         steps_per_epoch=steps,
         epoch_share_seconds=timings.median_epoch_seconds / steps,
@@ -89,7 +99,8 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
         batch_alone_seconds=batch_alone_seconds,
         copying_seconds=parts["copying to the device"],
         parts_seconds=parts,
-        fixed_seconds=fixed * step_alone_seconds,
+        fixed_seconds=0.0 if hidden else fixed * step_alone_seconds,
+        issuing_is_hidden=hidden,
         loads_ahead=loads_ahead,
     )
 

@@ -79,13 +79,13 @@ def _answer(ratios: tuple[Speedup, Speedup, Speedup], found: Parity) -> str:
     if whole.is_faster is not None:
         worth = "The GPU is worth it" if whole.is_faster else "The GPU is not worth it here"
         return f"{worth}: it does the whole job at {ratio_and_interval(whole)}, and {model}."
-    untold = whole.no_interval or "its interval spans 1"
+    untold, untold_of_epoch = (each.no_interval or "its interval spans 1" for each in (whole, epoch))
     if epoch.is_faster is not None:
         return (
             f"The GPU goes through an epoch at {ratio_and_interval(epoch)}, and {model}; of the whole job no winner "
             f"is named ({untold})."
         )
-    return f"No winner is named, neither of an epoch ({epoch.no_interval or untold}) nor of the whole job; {model}."
+    return f"No winner is named, neither of an epoch ({untold_of_epoch}) nor of the whole job ({untold}); {model}."
 
 
 def _alone(cpu: Trained) -> str:
@@ -113,6 +113,8 @@ def _diagnoses(result: Trained) -> tuple[Diagnosis, ...]:
 
 def _question(ratios: tuple[Speedup, Speedup, Speedup]) -> str:
     _, epoch, _ = ratios
+    if epoch.no_interval:
+        return "What the GPU's epoch waits for"
     return "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
 
 

@@ -8,8 +8,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
 
 
@@ -54,8 +56,17 @@ def allowed_cores(cpu: CpuFacts) -> int:
 
 
 def _usable_cores() -> int:
+    """Whole cores, as torch counts them for its own number of threads: two hardware threads of a core share its units,
+    and arithmetic gains nothing by the second one."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if affinity is None:
+        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return len({_siblings(number) or str(number) for number in affinity(0)})
+
+
+def _siblings(hardware_thread: int) -> str:
+    """The hardware threads of its core, it among them; nothing where the system doesn't tell."""
+    return read_or_empty(_TOPOLOGY / f"cpu{hardware_thread}/topology/thread_siblings_list").strip()
 
 
 def _cgroup_cores_limit() -> float | None:

@@ -35,6 +35,8 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
 
     Only where a driver lists one: what torch then can't use is there all the same, unless torch isn't made for it.
     """
+    # Numbered as the driver and nvidia-smi do, and so `plan`; CUDA's own order begins with what it takes for fastest.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if not torch.accelerator.is_available():
         raise _not_available()
     device = torch.accelerator.current_accelerator()
@@ -88,11 +90,16 @@ def apply_policy(device: torch.device, precision: str, threads: int) -> None:
     keep_freed_memory()
 
 
-def memory_format(network: nn.Module) -> torch.memory_format:
+def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
     """How a network's weights and images lie in memory: colours innermost where it convolves, which is what
-    convolutions work on; everything else reads images as they are stored (docs/performance.md has the figures)."""
+    convolutions work on; everything else reads images as they are stored (docs/performance.md has the figures).
+
+    But for whole float32 on CUDA, whose convolutions are made for images as they are stored: tensor cores, which take
+    the other order, work on shorter types.
+    """
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
-    return torch.channels_last if convolves else torch.contiguous_format
+    is_whole = device.type == "cuda" and precision == "fp32"
+    return torch.channels_last if convolves and not is_whole else torch.contiguous_format
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -21,7 +21,7 @@ _EXCEPT_OFTEN_SECONDS = 20.0
 """between two readings, where epochs are shorter"""
 
 Part = Literal["cpu", "gpu"]
-Source = Literal["nvml", "rapl", "watts"]
+Source = Literal["nvml", "rapl"]
 
 
 class Energy(BaseModel):
@@ -31,7 +31,7 @@ class Energy(BaseModel):
 
     of: Part
     """the GPUs in use, or whole CPU packages"""
-    status: Literal["measured", "estimated", "unavailable"]
+    status: Literal["measured", "unavailable"]
     joules: float | None = None
     source: Source | None = None
     reason: str | None = None

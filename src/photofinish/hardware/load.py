@@ -65,7 +65,8 @@ def _waited(window: LoadWindow) -> bool:
 
 
 def _paged(window: LoadWindow) -> bool:
-    pages = max(window.major_page_faults, window.swapped_pages or 0)
+    """Where the system tells, by what was swapped: a split read from its file faults too, as it should."""
+    pages = window.major_page_faults if window.swapped_pages is None else window.swapped_pages
     return pages > MOST_PAGES_A_SECOND * max(window.wall_seconds, 1.0)
 
 

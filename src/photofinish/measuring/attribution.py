@@ -100,6 +100,7 @@ def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
+        issuing_seconds=_measure_issuing(trainer, clock, plan.steps) if trainer.device.type != "cpu" else (),
         bf16=measure_bf16(trainer, clock, plan.samples) if plan.tries_bf16 else None,
         resident_fits=resident_fits,
     )
@@ -168,6 +169,19 @@ def _measure_batches_alone(trainer: Trainer, clock: Clock, steps: int) -> tuple[
     for _batch in islice(trainer.training.unplaced(0), steps):
         ends.append(clock.now_seconds())
     return tuple(end - start for start, end in pairwise(ends))
+
+
+def _measure_issuing(trainer: Trainer, clock: Clock, steps: int) -> tuple[float, ...]:
+    """One step at a time: after many, the host would wait for room in the device's queue."""
+    seconds = []
+    with trainer.rehearsed_step() as (step,):
+        for _ in range(WARM_UP_STEPS):
+            step()
+        for _ in range(steps):
+            started_seconds = clock.now_seconds()
+            step()
+            seconds.append(clock.host_seconds() - started_seconds)
+    return tuple(seconds)
 
 
 def _could_use_bf16(trainer: Trainer, devices: int) -> bool:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
 from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.measuring.repeats import repeat_training
@@ -56,6 +58,8 @@ def repeat(
 
 
 def measure_further(job: TrainingJob, trained: Trainer) -> FurtherMeasurements:
+    """The training is over: no checkpoint is written of it any more."""
+    trained.forget_optimizer()
     timings, experiment = trained.progress.timings, job.task.experiment
     step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
     plan = job.team.from_leader(plan_samples(step_seconds, passed_seconds(timings)))
@@ -82,4 +86,7 @@ def _attribute(job: TrainingJob, trained: Trainer, step_seconds: float) -> tuple
         workers=workers,
         devices=job.team.device_count,
     )
-    return attribute(trained, job.clock, plan, resident_fits=job.task.resident_fits()), None
+    try:
+        return attribute(trained, job.clock, plan, resident_fits=job.task.resident_fits()), None
+    except torch.OutOfMemoryError:  # a result is there, and not to be lost for want of its reasons
+        return None, "the device's memory is too small for more than the training"

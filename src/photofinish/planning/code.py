@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from pydantic import RootModel
@@ -36,8 +37,17 @@ def stage_code(script: Path) -> StageCode:
         path = todo.pop()
         if path not in found:
             found.add(path)
-            todo += [file for name in _imported_names(path) for file in _files_of(name)]
-    return StageCode({_label(path, script): sha256_of_file(path) for path in sorted(found)})
+            todo += _imported_files(path)
+    return StageCode({_label(path, script): _sha256(path) for path in sorted(found)})
+
+
+@cache
+def _imported_files(path: Path) -> set[Path]:
+    """Looked up once, for the stages share most of them."""
+    return {file for name in _imported_names(path) for file in _files_of(name)}
+
+
+_sha256 = cache(sha256_of_file)
 
 
 def _imported_names(path: Path) -> Iterator[str]:

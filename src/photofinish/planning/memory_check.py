@@ -63,15 +63,16 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
-    """As the training starts: what other programs have taken of the main memory is gone."""
-    if isinstance(host, CpuHost):
-        return [Room("the main memory now", main_memory().available_bytes, processes)]
-    return _gpu_room(host)
+    """As the training starts: what other programs have taken of the main memory is gone. All images pass through it on
+    their way to a GPU."""
+    main = Room("the main memory now", main_memory().available_bytes, processes)
+    return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
 
 
 def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
     """Of both devices when nothing else runs."""
-    return [Room("the main memory", main_memory().total_bytes, cpu_host.processes), *_gpu_room(gpu_host)]
+    processes = max(cpu_host.processes, gpu_host.processes)
+    return [Room("the main memory", main_memory().total_bytes, processes), *_gpu_room(gpu_host)]
 
 
 def _gpu_room(host: GpuHost) -> list[Room]:

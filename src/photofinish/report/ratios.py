@@ -16,7 +16,6 @@ from photofinish.wording import ratio
 _ROW_INCHES = 0.36
 _LEAST_SPAN = 2.0
 """the axis reaches as far as this on each side of 1, so that a difference of a few percent looks small"""
-_X_LABELS = {"batch_size": "images in a batch", "width": "width of the network"}
 
 
 def speedup_pictures(speedups: pd.DataFrame) -> list[Picture]:
@@ -68,14 +67,12 @@ def _break_even(part: pd.DataFrame, found: pd.Series | None) -> Picture:
             interval = _interval(row["speedup_low"], row["speedup_high"])
             _dot(axes, row["x"], row["speedup"], interval, upright=True)
         passes = _mark_break_even(axes, found)
-        axes.set_xlabel(_X_LABELS.get(x_name, x_name))
+        axes.set_xlabel(x_name)
         axes.set_ylabel("speed-up")
         axes.grid()
         told = "; ".join(f"{x:g}: {ratio(speedup)}" for x, speedup in zip(part["x"], part["speedup"], strict=True))
         caption = f"{series}: {passes}"
-        return drawing.picture(
-            f"break-even-{series}-{x_name}", caption, f"Speed-up by {_X_LABELS.get(x_name, x_name)}: {told}"
-        )
+        return drawing.picture(f"break-even-{series}-{x_name}", caption, f"Speed-up by {x_name}: {told}")
 
 
 def _mark_break_even(axes: Axes, found: pd.Series | None) -> str:
@@ -83,11 +80,13 @@ def _mark_break_even(axes: Axes, found: pd.Series | None) -> str:
     if found is None or pd.isna(found["break_even"]):
         return "no break-even within what was measured"
     axes.axvline(found["break_even"], color=INK, linestyle=":", linewidth=1.2)
-    interval = _interval(found["low"], found["high"])
-    if interval:
-        axes.axvspan(*interval, color=SOFT, alpha=0.18, linewidth=0)
-    between = f" ({interval[0]:,.3g} to {interval[1]:,.3g})" if interval else ""
-    return f"break-even at {found['break_even']:,.3g}{between}"
+    told, low, high = f"break-even at {found['break_even']:,.3g}", found["low"], found["high"]
+    if pd.isna(low) and pd.isna(high):
+        return f"{told} by the medians, no interval"
+    leftmost, rightmost = axes.get_xlim()
+    axes.axvspan(leftmost if pd.isna(low) else low, rightmost if pd.isna(high) else high, color=SOFT, alpha=0.18, lw=0)
+    bounds = "below" if pd.isna(low) else f"{low:,.3g}", "above" if pd.isna(high) else f"{high:,.3g}"
+    return f"{told} ({' to '.join(bounds)})"
 
 
 def _dot(axes: Axes, x: float, y: float, interval: tuple[float, float] | None, *, upright: bool = False) -> None:

@@ -131,6 +131,8 @@ class Attribution(_Record):
     other_batch: SteadyState
     """steps on the batch, by turns with steps on so many images, nothing else changed: few where the batch has many, or
     the other way round"""
+    issuing_seconds: tuple[float, ...] = ()
+    """of single steps on the batch, how long the host was busy with each; of an accelerator only"""
     bf16: SteadyState | None = None
     """steps in bfloat16, where the training takes a longer type and the device is made for it"""
     resident_fits: bool

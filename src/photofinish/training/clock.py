@@ -14,9 +14,13 @@ class Clock:
         self._barrier = barrier
         """where several processes train together: an epoch ends when the last of them is done"""
 
+    def host_seconds(self) -> float:
+        """Without waiting: the device may still be at work on what it was given."""
+        return time.perf_counter()
+
     def now_seconds(self) -> float:
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:
             self._barrier()
-        return time.perf_counter()
+        return self.host_seconds()

@@ -72,7 +72,7 @@ class Trainer:
         self._team = team or Team(device)
         self._clock = Clock(device, self._team.barrier if self._team.size > 1 else None)
         self._steps_per_epoch = steps_per_epoch(training)
-        self._memory_format = memory_format(network)
+        self._memory_format = memory_format(network, device, experiment.precision)
         quicken_pooling(network)
         self.network = self._team.adapt(network.to(device, memory_format=self._memory_format))  # type: ignore[call-overload]
         self._parallel = self._team.parallel(self.network)
@@ -160,6 +160,11 @@ class Trainer:
             self.progress.epochs_done = epoch + 1
             on_epoch(metrics, timing)
         return self.progress
+
+    def forget_optimizer(self) -> None:
+        """What only further training would need: the memory is for what is measured after it."""
+        forget_gradients(self._optimizer)
+        self._optimizer.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on: the order of images and dropout follow from seed and epoch."""

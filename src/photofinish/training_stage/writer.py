@@ -58,12 +58,13 @@ def write_learned(
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     epoch_weights.copy_to(folder / records.EPOCHS)
     write_text_atomically(folder / records.HISTORY, records.history_csv(history))
+    layout = memory_format(network, device, task.experiment.precision)
     record = records.Training(
         device=task.device,
         device_kind=device.type,
         experiment=task.experiment,
         precision=effective_precision(device, task.experiment.precision),
-        memory_format="channels_last" if memory_format(network) is torch.channels_last else "contiguous",
+        memory_format="channels_last" if layout is torch.channels_last else "contiguous",
         parameter_count=count_parameters(network),
         image_shape=manifest.shape,
         class_names=manifest.class_names,
