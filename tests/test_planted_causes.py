@@ -34,6 +34,7 @@ SHAPE = (1, 8, 8)
 TINY = {"name": "linear"}
 CONVOLUTIONS = {"name": "cnn", "channels": (32, 32)}
 SAMPLES = SamplePlan(60, 1)
+FEW_IMAGES = 2
 LOADER = {"name": "loader", "workers": 0}
 DELAY_SECONDS = 0.003
 
@@ -92,8 +93,7 @@ def diagnosed(make_result: MakeResult) -> Diagnosing:
         trainer = Trainer(experiment, build_model(experiment.model, SHAPE, 3, 0), batches[0], batches[1], CPU)
         trainer.warm_up()
         epochs = trainer.train(lambda _metrics, _timing: None).timings
-        steps, others = min(5, trainer.steps_per_epoch), 2 if experiment.batch_size >= 16 else 16
-        plan = AttributionPlan(steps, others, SAMPLES, tries_bf16=False)
+        plan = AttributionPlan(min(5, trainer.steps_per_epoch), FEW_IMAGES, SAMPLES, tries_bf16=False)
         measured = {
             "epochs": tuple(epochs),
             "training_image_count": IMAGES,
