@@ -28,7 +28,7 @@ from photofinish.params.training import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import pickle_network, weights_of
 from photofinish.training import optimisation
-from photofinish.training.checkpoint import CheckpointStore
+from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.clock import Clock
 from photofinish.training.failures import failures_explained
 from photofinish.training.job import TrainingJob
@@ -161,6 +161,21 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     there, here = measure_further(job, first), measure_further(on_cpu, trained(on_cpu))
     assert there.first_step == here.first_step
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
+
+
+def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    job = make_job(make_experiment(model=CNN, optimizer=ADAM), device)
+    trainer = trained(job)
+    state = trainer.state_dict() | {"optimizer": on_cpu(trainer.state_dict()["optimizer"])}
+    trainer.forget_optimizer()
+    kept = [tensor for each in state["optimizer"]["state"].values() for tensor in each.values()]
+    assert {tensor.device for tensor in kept} == {CPU}
+    resumed = job.new_trainer()
+    resumed.load_state_dict(state)
+    back = [tensor for each in resumed._optimizer.state.values() for tensor in each.values() if tensor.dim()]
+    assert {tensor.device for tensor in back} == {device}
 
 
 def test_a_second_device_is_used_alone(

@@ -161,6 +161,28 @@ def _attribute_with_bf16(trainer: Trainer) -> None:
     assert attribute(trainer, Clock(CPU), plan, resident_fits=True).bf16
 
 
+def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, where fp32 keeps images as they are stored."""
+    layouts: list[bool] = []
+    second = nn.Conv2d(4, 4, 3)
+    second.register_forward_pre_hook(
+        lambda layer, _inputs: layouts.append(layer.weight.is_contiguous(memory_format=torch.channels_last))
+    )
+    monkeypatch.setattr(trainer_module, "memory_format", lambda *_: torch.contiguous_format)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), second, nn.Flatten(), nn.Linear(64, 3))
+    trainer = make_trainer(make_experiment(epochs=1), network)
+    trainer.warm_up()
+    assert set(layouts) == {False}
+    layouts.clear()
+    measure_bf16(trainer, Clock(CPU), SamplePlan(1, 1))
+    assert set(layouts) == {True}
+    layouts.clear()
+    trainer.train(lambda _metrics, _timing: None)
+    assert set(layouts) == {False}
+
+
 def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
     outputs: list[torch.Tensor] = []
     network = _Network("none")

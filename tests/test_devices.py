@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from photofinish.hardware import devices
 from photofinish.hardware.devices import (
     CPU,
     NoAcceleratorError,
@@ -152,12 +153,15 @@ def test_only_the_loss_of_fp16_is_scaled(precision: str, scaled: bool) -> None:
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
-def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else() -> None:
+def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     convolves = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
     assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32") is torch.contiguous_format
     assert memory_format(convolves, CPU, "fp32") is torch.channels_last
     assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
+    monkeypatch.setattr(devices, "_has_tf32", lambda _device: True)
     assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
+    monkeypatch.setattr(devices, "_has_tf32", lambda _device: False)
+    assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
 
 
 def test_an_accelerator_that_the_driver_lists_and_torch_can_not_use_is_a_failure_that_may_pass(

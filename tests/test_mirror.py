@@ -19,6 +19,7 @@ import pytest
 import torch
 from conftest import MakeResult
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 from result_files import write_result, write_scores, write_trained
 from safetensors.torch import load_file
 
@@ -27,10 +28,10 @@ from photofinish.errors import UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.tracking import documents
+from photofinish.tracking import documents, mirror
 from photofinish.tracking.documents import Point, training_document
 from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points
-from photofinish.tracking.store import Store
+from photofinish.tracking.store import Store, open_store
 from photofinish.tracking.sync import sync_experiments, sync_report
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
@@ -119,10 +120,10 @@ def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
 ) -> None:
     document = training_document(NAME, "cpu", results)
     assert document.started_ms
-    run_id = create_run(store, document.facts)
+    tags = {documents.TAG_PROCESS: gone_process(document.started_ms / 1000)}
+    run_id = create_run(store, document.facts, tags)
     earlier = [replace(point, timestamp_ms=point.timestamp_ms - 5) for point in document.points[:told]]
     write_points(store.client, run_id, earlier)  # MLflow would show the same step with two times twice
-    store.client.set_tag(run_id, documents.TAG_PROCESS, gone_process(document.started_ms / 1000))
     sync_experiments(store, [NAME], results)
     run = run_on(store, "cpu")
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
@@ -131,13 +132,57 @@ def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
     assert sync_experiments(store, [NAME], results) == 0
 
 
+def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, results: Path) -> None:
+    """As of epochs that a resumed training went through again, or of an evaluation made anew."""
+    document = training_document(NAME, "cpu", results)
+    assert document.started_ms
+    run_id = create_run(store, document.facts, {documents.TAG_PROCESS: gone_process(document.started_ms / 1000)})
+    write_points(store.client, run_id, [replace(point, value=point.value + 1) for point in document.points])
+    sync_experiments(store, [NAME], results)
+    last = {point.key: point.value for point in document.points}
+    shown = run_on(store, "cpu").data.metrics
+    assert {key: shown[key] for key in last} == last
+
+
+@pytest.mark.parametrize(("given", "database"), [("sqlite:///own.db", "own.db"), ("sqlite:////{}/far.db", "far.db")])
+def test_a_relative_store_lies_in_the_project_wherever_a_stage_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, database: str
+) -> None:
+    """As `dvc exp run --queue` runs it in a copy that is thrown away."""
+    project, copy = tmp_path / "project", tmp_path / "copy"
+    project.mkdir()
+    copy.mkdir()
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", given.format(project))
+    open_store(project, tmp_path / "state")
+    assert (project / database).is_file()
+    assert not list(copy.iterdir())
+
+
+def test_a_run_that_is_cut_off_at_its_first_word_is_found_again(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither running for ever nor shown twice."""
+
+    def cut_off(*_: Any) -> None:
+        raise MlflowException("the server went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror, "write_facts", cut_off)
+        with pytest.raises(MlflowException):
+            sync_experiments(store, [NAME], results)
+    sync_experiments(store, [NAME], results)
+    of_the_result = [run for run in find_runs(store) if run.data.tags.get(documents.TAG_DEVICE) == "cpu"]
+    assert [run.info.status for run in of_the_result] == ["FINISHED"]
+    assert len(find_runs(store, "attributes.status = 'RUNNING'")) == 0
+
+
 @pytest.mark.parametrize("began_seconds", [-100.0, 100.0])
 def test_an_earlier_or_later_attempt_is_not_taken_for_the_run_of_a_result(
     store: Store, results: Path, began_seconds: float
 ) -> None:
     document = training_document(NAME, "cpu", results)
-    run_id = create_run(store, document.facts)
-    store.client.set_tag(run_id, documents.TAG_PROCESS, gone_process(1.7e9 + began_seconds))
+    run_id = create_run(store, document.facts, {documents.TAG_PROCESS: gone_process(1.7e9 + began_seconds)})
     sync_experiments(store, [NAME], results)
     runs = {run.info.run_id: run.info.status for run in find_runs(store, f"tags.`{documents.TAG_DEVICE}` = 'cpu'")}
     assert runs.pop(run_id) == "KILLED"
@@ -153,8 +198,7 @@ def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_pro
     epochs = tuple(replace(epoch, ended_at_unix_seconds=began_seconds + 1) for epoch in timings.epochs)
     lasting = {"started_at_unix_seconds": began_seconds - 1, "epochs": epochs}
     records.write_record(timings_file, timings.model_copy(update=lasting))
-    run_id = create_run(store, training_document(NAME, "cpu", results).facts)
-    store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
+    create_run(store, training_document(NAME, "cpu", results).facts, {documents.TAG_PROCESS: process_tag()})
     sync_experiments(store, [NAME], results)
     assert run_on(store, "cpu").info.status == "RUNNING"
 

@@ -19,6 +19,8 @@ from photofinish.comparison.remedies import Remedy
 from photofinish.comparison.table import Trained
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
+from photofinish.hardware.hosts import fingerprint
+from photofinish.params.devices import Devices
 from photofinish.params.training import Experiment
 from photofinish.remedy.comparing import told
 from photofinish.remedy.prescription import prescribe, with_line
@@ -48,7 +50,9 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
     made_up = make_result(NAME, epoch_seconds=(3.8,) * 3, total_seconds=700.0, attribution=attribution)
     assert isinstance(made_up, Trained)
     record = made_up.record.model_copy(update={"experiment": experiment})
-    write_result(tmp_path / "results", replace(made_up, record=record))
+    host, _ = fingerprint(Devices())
+    timings = made_up.timings.model_copy(update={"host": host})
+    write_result(tmp_path / "results", replace(made_up, record=record, timings=timings))
     write_result(tmp_path / "results", make_result(NAME, "gpu", unavailable="no accelerator: made up"))
     shutil.copytree(packed_split.folder, tmp_path / "data" / "splits" / "small")
     (tmp_path / "data" / "weights" / NAME).mkdir(parents=True)
@@ -123,10 +127,12 @@ def test_no_results_an_unknown_name_and_a_missing_device_are_told(folder: Path) 
         prescribe(NAME, "gpu", params, results)
 
 
-def test_results_of_other_settings_than_the_file_has_now_are_refused(folder: Path) -> None:
-    changed = {**PARAMS, "defaults": {**PARAMS["defaults"], "epochs": 4}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
-    with pytest.raises(UserError, match=r"is of other settings than params\.yaml has now: run `dvc repro` first"):
+@pytest.mark.parametrize(
+    "changed", [{"defaults": {**PARAMS["defaults"], "epochs": 4}}, {"devices": {"cpu": {"threads": 3}}}]
+)
+def test_results_of_other_settings_than_the_file_has_now_are_refused(folder: Path, changed: dict[str, Any]) -> None:
+    (folder / "params.yaml").write_text(yaml.safe_dump({**PARAMS, **changed}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"is of other settings or another machine than `dvc repro` would use now"):
         prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
 
 

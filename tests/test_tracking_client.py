@@ -196,6 +196,8 @@ def test_an_error_of_the_training_passes_a_worker_that_is_gone(fake_worker: Fake
         ("", False),
         ("sqlite:////srv/mlflow.db", False),
         ("/srv/mlruns", False),
+        ("mlruns", False),
+        ("databricks", True),
         (SERVER, True),
         ("postgresql://db", True),
     ],

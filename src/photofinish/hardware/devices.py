@@ -98,7 +98,7 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     the other order, work on shorter types.
     """
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
-    is_whole = device.type == "cuda" and precision == "fp32"
+    is_whole = device.type == "cuda" and effective_precision(device, precision) == "fp32"
     return torch.channels_last if convolves and not is_whole else torch.contiguous_format
 
 

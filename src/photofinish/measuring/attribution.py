@@ -18,7 +18,7 @@ from itertools import islice, pairwise
 
 import torch
 
-from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes
+from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes, memory_format
 from photofinish.hardware.main_memory import main_memory
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
@@ -107,9 +107,10 @@ def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident
 
 
 def measure_bf16(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
-    """Steps as they are, on the whole batch, in bfloat16."""
+    """Steps as they are, on the whole batch, in bfloat16 and in memory as a training in it has them."""
     # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
-    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
+    layout = memory_format(trainer.network, trainer.device, "bf16")
+    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False), trainer.rehearsing_in(layout):
         return measure_steps(trainer, clock, plan)
 
 

@@ -25,6 +25,8 @@ from photofinish.results.records import FirstStep, Print
 from photofinish.training.teams import Team
 
 _CHUNK = 1 << 20
+_MOST_IMAGES = 64
+"""Of a batch that several devices share, one alone may not have the memory for more."""
 _PRINTED_IMAGES = 4
 """of each module's output: normalisation has mixed the whole batch into each image"""
 
@@ -48,7 +50,7 @@ def first_step(
     weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
     outputs: dict[str, Print] = {}
     hooks = [_print_output(name, module, outputs) for name, module in network.named_modules() if not _has_parts(module)]
-    images, targets = (part.to(device) for part in batch)
+    images, targets = (part[:_MOST_IMAGES].to(device) for part in batch)
     network.to(device).train()
     for module in network.modules():
         if isinstance(module, _DropoutNd) or type(module).__name__ == "StochasticDepth":

@@ -10,6 +10,7 @@ from typing import Any
 from photofinish.comparison.diagnosis import Diagnosis, diagnose
 from photofinish.comparison.remedies import Remedy
 from photofinish.errors import MistakeError, UserError
+from photofinish.hardware.hosts import fingerprint
 from photofinish.params.nearest import nearest_name
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
@@ -43,8 +44,13 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
     record = records.read_training(folder / records.LEARNED)
     if isinstance(record, records.Unavailable):
         raise UserError(f"{experiment} was not trained on the {device}, so nothing can be remedied: {record.reason}")
-    _refuse_other_settings(experiment, params, record, folder)
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
+    cpu_host, gpu_host = fingerprint(params.devices)
+    is_of_these_devices = timings.host == (cpu_host if device == "cpu" else gpu_host)
+    if params.experiments[experiment] != record.experiment or not is_of_these_devices:
+        raise UserError(
+            f"{folder} is of other settings or another machine than `dvc repro` would use now: run it first"
+        )
     diagnoses = diagnose(experiment, record, timings)
     for diagnosis in diagnoses:
         if diagnosis.remedy:
@@ -52,11 +58,6 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
             return Prescription(experiment, device, diagnosis, diagnosis.remedy, params_file, results, total_seconds)
     told = [f"{diagnosis.sentence} ({diagnosis.cause}); {diagnosis.no_remedy}" for diagnosis in diagnoses]
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
-
-
-def _refuse_other_settings(experiment: str, params: Params, record: records.Training, folder: Path) -> None:
-    if params.experiments[experiment] != record.experiment:
-        raise UserError(f"{folder} is of other settings than params.yaml has now: run `dvc repro` first")
 
 
 def with_line(params_file: Path, remedy: Remedy, copy: Path) -> Params:

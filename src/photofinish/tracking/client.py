@@ -35,7 +35,7 @@ class Tracker:
 
     def __init__(self) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
-        self._remote = not uri.startswith(("sqlite:", "file:", "/", "."))
+        self._remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
         self._patience_seconds = _REMOTE_PATIENCE_SECONDS if self._remote else _LOCAL_PATIENCE_SECONDS
         self.waited_seconds = 0.0
         self._unanswered = 1  # the worker's first word is that it is ready

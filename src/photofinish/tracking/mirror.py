@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -43,8 +45,9 @@ def find_runs(store: Store, filter_string: str = "") -> list[Run]:
             return found
 
 
-def create_run(store: Store, facts: RunFacts, started_ms: int | None = None) -> str:
-    run = store.client.create_run(store.experiment_id, start_time=started_ms, run_name=facts.name)
+def create_run(store: Store, facts: RunFacts, tags: dict[str, str], started_ms: int | None = None) -> str:
+    """With the tags that it is found by: it has them from the first moment, if this is cut off in the next."""
+    run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=facts.name)
     run_id = str(run.info.run_id)
     write_facts(store.client, run_id, facts)
     return run_id
@@ -68,13 +71,20 @@ def write_points(client: MlflowClient, run_id: str, points: Iterable[Point]) -> 
 
 
 def write_missing_points(client: MlflowClient, run_id: str, points: list[Point]) -> None:
-    """MLflow keeps a step that is logged twice twice; a resumed run repeats the epochs after its checkpoint."""
-    there = {
-        (metric.key, metric.step)
-        for key in {point.key for point in points} & client.get_run(run_id).data.metrics.keys()
-        for metric in client.get_metric_history(run_id, key)
-    }
-    write_points(client, run_id, [point for point in points if (point.key, point.step) not in there])
+    """MLflow keeps a step that is logged twice twice; a resumed run repeats the epochs after its checkpoint. Of a step
+    with several values it shows the latest, so one that has changed comes after what is there."""
+    latest: dict[tuple[str, int], Metric] = {}
+    for key in {point.key for point in points} & client.get_run(run_id).data.metrics.keys():
+        for metric in sorted(client.get_metric_history(run_id, key), key=lambda metric: metric.timestamp):
+            latest[key, metric.step] = metric
+    missing = []
+    for point in points:
+        there = latest.get((point.key, point.step))
+        if there is None:
+            missing.append(point)
+        elif there.value != point.value and not (math.isnan(there.value) and math.isnan(point.value)):
+            missing.append(replace(point, timestamp_ms=max(point.timestamp_ms, there.timestamp + 1)))
+    write_points(client, run_id, missing)
 
 
 def mirror_run(store: Store, run_id: str, document: RunDocument, pickled: Path | None = None) -> None:

@@ -58,7 +58,7 @@ def open_store(root: Path, state: Path) -> Store:
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     mirroring = FileLock(locks / "mirroring.lock")
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = _in_project(os.environ.get("MLFLOW_TRACKING_URI"), root)
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         if uri:
@@ -66,6 +66,14 @@ def open_store(root: Path, state: Path) -> Store:
         database, artifacts = root / "mlflow.db", root / "mlruns" / EXPERIMENT
         _follow_move(database, artifacts.as_uri())
         return _open(f"sqlite:///{database}", artifacts, mirroring)
+
+
+def _in_project(uri: str | None, root: Path) -> str | None:
+    """A relative path starts at the project: an experiment that DVC runs in a copy tells the project's store."""
+    path = (uri or "").removeprefix("sqlite:///")
+    if not uri or ":" in path or Path(path).is_absolute() or uri.startswith("databricks"):
+        return uri
+    return f"sqlite:///{root / path}" if uri.startswith("sqlite:") else str(root / path)
 
 
 def first_line(error: Exception) -> str:

@@ -59,10 +59,8 @@ def _sync_document(store: Store, document: documents.RunDocument, *, restored: b
         if run:
             run_id = str(run.info.run_id)
         else:
-            run_id = create_run(store, document.facts, document.started_ms)
-            store.client.set_tag(run_id, documents.TAG_RESULT, document.result)  # found by it if this is cut off
-            if restored:
-                store.client.set_tag(run_id, documents.TAG_RESTORED, "true")
+            tags = {documents.TAG_RESULT: document.result} | ({documents.TAG_RESTORED: "true"} if restored else {})
+            run_id = create_run(store, document.facts, tags, document.started_ms)
         mirror_run(store, run_id, document)
     return True
 

@@ -60,14 +60,14 @@ class Worker:
         killed = [run for run in same if run.info.status != "FINISHED" and is_of_this_host(run) and not is_live(run)]
         if killed:
             self._run_id = str(killed[0].info.run_id)
+            client.set_tag(self._run_id, documents.TAG_PROCESS, process_tag())  # first: it no longer is the dead one's
             client.update_run(self._run_id, status="RUNNING")
             if documents.TAG_NOTE in killed[0].data.tags:
                 client.delete_tag(self._run_id, documents.TAG_NOTE)  # it tells how the run had ended
             write_facts(client, self._run_id, run_facts)
         else:
-            self._run_id = create_run(self._store, run_facts)
-            client.set_tag(self._run_id, documents.TAG_TRAINING_KEY, training_key)
-        client.set_tag(self._run_id, documents.TAG_PROCESS, process_tag())
+            tags = {documents.TAG_TRAINING_KEY: training_key, documents.TAG_PROCESS: process_tag()}
+            self._run_id = create_run(self._store, run_facts, tags)
         self._last_epoch = last_step(client, self._run_id, "training_loss", default=0)
         self._sampler = SystemSampler(
             first_step=last_step(client, self._run_id, "system/cpu_utilization_percentage", default=-1) + 1

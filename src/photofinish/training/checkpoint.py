@@ -28,6 +28,15 @@ _NAME = re.compile(r"^epoch-(\d+)\.([0-9a-f]{64})\.pt$")
 State = dict[str, Any]
 
 
+def on_cpu(state: Any) -> Any:
+    """The same, holding no memory of a device."""
+    if isinstance(state, torch.Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {key: on_cpu(value) for key, value in state.items()}
+    return [on_cpu(value) for value in state] if isinstance(state, list) else state
+
+
 def remove_forgotten(checkpoints: Path, locks: Path) -> None:
     """Those of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
     oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600

@@ -137,6 +137,13 @@ class Trainer:
             yield RehearsedSteps(step, schedule.batch_ended)
 
     @contextmanager
+    def rehearsing_in(self, layout: torch.memory_format) -> Iterator[None]:
+        """Rehearsals with weights and images that lie in memory otherwise than the training's."""
+        own, self._memory_format = self._memory_format, layout
+        yield
+        self._memory_format = own
+
+    @contextmanager
     def _rehearsal(self) -> Iterator[nn.Module]:
         """What the warm-up may train: a copy, or with several processes the network itself, which is put back then.
 
@@ -144,7 +151,7 @@ class Trainer:
         must add in the same order as one that was never stopped, so both have that step behind them.
         """
         if self._team.size == 1:
-            yield self._team.parallel(copy.deepcopy(self.network))
+            yield self._team.parallel(copy.deepcopy(self.network).to(memory_format=self._memory_format))
             return
         before = copy.deepcopy(self.network.state_dict())
         yield self._parallel

@@ -34,7 +34,7 @@ from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.learned import pickle_network, rebuilt, weights_of
 from photofinish.tracking.client import Tracker
-from photofinish.training.checkpoint import CheckpointStore, State, remove_forgotten
+from photofinish.training.checkpoint import CheckpointStore, State, on_cpu, remove_forgotten
 from photofinish.training.console import TrainingDisplay
 from photofinish.training.failures import failures_explained
 from photofinish.training.job import TrainingJob
@@ -183,13 +183,16 @@ class _TrainingRun:
             return
 
         def repeat_ended(number: int) -> None:
-            self._save(trainer, elapsed_seconds)
+            self._save(state, elapsed_seconds)
             self._watch.training_ended()
             display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
             self._watch.begin()
 
         elapsed_seconds = self._elapsed_seconds()
-        self._save(trainer, elapsed_seconds)  # a run killed from here on trains no more
+        state = trainer.state_dict()
+        state["optimizer"] = on_cpu(state["optimizer"])
+        self._save(state, elapsed_seconds)  # a run killed from here on trains no more
+        trainer.forget_optimizer()  # another trainer needs the memory now
         self._watch.begin()
         repeat(job, trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
 
@@ -241,7 +244,7 @@ class _TrainingRun:
             if self._task.experiment.save_weights == "every_epoch":
                 self._epoch_weights.save(weights_of(trainer.network))
             if time.monotonic() - self._last_checkpoint_seconds >= CHECKPOINT_SECONDS:
-                self._save(trainer, self._elapsed_seconds())
+                self._save(trainer.state_dict(), self._elapsed_seconds())
                 self._last_checkpoint_seconds = time.monotonic()
         with self._meter.spent_on("tracking"):
             self._tracker.epoch_ended(asdict(metrics), asdict(timing))
@@ -249,15 +252,15 @@ class _TrainingRun:
             self._watch.epoch_ended(1, metrics.epoch)
             self._energy.epoch_ended()
 
-    def _save(self, trainer: Trainer, elapsed_seconds: float) -> None:
+    def _save(self, trainer: State, elapsed_seconds: float) -> None:
         state = {
-            "trainer": trainer.state_dict(),
+            "trainer": trainer,
             "epoch_weights_sha256": self._epoch_weights.sha256,
             "elapsed_seconds": elapsed_seconds,
             "resumed_at_epochs": list(self._resumed_at_epochs),
             "repeats": [[asdict(timing) for timing in timings] for timings in self._repeats],
         }
-        epochs_in_all = trainer.progress.epochs_done * (1 + len(self._repeats))
+        epochs_in_all = trainer["progress"]["epochs_done"] * (1 + len(self._repeats))
         if epochs_in_all > self._epochs_saved:
             self._store.save(epochs_in_all, state)
             self._epochs_saved = epochs_in_all
