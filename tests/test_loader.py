@@ -19,10 +19,11 @@ import torch
 from conftest import MakeExperiment
 from training_stage import wait_for
 
+from photofinish.batches import loader
 from photofinish.batches.batches import Batches, Normaliser, Part
 from photofinish.batches.input_paths import make_batches
 from photofinish.batches.loader import worker_faults_explained
-from photofinish.errors import EXIT_FAILED, run_stage
+from photofinish.errors import EXIT_FAILED, UserError, run_stage
 from photofinish.hardware.devices import CPU
 from photofinish.params.training import Augmentation, LoaderInput
 
@@ -106,6 +107,19 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(faul
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == EXIT_FAILED
     assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", ran.stderr), ran.stderr
+
+
+def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
+    loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ConnectionResetError("Connection reset by peer")
+
+    monkeypatch.setattr(loader, "_DEATH_NOTICE_SECONDS", 0)
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
+    message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"
+    with pytest.raises(UserError, match=message), worker_faults_explained():
+        next(loaded().shuffled(0))
 
 
 def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -> None:

@@ -72,11 +72,13 @@ class LoaderBatches:
         self._sampler.order, self._sampler.draws = order, draws
         try:
             yield from self._loader  # which forgets a pass that was left halfway
-        except (ConnectionError, EOFError, FileNotFoundError):
+        except (ConnectionError, EOFError, FileNotFoundError) as error:
             # A worker that dies while it hands over a batch breaks the connection, a moment before the signal of its
-            # death arrives, at which PyTorch raises what tells more.
+            # death arrives, at which PyTorch raises what tells more; seldom, it misses that signal.
             time.sleep(_DEATH_NOTICE_SECONDS)
-            raise
+            raise RuntimeError(
+                f"DataLoader worker (pid unknown) broke off while it handed over a batch: {error}"
+            ) from error
 
 
 class _SetSampler(Sampler[list[_Key]]):
