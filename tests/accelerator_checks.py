@@ -160,6 +160,10 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert [len(timings) for timings in repeats] == [experiment.epochs]
     there, here = measure_further(job, first), measure_further(on_cpu, trained(on_cpu))
     assert there.first_step == here.first_step
+    assert there.attribution
+    assert here.attribution
+    assert all(seconds > 0 for seconds in there.attribution.issuing_seconds)
+    assert len(there.attribution.issuing_seconds) > 0 == len(here.attribution.issuing_seconds)
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
 
 

@@ -101,6 +101,7 @@ def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:
 def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_planning(cpu_host: CpuHost) -> None:
     assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
     assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
+    assert room_ever(cpu_host, gpu_host(8 * GIB, 6 * GIB))[0].copies == 2
     rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)  # through the main memory, twice, on their way
     assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1), (GIB // 2, 2)]
 

@@ -1,8 +1,8 @@
 """The start of a training, layer by layer: what its first batch holds, and what the first forward and backward make
 of it. Devices that agree here compute the same; where they part, this names the layer.
 
-Computed in the precision of the training, on a network that is thrown away afterwards. Dropout is off, since each
-kind of device draws from a stream of its own; batch normalisation works as in training.
+Computed in the precision of the training, on the batch's first images, on a network that is thrown away afterwards.
+Dropout is off, since each kind of device draws from a stream of its own; batch normalisation works as in training.
 """
 
 from __future__ import annotations

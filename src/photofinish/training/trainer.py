@@ -140,8 +140,10 @@ class Trainer:
     def rehearsing_in(self, layout: torch.memory_format) -> Iterator[None]:
         """Rehearsals with weights and images that lie in memory otherwise than the training's."""
         own, self._memory_format = self._memory_format, layout
-        yield
-        self._memory_format = own
+        try:
+            yield
+        finally:  # also where its memory doesn't suffice
+            self._memory_format = own
 
     @contextmanager
     def _rehearsal(self) -> Iterator[nn.Module]:
