@@ -1,4 +1,4 @@
-"""Pooling for validation is faster, and the same."""
+"""Pooling is faster on the CPU where PyTorch's is slow there, and the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def images(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("side", [2, 7, 24])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_without_gradients_it_gives_the_bits_and_the_layout_of_pytorchs_pooling(
+def test_without_gradients_it_gives_the_values_and_the_layout_of_pytorchs_pooling(
     side: int, layout: torch.memory_format, dtype: torch.dtype
 ) -> None:
     batch = images(5, 6, side, side + 1).to(dtype, memory_format=layout)
@@ -43,13 +43,35 @@ def test_a_value_that_is_no_number_is_not_lost() -> None:
         assert torch.isnan(HalvingMaxPool2d(2)(batch)).flatten().tolist() == [False, False, True, False]
 
 
-def test_gradients_are_pytorchs_own() -> None:
-    batch = images(5, 6, 7, 7).requires_grad_()
-    towards = images(5, 6, 3, 3)
-    ours, theirs = (
-        torch.autograd.grad(pool(batch), batch, towards)[0] for pool in (HalvingMaxPool2d(2), nn.MaxPool2d(2))
-    )
-    assert torch.equal(ours, theirs)
+@pytest.mark.parametrize("shape", [(500, 6, 24, 24), (500, 3, 15, 14), (3000, 1, 9, 11), (500, 5, 14, 15)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_with_gradients_both_ways_give_pytorchs_values_and_layout_also_where_neighbours_are_equal(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    batch = images(*shape).to(dtype, memory_format=torch.channels_last).requires_grad_()
+    ours, theirs = HalvingMaxPool2d(2)(batch), max_pool2d(batch, 2)
+    assert is_ours(ours)
+    assert not is_ours(theirs)
+    towards = images(*ours.shape).to(dtype, memory_format=torch.channels_last)
+    gradients = [torch.autograd.grad(pooled, batch, towards)[0] for pooled in (ours, theirs)]
+    for one, other in ((ours, theirs), gradients):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+
+
+def is_ours(pooled: torch.Tensor) -> bool:
+    assert pooled.grad_fn is not None
+    return "Halving" in pooled.grad_fn.name()
+
+
+def test_pytorchs_own_is_left_where_it_is_the_faster_one() -> None:
+    def pooled(count: int, channels: int, layout: torch.memory_format) -> torch.Tensor:
+        return HalvingMaxPool2d(2)(images(count, channels, 24, 24).to(memory_format=layout).requires_grad_())
+
+    assert is_ours(pooled(500, 6, torch.channels_last))
+    assert not is_ours(pooled(500, 8, torch.channels_last))
+    assert not is_ours(pooled(50, 6, torch.channels_last))
+    assert not is_ours(pooled(500, 6, torch.contiguous_format))
 
 
 def test_every_pool_that_halves_is_quickened_and_the_network_answers_as_before() -> None:
