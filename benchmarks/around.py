@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import yaml
 from benchmarks import machine
 from benchmarks.timing import spread
 
-ROUNDS = 5
+ROUNDS = 7
 EXPERIMENTS = 15
 ROOT = Path(__file__).parent.parent
 WITHOUT_MLFLOW = """
@@ -50,20 +51,25 @@ def main() -> None:
 
 
 def _no_ops(folder: Path, default: Path) -> None:
-    many, bare = _clone(folder / "many"), folder / "bare"
+    many, bare, silent = _clone(folder / "many"), folder / "bare", folder / "silent"
     params = _params(many)
     linear = {"dataset": "digits", "model": "linear", "epochs": 1}
     params["experiments"] = {f"linear-{number:02d}": linear | {"seed": number} for number in range(EXPERIMENTS)}
     _write(many / "params.yaml", params)
     _seconds(many, "dvc", "repro")
-    _bare_pipeline(bare, stages=5 + 3 * EXPERIMENTS)
-    _seconds(bare, "dvc", "repro")
+    stages = 6 + 3 * EXPERIMENTS
+    _bare_pipeline(bare, stages)
+    _bare_pipeline(silent, stages)
+    shutil.copy(ROOT / ".dvc" / "config", silent / ".dvc" / "config")
     no_op = ("dvc", "repro", "--quiet")
-    measured = _alternate([(default, no_op), (many, no_op), (bare, no_op)])
-    _tell("no-op of the three default experiments", measured[0])
-    _tell(f"no-op of {EXPERIMENTS} experiments", measured[1])
-    _tell(f"no-op of a bare pipeline of {5 + 3 * EXPERIMENTS} empty stages", measured[2])
-    _tell("  the second over the third", [many / bare for many, bare in zip(measured[1], measured[2], strict=True)])
+    for project in (default, many, bare, silent):
+        _seconds(project, *no_op)
+    defaults, *others = _alternate([(project, no_op) for project in (default, many, bare, silent)])
+    _tell("no-op of the three default experiments", defaults)
+    _tell(f"no-op of {EXPERIMENTS} experiments", others[0])
+    for what, empty in (("as `dvc init` makes it", others[1]), ("with DVC's statistics off, as here", others[2])):
+        _tell(f"no-op of a bare pipeline of {stages} empty stages, {what}", empty)
+        _tell("  the experiments' over it", [many / bare for many, bare in zip(others[0], empty, strict=True)])
 
 
 def _stages(project: Path) -> None:
@@ -73,7 +79,7 @@ def _stages(project: Path) -> None:
     _write(project / "params.yaml", params)
     _seconds(project, "dvc", "repro", "train-cpu@second")
     settings = ["--experiment", "data/plan/experiments/second.json", "--host", "data/plan/hosts/cpu.json"]
-    places = ["--data", "data/splits/digits", "--out", "results/second/cpu"]
+    places = ["--data", "data/splits/digits", "--weights", "data/weights/second", "--out", "results/second/cpu"]
     stage = ["stages/train.py", "--device", "cpu", *settings, *places]
     with_mlflow, without = [sys.executable, *stage], [sys.executable, "-c", WITHOUT_MLFLOW, *stage]
     measured = _alternate([(project, with_mlflow), (project, without)])
