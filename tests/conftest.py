@@ -323,7 +323,7 @@ def clone_project(root: Path) -> Project:
         check=True,
     )
     for file in filter(None, listed.stdout.split("\0")):
-        if (ROOT / file).is_file() and file != "dvc.lock":
+        if (ROOT / file).is_file() and Path(file).name != "dvc.lock":
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file)
     environment = {

@@ -45,8 +45,8 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         host = made_up.timings.host
         assert host.cpu
         assert host.software
-        cpu = host.cpu.model_copy(update={"usable_cores": cores, "cgroup_cores_limit": limit})
-        software = host.software.model_copy(update={"variables": variables or {}})
+        cpu = replace(host.cpu, usable_cores=cores, cgroup_cores_limit=limit)
+        software = replace(host.software, variables=variables or {})
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
         record = made_up.record.model_copy(update={"experiment": experiment})
         return replace(

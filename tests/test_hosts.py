@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from pydantic import ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.hardware import accelerators, cpus, hosts
@@ -28,8 +31,8 @@ def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> No
 
 
 def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
-    monkeypatch.setattr(hosts.platform, "system", lambda: system)
-    monkeypatch.setattr(hosts.platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
 
 
 @pytest.fixture
@@ -75,6 +78,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerators, "_amd_gpus", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     pretend_system(monkeypatch, "Linux", "x86_64")
+
+
+def found_here(kind: str) -> tuple[list[accelerators.AcceleratorFacts], str | None]:
+    return accelerators.accelerators(kind, accelerators.all_accelerators())
 
 
 def python(code: str) -> str:
@@ -128,6 +135,30 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
 
 
 @pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("cpu", "cores"), 2), (("cpu", "usable_cores"), "2"), (("software", "cudnn"), "9"), (("software", "torch"), 2),
+        (("accelerators", 0, "watts"), 700), (("accelerators", 0, "memory_bytes"), "80 GB"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_fingerprint_reads_back_as_it_was_and_with_nothing_unknown_or_of_another_type(
+    place: tuple[Any, ...], value: Any
+) -> None:
+    for host in hosts.fingerprint(Devices()):
+        text = host.model_dump_json()
+        assert type(host).model_validate_json(text) == host
+        assert type(host).model_validate_json(text).model_dump_json() == text
+        document = json.loads(text)
+        if place[0] in document:
+            *around, key = place
+            functools.reduce(lambda inner, step: inner[step], around, document)[key] = value
+            with pytest.raises(ValidationError):
+                type(host).model_validate_json(json.dumps(document))
+
+
+@pytest.mark.usefixtures("one_gpu")
 def test_choosing_another_gpu_is_news_to_the_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     cpu_before, gpu_before = hosts.fingerprint(Devices())
@@ -176,7 +207,7 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
 
 
 def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dict[str, int]) -> None:
-    found, missing = accelerators.accelerators("auto")
+    found, missing = found_here("auto")
     assert found == [
         accelerators.AcceleratorFacts(kind="cuda", name="NVIDIA H200", memory_bytes=H200_BYTES, driver="580.65.06")
     ]
@@ -199,7 +230,7 @@ def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
 @pytest.mark.parametrize("hidden", ["", "-1", " "])
 def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found, missing = accelerators.accelerators("cuda")
+    found, missing = found_here("cuda")
     assert found == []
     assert missing == "cuda: CUDA_VISIBLE_DEVICES hides every GPU"
 
@@ -207,7 +238,7 @@ def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidd
 @pytest.mark.usefixtures("one_gpu")
 def test_a_gpu_of_another_kind_than_asked_for_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Linux", "x86_64")
-    found, missing = accelerators.accelerators("mps")
+    found, missing = found_here("mps")
     assert found == []
     assert missing == "mps: this is not Apple silicon"
 
@@ -230,7 +261,7 @@ def test_a_driver_that_fails_is_a_reason_and_no_crash(
         raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
     monkeypatch.setattr(pynvml, call, fail)
-    found, missing = accelerators.accelerators("cuda")
+    found, missing = found_here("cuda")
     assert found == []
     assert str(missing).startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
     assert one_gpu["closed"] == 1
@@ -242,13 +273,13 @@ def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatc
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", not_supported)
-    assert [gpu.memory_bytes for gpu in accelerators.accelerators("cuda")[0]] == [None]
+    assert [gpu.memory_bytes for gpu in found_here("cuda")[0]] == [None]
 
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_driver_without_a_gpu_is_told_apart_from_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
-    assert accelerators.accelerators("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
+    assert found_here("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
 
 
 # -- several accelerators -----------------------------------------------------------------------------
@@ -335,7 +366,7 @@ def test_how_gpus_talk_to_each_other_is_part_of_their_fingerprint(monkeypatch: p
 )
 def test_only_the_gpus_that_cuda_may_see_count(monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found, missing = accelerators.accelerators("cuda")
+    found, missing = found_here("cuda")
     assert [gpu.name for gpu in found] == names
     assert missing == (None if names else f"cuda: CUDA_VISIBLE_DEVICES={visible} hides every GPU")
 
@@ -343,7 +374,7 @@ def test_only_the_gpus_that_cuda_may_see_count(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_gpu_under_a_torch_without_cuda_is_told_apart_from_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: None)
-    found, missing = accelerators.accelerators("cuda")
+    found, missing = found_here("cuda")
     assert found == []
     assert "driver 580.65.06 lists NVIDIA H200, but this torch" in str(missing)
     assert "built without CUDA: install" in str(missing)
@@ -375,9 +406,9 @@ def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.Monke
     gpu = accelerators.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [gpu])
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
-    assert accelerators.accelerators("auto") == ([gpu], None)
+    assert found_here("auto") == ([gpu], None)
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: None)
-    found, missing = accelerators.accelerators("cuda")
+    found, missing = found_here("cuda")
     assert found == []
     assert "for the AMD GPU this torch" in str(missing)
 
@@ -386,8 +417,8 @@ def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.Monke
 def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Darwin", "arm64")
     monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
-    monkeypatch.setattr(hosts.platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
-    found, missing = accelerators.accelerators("auto")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
+    found, missing = found_here("auto")
     assert found == [accelerators.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
     assert missing is None
 
@@ -431,7 +462,7 @@ def test_the_instruction_sets_that_change_bits_are_read_from_proc(
 ) -> None:
     pretend_files(monkeypatch, {Path("/proc/cpuinfo"): info})
     pretend_system(monkeypatch, "Linux", "x86_64")
-    monkeypatch.setattr(hosts.platform, "processor", lambda: "an unnamed CPU")
+    monkeypatch.setattr(platform, "processor", lambda: "an unnamed CPU")
     facts = cpus.cpu_facts()
     assert (facts.model, facts.instruction_sets) == (model, instruction_sets)
 

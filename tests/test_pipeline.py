@@ -27,7 +27,8 @@ _PARAMS: dict[str, Any] = {
     },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
-_FROM_NOTHING = {"plan", "download@digits", "split@digits", "download-weights", "compare"}
+_EVERY_TIME = {"stages/dvc.yaml:surroundings"}
+_FROM_NOTHING = {*_EVERY_TIME, "plan", "download@digits", "split@digits", "download-weights", "compare"}
 
 
 def _new_project(root: Path) -> Project:
@@ -91,7 +92,7 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     output, git_status = first_output
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
-    assert git_status == "?? dvc.lock\n"
+    assert git_status == "?? dvc.lock\n?? stages/dvc.lock\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
     assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
@@ -101,15 +102,15 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     assert len(statuses) == 4
 
 
-def test_with_nothing_changed_only_plan_runs(project: Project) -> None:
-    assert _stages_run(project.repro()) == {"plan"}
+def test_with_nothing_changed_there_is_but_a_look_at_the_surroundings(project: Project) -> None:
+    assert _stages_run(project.repro()) == _EVERY_TIME
     assert project.git("status", "--porcelain") == ""
 
 
 def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
     verdict = project.root / "src" / "photofinish" / "comparison" / "verdict.py"
     verdict.write_text(verdict.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    assert _stages_run(project.repro()) == {"plan", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "compare"}
 
 
 def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_tells_this_mlflow(
@@ -120,7 +121,7 @@ def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_t
     changes = (f"experiments.{_OWN}.optimizer.lr=0.02", f"+experiments.{_OWN}.batch_size=64")
     options = [part for change in changes for part in ("--set-param", change)]
     output = _dvc(project, "exp", "run", "--temp", "--name", "slower", *options)
-    assert _stages_run(output) == {"plan", "compare"} | _of(_OWN)
+    assert _stages_run(output) == {*_EVERY_TIME, "plan", "compare"} | _of(_OWN)
     assert project.git("status", "--porcelain") == ""
     new = _run_addresses(project) - runs_before
     assert len(new) >= 3  # both devices and the comparison
@@ -133,7 +134,7 @@ def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_t
     assert (rates["slower"], rates[""]) == ("0.02", "0.05")  # without a name: the workspace
 
     _dvc(project, "exp", "apply", "slower")
-    assert _stages_run(project.repro()) == {"plan"}
+    assert _stages_run(project.repro()) == _EVERY_TIME
 
 
 def _run_addresses(project: Project) -> set[str]:
@@ -143,7 +144,7 @@ def _run_addresses(project: Project) -> set[str]:
 
 def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: Project) -> None:
     output = _dvc(project, "exp", "run", "-S", "defaults.epochs=3")
-    assert _stages_run(output) == {"plan", "compare"} | _of(_INHERITS)
+    assert _stages_run(output) == {*_EVERY_TIME, "plan", "compare"} | _of(_INHERITS)
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
 
@@ -157,7 +158,7 @@ def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: 
 
 def test_a_price_trains_nothing_again(project: Project) -> None:
     project.write_params({**_PARAMS, "compare": {"target_accuracy": 0.5, "prices": {"cpu_hour": 3.6}}})
-    assert _stages_run(project.repro()) == {"plan", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "compare"}
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
     assert float(row["cost"]) == pytest.approx(float(row["total_seconds"]) / 1000)
@@ -166,7 +167,7 @@ def test_a_price_trains_nothing_again(project: Project) -> None:
 
 def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project: Project) -> None:
     project.write_params(_changed(**{_OWN: _PARAMS["experiments"][_OWN]}))
-    assert _stages_run(project.repro()) == {"plan", "download-weights", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "download-weights", "compare"}
     assert (project.root / "results" / _INHERITS / "cpu" / "learned").is_dir()
     for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv", "metrics.json"):
         text = (project.root / "report" / name).read_text(encoding="utf-8")
@@ -178,10 +179,10 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     timings = project.root / "results" / _OWN / "cpu" / "timed"
     before = contents(timings)
     elsewhere = project.repro(OMP_NUM_THREADS="2")
-    assert _stages_run(elsewhere) == {"plan", f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
+    assert _stages_run(elsewhere) == {*_EVERY_TIME, "plan", f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
     assert contents(timings) != before
     back = project.repro()
-    assert _stages_run(back) == {"plan"}
+    assert _stages_run(back) == {*_EVERY_TIME, "plan"}
     assert _stages_restored(back) == {f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
     assert contents(timings) == before
 
@@ -222,7 +223,7 @@ def test_a_mistake_in_params_stops_everything_before_it_starts(project: Project)
     ran = project.run("dvc", "repro")
     output = ran.stdout + ran.stderr
     assert ran.returncode != 0
-    assert _stages_run(output) == {"plan"}
+    assert _stages_run(output) == {*_EVERY_TIME, "plan"}
     assert "params.yaml has 2 mistakes; nothing was started" in output
     assert "did you mean 'epochs'" in output
     assert "Traceback" not in output

@@ -67,8 +67,8 @@ def job(make_experiment: MakeExperiment, cpu_host: CpuHost) -> Callable[..., Job
     """A job on a machine with so many cores, of which one thread uses one."""
 
     def make(cores: int = 1, startup_seconds: float = 0.0, **settings: Any) -> Job:
-        cpu = cpu_host.cpu.model_copy(update={"usable_cores": cores, "cgroup_cores_limit": None})
-        software = cpu_host.software.model_copy(update={"variables": {}})
+        cpu = replace(cpu_host.cpu, usable_cores=cores, cgroup_cores_limit=None)
+        software = replace(cpu_host.software, variables={})
         host = cpu_host.model_copy(update={"threads": 1, "cpu": cpu, "software": software})
         return Job(make_experiment(**{"epochs": 2, "model": TINY, **settings}), host, startup_seconds)
 

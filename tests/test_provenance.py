@@ -11,6 +11,8 @@ import pytest
 
 from photofinish.provenance import git_commit, project_root, source_sha256
 
+LOCKS = ("dvc.lock", "stages/dvc.lock")
+
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
     code = "from photofinish.provenance import seconds_since_process_start as s; import time; print(time.time() - s())"
@@ -28,7 +30,9 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "params.yaml").write_text("one: 1", encoding="utf-8")
-    (tmp_path / "dvc.lock").write_text("one: 1", encoding="utf-8")
+    for lock in LOCKS:
+        (tmp_path / lock).parent.mkdir(exist_ok=True)
+        (tmp_path / lock).write_text("one: 1", encoding="utf-8")
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "start")):
         git(tmp_path, *command)
     monkeypatch.chdir(tmp_path)
@@ -44,8 +48,9 @@ def test_a_changed_file_marks_the_commit(repository: Path) -> None:
     assert git_commit() == git(repository, "rev-parse", "HEAD") + "-dirty"
 
 
-def test_the_lock_file_that_dvc_is_writing_marks_nothing(repository: Path) -> None:
-    (repository / "dvc.lock").write_text("one: 2", encoding="utf-8")
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_file_that_dvc_is_writing_marks_nothing(repository: Path, lock: str) -> None:
+    (repository / lock).write_text("one: 2", encoding="utf-8")
     assert git_commit() == git(repository, "rev-parse", "HEAD")
 
 

@@ -73,7 +73,7 @@ def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> N
     variables = {"LD_PRELOAD": "/home/jane/lib.so", "CUDA_VISIBLE_DEVICES": "GPU-1234", "OMP_NUM_THREADS": "4"}
     host = gpu_elsewhere.timings.host
     assert host.software is not None
-    told = host.model_copy(update={"software": host.software.model_copy(update={"variables": variables})})
+    told = host.model_copy(update={"software": replace(host.software, variables=variables)})
     result = replace(gpu_elsewhere, timings=gpu_elsewhere.timings.model_copy(update={"host": told}))
     software = reference_of(result).timings.host.software
     assert software is not None

@@ -35,10 +35,10 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out, marked if the files differ from it; dvc.lock always does while dvc runs."""
+    """The commit that is checked out, marked if the files differ from it; each dvc.lock always does while dvc runs."""
     try:
         head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*dvc.lock")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head
@@ -49,7 +49,8 @@ def source_sha256() -> str:
     """Of this package's code: a run is never resumed by other code than began it."""
     folder = Path(__file__).parent
     sources = sorted(folder.rglob("*.py"))
-    return sha256_of_bytes(b"\0".join(path.read_bytes() for path in sources))
+    named = (f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() for path in sources)
+    return sha256_of_bytes(b"\0".join(named))
 
 
 def seconds_since_process_start() -> float:

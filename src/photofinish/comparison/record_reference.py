@@ -9,6 +9,7 @@ import argparse
 import platform
 import re
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def _anonymous(host: CpuHost | GpuHost) -> CpuHost | GpuHost:
     if software is None:
         return host
     variables = {name: _harmless(value) for name, value in software.variables.items()}
-    return host.model_copy(update={"software": software.model_copy(update={"variables": variables})})
+    return host.model_copy(update={"software": replace(software, variables=variables)})
 
 
 def _harmless(value: str) -> str:

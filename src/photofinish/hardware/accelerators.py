@@ -6,31 +6,44 @@ import os
 import platform
 import re
 import runpy
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pynvml
 
-from photofinish.hardware.cpus import Facts, mac_cpu_name, read_or_empty
-from photofinish.params.devices import GpuDevice
+from photofinish.hardware.cpus import mac_cpu_name, read_or_empty
+
+if TYPE_CHECKING:
+    from photofinish.params.devices import GpuDevice  # imports pydantic, which the stage surroundings does without
 
 _INTEL_VENDOR = "0x8086"
 
 AcceleratorKind = Literal["cuda", "mps", "xpu"]
 
 
-class AcceleratorFacts(Facts):
+@dataclass(frozen=True)
+class AcceleratorFacts:
     kind: AcceleratorKind
     name: str
     memory_bytes: int | None
     driver: str
 
 
-def accelerators_to_use(gpu: GpuDevice) -> tuple[list[AcceleratorFacts], str | None]:
+Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
+"""of each kind: those of this machine, or why there are none"""
+
+
+def all_accelerators() -> Accelerators:
+    looks = {"cuda": _cuda_gpus(), "mps": _apple_gpus(), "xpu": _intel_gpus()}
+    return {kind: tuple(gpus) or reason for kind, (gpus, reason) in looks.items()}
+
+
+def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
     """Those that the settings ask for, or none and the reason why."""
-    found, missing = accelerators(gpu.kind)
+    found, missing = accelerators(gpu.kind, here)
     if missing:
         return [], missing
     highest = max(gpu.device_ids or (), default=0)
@@ -45,15 +58,14 @@ def accelerators_to_use(gpu: GpuDevice) -> tuple[list[AcceleratorFacts], str | N
     return found[:count], None
 
 
-def accelerators(kind: str) -> tuple[list[AcceleratorFacts], str | None]:
+def accelerators(kind: str, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
     """All of the wanted kind (`auto`: of the first kind there is), or none and the reason why."""
     reasons = []
-    for candidate, look in (("cuda", _cuda_gpus), ("mps", _apple_gpus), ("xpu", _intel_gpus)):
-        if kind in ("auto", candidate):
-            gpus, reason = look()
-            if gpus:
-                return gpus, None
-            reasons.append(f"{candidate}: {reason}")
+    for candidate in here if kind == "auto" else (kind,):
+        found = here[candidate]
+        if not isinstance(found, str):
+            return list(found), None
+        reasons.append(f"{candidate}: {found}")
     return [], "; ".join(reasons)
 
 

@@ -6,20 +6,17 @@ import os
 import platform
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
 
 
-class Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class CpuFacts(Facts):
+@dataclass(frozen=True)
+class CpuFacts:
     model: str
     architecture: str
     usable_cores: int

@@ -1,44 +1,29 @@
 """The fingerprint of the machine: what determines speed and bits, and stays the same from run to run.
 
-It is part of DVC's cache key, so it holds no load, temperature or time. Torch is not imported: `plan` writes
-the fingerprint at each `dvc repro`, in a few milliseconds.
+It is part of DVC's cache key, so it holds no load, temperature or time. Torch is not imported: what the fingerprint
+is made of is looked at in each `dvc repro`.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib import metadata
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from photofinish.errors import MistakeError
-from photofinish.hardware.accelerators import AcceleratorFacts, accelerators_to_use, torch_cuda_version
-from photofinish.hardware.cpus import CpuFacts, Facts, cpu_facts, usable_threads
+from photofinish.hardware.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
+from photofinish.hardware.cpus import CpuFacts, cpu_facts, usable_threads
+from photofinish.hardware.software import CPU_VARIABLES, GPU_VARIABLES, Software, software_facts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy
 
-CPU_VARIABLES = (
-    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
-    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
-    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
-)  # fmt: skip
-GPU_VARIABLES = (
-    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO",
-    "NVIDIA_TF32_OVERRIDE", "ONEAPI_DEVICE_SELECTOR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "ROCR_VISIBLE_DEVICES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ZE_AFFINITY_MASK",
-)  # fmt: skip
+
+class Host(BaseModel):
+    """Its rules hold for the plain dataclasses inside it, too."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Software(Facts):
-    python: str
-    torch: str
-    torchvision: str
-    cuda: str | None
-    variables: dict[str, str]
-
-
-class CpuHost(Facts):
+class CpuHost(Host):
     """data/plan/hosts/cpu.json: what `train-cpu` runs on."""
 
     processes: int = 1
@@ -48,7 +33,7 @@ class CpuHost(Facts):
     software: Software
 
 
-class GpuHost(Facts):
+class GpuHost(Host):
     """data/plan/hosts/gpu.json: what `train-gpu` runs on. Without an accelerator the CPU doesn't matter to it."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
@@ -71,9 +56,10 @@ class GpuHost(Facts):
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
-def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
+def fingerprint(devices: Devices, accelerators: Accelerators | None = None) -> tuple[CpuHost, GpuHost]:
+    """With what was seen of the accelerators before, or after a look at them."""
     cpu = cpu_facts()
-    return _cpu_host(devices.cpu, cpu), _gpu_host(devices.gpu, cpu)
+    return _cpu_host(devices.cpu, cpu), _gpu_host(devices.gpu, cpu, accelerators or all_accelerators())
 
 
 def _cpu_host(settings: CpuDevice, cpu: CpuFacts) -> CpuHost:
@@ -85,8 +71,8 @@ def _cpu_host(settings: CpuDevice, cpu: CpuFacts) -> CpuHost:
     )
 
 
-def _gpu_host(settings: GpuDevice, cpu: CpuFacts) -> GpuHost:
-    used, missing = accelerators_to_use(settings)
+def _gpu_host(settings: GpuDevice, cpu: CpuFacts, accelerators: Accelerators) -> GpuHost:
+    used, missing = accelerators_to_use(settings, accelerators)
     if settings.strategy == "data_parallel" and used:
         _refuse_data_parallel(settings, used)
     processes = len(used) if settings.strategy == "ddp" else 1
@@ -119,14 +105,3 @@ def _refuse_data_parallel(settings: GpuDevice, used: list[AcceleratorFacts]) -> 
             f"devices.gpu.output_device in params.yaml is {output}, which is not among the GPUs in use: "
             f"{', '.join(map(str, indices))}"
         )
-
-
-def software_facts(variables: tuple[str, ...]) -> Software:
-    """Versions, and those of the variables that are set: choosing another GPU is no news to the CPU."""
-    return Software(
-        python=platform.python_version(),
-        torch=metadata.version("torch"),
-        torchvision=metadata.version("torchvision"),
-        cuda=torch_cuda_version(),
-        variables={name: os.environ[name] for name in variables if name in os.environ},
-    )

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from photofinish.datasets import MANIFEST
 from photofinish.files import write_text_atomically
+from photofinish.hardware.accelerators import Accelerators
 from photofinish.hardware.hosts import fingerprint
 from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
 from photofinish.params.networks import Model, TorchvisionModel
@@ -19,13 +20,15 @@ from photofinish.planning.local_files import sha256_of_local_files
 from photofinish.planning.memory_check import Room, planned_split_size, refuse_too_large, room_ever
 
 
-def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
+def write_plan(
+    params: Params, folder: Path, splits: Path, stages: Path, accelerators: Accelerators | None = None
+) -> None:
     """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
 
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
     local_files = sha256_of_local_files(params.datasets)
-    cpu_host, gpu_host = fingerprint(params.devices)
+    cpu_host, gpu_host = fingerprint(params.devices, accelerators)
     wanted: dict[Path, BaseModel] = {
         folder / "hosts" / "cpu.json": cpu_host,
         folder / "hosts" / "gpu.json": gpu_host,
