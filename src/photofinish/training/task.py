@@ -85,7 +85,7 @@ class TrainingTask:
 
 
 def write_unavailable(task: TrainingTask, reason: str) -> None:
-    """Both outs, as DVC expects them; there is nothing to time."""
+    """Both parts, for whoever reads them; there is nothing to time."""
     record = records.Unavailable(device=task.device, experiment=task.experiment, reason=reason)
     records.write_record(task.out / records.LEARNED / records.RECORD, record)
     records.write_record(task.out / records.TIMED / records.TIMINGS, records.Untimed())
