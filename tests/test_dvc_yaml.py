@@ -37,14 +37,17 @@ def test_no_stage_lists_sources_itself() -> None:
 def test_plan_depends_on_all_of_params_yaml_and_on_a_look_around_that_is_taken_every_time() -> None:
     """As a file, not as DVC's parameters: to DVC, the numbers 1 and 1.0 and the word true are all the same."""
     before = yaml.safe_load((ROOT / "stages" / "dvc.yaml").read_text(encoding="utf-8"))["stages"]["surroundings"]
-    assert stage_body("plan")["deps"] == [*before["outs"], "params.yaml"]
+    assert before["outs"] == [{"data/surroundings.json": {"cache": False}}]
+    assert stage_body("plan")["deps"] == ["data/surroundings.json", "params.yaml"]
     assert before["always_changed"] is True
     assert not [name for name in STAGES if stage_body(name).get("always_changed")]
 
 
 @pytest.mark.parametrize("name", ["train-cpu", "train-gpu"])
 def test_a_training_stage_depends_on_no_weights_but_its_own(name: str) -> None:
-    assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == ["data/weights/${key}"]
+    assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == [
+        "data/weights/${key}/weights.json"
+    ]
 
 
 def test_prices_and_references_are_deps_of_compare_alone() -> None:
