@@ -40,7 +40,7 @@ def test_host_packages_and_commit_become_tags(
 
 def test_the_accelerator_becomes_a_tag(make_experiment: MakeExperiment, cpu_host: CpuHost) -> None:
     accelerator = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=None, driver="580.1")
-    common = cpu_host.model_dump(include={"threads", "cpu", "software"})
+    common = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
     host = GpuHost(**common, kind="auto", count=1, if_missing="skip", accelerators=(accelerator,), missing=None)
     tags = run_facts("small-mlp", "gpu", make_experiment(), host, {}, None, None).tags
     assert tags["host.accelerator"] == "Some GPU"
