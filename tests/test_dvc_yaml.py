@@ -43,11 +43,14 @@ def test_plan_depends_on_all_of_params_yaml_and_on_a_look_around_that_is_taken_e
     assert not [name for name in STAGES if stage_body(name).get("always_changed")]
 
 
+@pytest.mark.parametrize("name", ["train-cpu", "train-gpu", "evaluate"])
+def test_images_are_a_dep_as_the_whole_folder_that_dvc_is_to_pull(name: str) -> None:
+    assert [dep for dep in stage_body(name)["deps"] if "splits" in dep] == ["data/splits/${item.dataset}"]
+
+
 @pytest.mark.parametrize("name", ["train-cpu", "train-gpu"])
 def test_a_training_stage_depends_on_no_weights_but_its_own(name: str) -> None:
-    assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == [
-        "data/weights/${key}/weights.json"
-    ]
+    assert [dep for dep in stage_body(name)["deps"] if dep.startswith("data/weights")] == ["data/weights/${key}"]
 
 
 def test_prices_and_references_are_deps_of_compare_alone() -> None:

@@ -64,7 +64,7 @@ def is_ours(pooled: torch.Tensor) -> bool:
     return "Halving" in pooled.grad_fn.name()
 
 
-def test_pytorchs_own_is_left_where_it_is_the_faster_one() -> None:
+def test_pytorchs_own_is_left_where_channels_are_many_or_values_few() -> None:
     def pooled(count: int, channels: int, layout: torch.memory_format) -> torch.Tensor:
         return HalvingMaxPool2d(2)(images(count, channels, 24, 24).to(memory_format=layout).requires_grad_())
 

@@ -1,8 +1,8 @@
 """Max-pooling that halves images, for where PyTorch's own is slow on the CPU (docs/performance.md).
 
-It also notes where it found each maximum, which validation has no use for; and it takes channels by the eight, which
-the first convolution of a small network doesn't have. Of numbers, values and gradients are those that PyTorch gives;
-where zeros of both signs are the largest, the other one may come out.
+It also notes where it found each maximum, which validation has no use for; and it takes channels, of float32, by the
+eight, which the first convolution of a small network doesn't have. Of numbers, values and gradients are those that
+PyTorch gives; where zeros of both signs are the largest, the other one may come out.
 """
 
 from __future__ import annotations
