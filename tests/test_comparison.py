@@ -108,6 +108,11 @@ def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     assert set(metrics) == {"small-mlp"}
     assert set(metrics["small-mlp"]) == {"cpu", "gpu"}
     assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
+    scores = pair[1].scores
+    assert (
+        metrics["small-mlp"]["gpu"].items()
+        >= {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "macro_f1": scores.macro_f1}.items()
+    )
     assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
     assert set(comparison_metrics(comparison_table(without_gpu))["small-mlp"]) == {"cpu"}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 from pydantic import ValidationError
@@ -435,7 +436,7 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
     pretend_system(monkeypatch, "Darwin", "arm64")
     monkeypatch.setattr(cpus.subprocess, "run", sysctl)
     monkeypatch.delattr(cpus.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(cpus.psutil, "cpu_count", lambda logical: None if logical else 12)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 12)
     assert cpus.cpu_facts() == cpus.CpuFacts(
         model="Apple M4 Pro",
         architecture="arm64",

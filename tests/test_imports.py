@@ -28,7 +28,7 @@ FREE_OF_TORCH = (
     "training.task", "training_stage.stage",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
+    ("display", "errors", "files", "own_code", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
     ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("training_stage",), ("comparison",), ("report",), ("remedy",),
 )  # fmt: skip

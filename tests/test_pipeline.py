@@ -149,9 +149,7 @@ def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: 
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
 
     difference = json.loads(_dvc(project, "metrics", "diff", "--json"))
-    assert {path for path in difference if path.startswith("results")} == {
-        f"results/{_INHERITS}/evaluation/metrics.json"
-    }
+    assert set(difference) == {f"report/metrics/{_INHERITS}.json"}
     changed = json.loads(_dvc(project, "params", "diff", "--json"))
     assert changed["params.yaml"]["defaults.epochs"] == {"old": 2, "new": 3, "diff": 1}
 
@@ -169,7 +167,8 @@ def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project:
     project.write_params(_changed(**{_OWN: _PARAMS["experiments"][_OWN]}))
     assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "download-weights", "compare"}
     assert (project.root / "results" / _INHERITS / "cpu" / "learned").is_dir()
-    for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv", "metrics.json"):
+    assert [path.stem for path in (project.root / "report" / "metrics").iterdir()] == [_OWN]
+    for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv"):
         text = (project.root / "report" / name).read_text(encoding="utf-8")
         assert _OWN in text, name
         assert _INHERITS not in text, name
@@ -197,8 +196,9 @@ def test_another_clone_learns_the_same_bits(project: Project, tmp_path: Path) ->
 
 def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
     metrics = json.loads(_dvc(project, "metrics", "show", "--json"))[""]["data"]
-    assert metrics[f"results/{_OWN}/evaluation/metrics.json"]["data"]["cpu"]["test_accuracy"] > 0.8
-    assert metrics["report/metrics.json"]["data"][_OWN]["cpu"]["total_seconds"] > 0
+    own = metrics[f"report/metrics/{_OWN}.json"]["data"]["cpu"]
+    assert own["test_accuracy"] > 0.8
+    assert own["total_seconds"] > 0
     drawn = project.run("dvc", "plots", "show")
     assert drawn.returncode == 0
     assert "failed" not in drawn.stdout + drawn.stderr

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from photofinish.provenance import git_commit, project_root, source_sha256
+from photofinish.own_code import source_sha256
+from photofinish.provenance import git_commit, project_root
 
 LOCKS = ("dvc.lock", "stages/dvc.lock")
 

@@ -234,7 +234,7 @@ def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     assert "Recorded elsewhere" in page
     assert "NVIDIA Made-Up 100(TM)" in page
     assert pd.read_csv(tmp_path / "comparison.csv")["status"].tolist() == ["trained", "unavailable"]
-    for name in ("comparison.csv", "metrics.json", "history.csv", "confusion.csv"):
+    for name in ("comparison.csv", "metrics/small-mlp.json", "history.csv", "confusion.csv"):
         assert "Made-Up" not in (tmp_path / name).read_text(encoding="utf-8")
     elsewhere_file = pd.read_csv(tmp_path / "elsewhere.csv")
     assert elsewhere_file["provenance"].tolist() == ["reference"]

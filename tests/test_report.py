@@ -13,6 +13,7 @@ import pytest
 from conftest import MakeResult
 
 from photofinish.comparison.table import COLUMNS, DeviceResult
+from photofinish.files import write_json_atomically
 from photofinish.report.pages import number_columns
 from photofinish.report.report import write_report
 
@@ -196,11 +197,15 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult],
     assert pd.read_csv(tmp_path / "confusion.csv")["images"].sum() == 16
 
 
-def test_the_metrics_are_by_experiment_device_and_figure(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[DeviceResult], tmp_path: Path) -> None:
+    former = tmp_path / "metrics" / "former.json"
+    write_json_atomically(former, {})
     write_report(pair, tmp_path)
-    metrics = json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["small-mlp"]["gpu"]["end_to_end_speedup"] == 1.5
-    assert metrics["small-mlp"]["cpu"]["total_seconds"] == 30.0
+    (file,) = (tmp_path / "metrics").iterdir()
+    metrics = json.loads(file.read_text(encoding="utf-8"))
+    assert file.name == "small-mlp.json"
+    assert metrics["gpu"]["end_to_end_speedup"] == 1.5
+    assert metrics["cpu"]["total_seconds"] == 30.0
 
 
 def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from conftest import ROOT
 from image_files import write_picture
@@ -19,7 +21,6 @@ from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
 from photofinish.hardware import cpus
 from photofinish.hardware.accelerators import AcceleratorFacts
-from photofinish.hardware.main_memory import MainMemory
 from photofinish.hardware.software import GPU_VARIABLES
 from photofinish.params.reader import read_params
 from photofinish.planning import surroundings as surroundings_module
@@ -101,16 +102,14 @@ def test_another_count_of_cores_changes_the_plan_and_is_noticed(project: Path, m
 def test_another_gpu_and_another_memory_are_noticed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def another_machine() -> None:
         monkeypatch.setattr(surroundings_module, "all_accelerators", lambda: {"cuda": (GPU,), "mps": "none", "xpu": ""})
-        monkeypatch.setattr(surroundings_module, "main_memory", lambda: MainMemory(1 << 30, 1 << 29))
+        monkeypatch.setattr(surroundings_module, "total_memory_bytes", lambda: 1 << 30)
 
     assert noticed(project, another_machine) == {"accelerators", "main_memory_bytes"}
 
 
 def test_memory_that_other_programs_take_is_no_news(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings_module, "main_memory", lambda: MainMemory(1 << 30, 1 << 29))
-    monkeypatch.setattr(surroundings_module, "source_sha256", lambda: "the same")
-    later = MainMemory(1 << 30, 1 << 28)
-    assert noticed(project, lambda: monkeypatch.setattr(surroundings_module, "main_memory", lambda: later)) == set()
+    taken = SimpleNamespace(total=psutil.virtual_memory().total, available=1)
+    assert noticed(project, lambda: monkeypatch.setattr(psutil, "virtual_memory", lambda: taken)) == set()
 
 
 def test_a_changed_source_a_changed_script_and_a_new_reference_are_noticed(
@@ -169,10 +168,11 @@ def test_a_damaged_file_is_named_to_the_user(project: Path, damaged: str | None)
         accelerators_seen(file)
 
 
-def test_the_stage_writes_it_without_the_schema_whose_import_takes_longest(project: Path) -> None:
+@pytest.mark.parametrize("module", ["pydantic", "importlib.metadata", "psutil"])
+def test_the_stage_writes_it_without_what_takes_long_to_import(project: Path, module: str) -> None:
     places = ["--params", "params.yaml", "--stages", "stages", "--references", "reference", "--out", "out.json"]
     script = ROOT / "stages" / "surroundings.py"
-    code = "import sys; sys.modules['pydantic'] = None; sys.argv = sys.argv[1:]; import runpy; "
+    code = f"import sys; sys.modules['{module}'] = None; sys.argv = sys.argv[1:]; import runpy; "
     code += "runpy.run_path(sys.argv[0], run_name='__main__')"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code, str(script), *places], env=environment, check=True, timeout=60)

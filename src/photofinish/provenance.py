@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import psutil
-
-from photofinish.files import sha256_of_bytes
 
 _PACKAGES = (
     "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
@@ -42,15 +39,6 @@ def git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head
-
-
-@cache
-def source_sha256() -> str:
-    """Of this package's code: a run is never resumed by other code than began it."""
-    folder = Path(__file__).parent
-    sources = sorted(folder.rglob("*.py"))
-    named = (f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() for path in sources)
-    return sha256_of_bytes(b"\0".join(named))
 
 
 def seconds_since_process_start() -> float:

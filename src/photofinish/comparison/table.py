@@ -114,7 +114,8 @@ def confusion_table(results: list[DeviceResult]) -> pd.DataFrame:
 
 def comparison_metrics(table: pd.DataFrame) -> dict[str, Any]:
     """The table's figures for `dvc metrics`: experiment, device, figure."""
-    figures = ["step_seconds", "epoch_seconds", "total_seconds", *(f"{kind}_speedup" for kind in NAMES)]
+    scores = ["test_accuracy", "test_loss", "macro_f1"]
+    figures = [*scores, "step_seconds", "epoch_seconds", "total_seconds", *(f"{kind}_speedup" for kind in NAMES)]
     metrics: dict[str, Any] = {}
     for row in table.to_dict("records"):
         present = {figure: row[figure] for figure in figures if pd.notna(row[figure])}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
-import runpy
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pynvml
 
+from photofinish.hardware.builds import torch_cuda_version, torch_rocm_version, torch_version
 from photofinish.hardware.cpus import mac_cpu_name, read_or_empty
 
 if TYPE_CHECKING:
@@ -69,31 +67,12 @@ def accelerators(kind: str, here: Accelerators) -> tuple[list[AcceleratorFacts],
     return [], "; ".join(reasons)
 
 
-def torch_cuda_version() -> str | None:
-    """The CUDA (or ROCm) version torch was built for, from its version file."""
-    build = _torch_build().get("cuda") or torch_rocm_version()
-    return str(build) if build else None
-
-
-def torch_rocm_version() -> str | None:
-    build = _torch_build().get("hip")
-    return str(build) if build else None
-
-
-@cache
-def _torch_build() -> dict[str, Any]:
-    spec = util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    return runpy.run_path(str(Path(spec.submodule_search_locations[0]) / "version.py"))
-
-
 def _cuda_gpus() -> tuple[list[AcceleratorFacts], str]:
     """NVIDIA's, and AMD's, which PyTorch reaches under the same name; none if this torch was built without CUDA."""
     gpus, reason = _nvidia_gpus()
     if gpus and torch_cuda_version() is None:
         return [], (
-            f"the driver {gpus[0].driver} lists {gpus[0].name}, but this torch ({metadata.version('torch')}) is built "
+            f"the driver {gpus[0].driver} lists {gpus[0].name}, but this torch ({torch_version()}) is built "
             f"without CUDA: install a torch with CUDA"
         )
     return gpus, reason
@@ -108,7 +87,7 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
     except pynvml.NVMLError as error:
         amd, missing = _amd_gpus(), f"no NVIDIA driver answers ({error})"
         if amd and torch_rocm_version() is None:
-            return [], f"{missing}, and for the {amd[0].name} this torch ({metadata.version('torch')}) isn't built"
+            return [], f"{missing}, and for the {amd[0].name} this torch ({torch_version()}) isn't built"
         return amd, "" if amd else missing
     try:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
@@ -174,7 +153,7 @@ def _apple_gpus() -> tuple[list[AcceleratorFacts], str]:
 
 
 def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
-    if "+xpu" not in metadata.version("torch"):
+    if "+xpu" not in torch_version():
         return [], "this build of torch has no support for Intel GPUs"
     found = [
         AcceleratorFacts(kind="xpu", name=f"Intel GPU {read_or_empty(card / 'device').strip()}", memory_bytes=None,

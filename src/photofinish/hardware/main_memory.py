@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from photofinish.hardware.cpus import read_or_empty
 
@@ -26,14 +25,24 @@ class MainMemory:
 
 def main_memory() -> MainMemory:
     """The tightest of all limits."""
-    machine = psutil.virtual_memory()
-    total_bytes, available_bytes = machine.total, machine.available
+    import psutil  # which what asks for the total alone does without
+
+    available_bytes = psutil.virtual_memory().available
+    for folder, limit_bytes in _limits():
+        available_bytes = min(available_bytes, max(0, limit_bytes - _used_bytes(folder)))
+    return MainMemory(total_memory_bytes(), available_bytes)
+
+
+def total_memory_bytes() -> int:
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine_bytes, *(limit_bytes for _, limit_bytes in _limits())])
+
+
+def _limits() -> Iterator[tuple[Path, int]]:
     for folder in _cgroup_folders():
         limit_bytes = _limit_bytes(folder)
         if limit_bytes is not None:
-            total_bytes = min(total_bytes, limit_bytes)
-            available_bytes = min(available_bytes, max(0, limit_bytes - _used_bytes(folder)))
-    return MainMemory(total_bytes, available_bytes)
+            yield folder, limit_bytes
 
 
 def _cgroup_folders() -> Iterator[Path]:

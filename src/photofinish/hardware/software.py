@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 
-from photofinish.hardware.accelerators import torch_cuda_version
+from photofinish.hardware.builds import torch_cuda_version, torch_version, torchvision_version
 
 CPU_VARIABLES = (
     "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
@@ -36,8 +35,8 @@ def software_facts(variables: tuple[str, ...]) -> Software:
     """Versions, and those of the variables that are set: choosing another GPU is no news to the CPU."""
     return Software(
         python=platform.python_version(),
-        torch=metadata.version("torch"),
-        torchvision=metadata.version("torchvision"),
+        torch=torch_version(),
+        torchvision=torchvision_version(),
         cuda=torch_cuda_version(),
         variables={name: os.environ[name] for name in variables if name in os.environ},
     )

@@ -17,9 +17,9 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.hardware.accelerators import AcceleratorFacts, Accelerators, all_accelerators
 from photofinish.hardware.cpus import cpu_facts
-from photofinish.hardware.main_memory import main_memory
+from photofinish.hardware.main_memory import total_memory_bytes
 from photofinish.hardware.software import GPU_VARIABLES, software_facts
-from photofinish.provenance import source_sha256
+from photofinish.own_code import source_sha256
 
 _MAY_NAME_LOCAL_FILES = re.compile(rb"csv|folder")
 """the sources of such a data set; where neither is named, the schema isn't imported: that takes longer than the rest"""
@@ -34,7 +34,7 @@ def surroundings(params: Path, stages: Path, references: Path) -> dict[str, Any]
             for kind, found in all_accelerators().items()
         },
         "software": asdict(software_facts(GPU_VARIABLES)),
-        "main_memory_bytes": main_memory().total_bytes,
+        "main_memory_bytes": total_memory_bytes(),
         "mirror": mirror and sha256_of_bytes(mirror.encode()),  # its address may hold a password
         "package": source_sha256(),
         "scripts": {script.name: sha256_of_file(script) for script in sorted(stages.glob("*.py"))},

@@ -31,7 +31,7 @@ from photofinish.report.ratios import break_even_pictures, speedup_pictures
 from photofinish.report.tables import parity_table, shown_table, speedup_figures, speedup_table, why_table
 from photofinish.results.references import Reference
 
-FIGURES = "figures"
+FIGURES, METRICS = "figures", "metrics"
 
 
 def write_report(
@@ -72,7 +72,7 @@ def write_report(
         write_text_atomically(folder / name, content.to_csv(index=False, lineterminator="\n"))
     write_text_atomically(folder / "comparison.md", as_markdown(report))
     write_text_atomically(folder / "index.html", as_page(report))
-    write_json_atomically(folder / "metrics.json", comparison_metrics(files["comparison.csv"]))
+    _write_metrics(files["comparison.csv"], folder / METRICS)
     _write_figures(report, folder / FIGURES)
     return verdicts
 
@@ -115,6 +115,13 @@ def _galleries(files: dict[str, pd.DataFrame], break_evens: pd.DataFrame) -> lis
             learning_curves(files["history.csv"]),
         ),
     ]
+
+
+def _write_metrics(comparison: pd.DataFrame, folder: Path) -> None:
+    """A file for each experiment, of which DVC makes a row; none is left of a former report."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for experiment, metrics in comparison_metrics(comparison).items():
+        write_json_atomically(folder / f"{experiment}.json", metrics)
 
 
 def _write_figures(report: Report, folder: Path) -> None:

@@ -15,7 +15,7 @@ from photofinish.batches.batches import Normaliser
 from photofinish.datasets.images import Int64Array
 from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.files import write_json_atomically, write_text_atomically
+from photofinish.files import write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
 
@@ -91,13 +91,7 @@ def _outputs(network: nn.Module, record: records.Training, split: PackedSplit) -
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
-    """All of it for the stages below, the main figures for `dvc metrics`."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
-    metrics = {
-        device: {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "macro_f1": scores.macro_f1}
-        for device, scores in judged.evaluation.devices.items()
-    }
-    write_json_atomically(folder / records.METRICS, metrics)
     write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
 
 

@@ -23,7 +23,7 @@ from photofinish.results.epochs import EpochMetrics, EpochTiming, median_trainin
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
 RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
 FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
-EVALUATION, METRICS, PREDICTIONS = "evaluation.json", "metrics.json", "predictions.csv"
+EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
 DeviceLabel = Literal["cpu", "gpu"]
 DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
 _ModelT = TypeVar("_ModelT", bound=BaseModel)

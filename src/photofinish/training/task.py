@@ -11,11 +11,11 @@ from photofinish.errors import MistakeError
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json
 from photofinish.hardware.hosts import CpuHost, GpuHost
 from photofinish.models.pretrained import checked_file, fetched_weights
+from photofinish.own_code import source_sha256
 from photofinish.params.training import Experiment
 from photofinish.params.weights import FetchedWeights
 from photofinish.planning.memory_check import SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.processes.ranks import own_rank
-from photofinish.provenance import source_sha256
 from photofinish.results import records
 
 

@@ -19,8 +19,8 @@ from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, MistakeError, 
 from photofinish.files import sha256_of_bytes, to_json
 from photofinish.hardware.devices import CPU, NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.hardware.hosts import GpuHost
+from photofinish.own_code import source_sha256
 from photofinish.processes.ranks import Rank, is_started_by_stage
-from photofinish.provenance import source_sha256
 from photofinish.training.task import TrainingTask
 from photofinish.training.teams import COLLECTIVE_TIMEOUT, DataParallelTeam, Ranks, Team
 
