@@ -28,8 +28,8 @@ FREE_OF_TORCH = (
     "training.task", "training_stage.stage",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "own_code", "provenance", "wording"), ("params",), ("processes",), ("hardware",), ("datasets",),
-    ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("display", "errors", "files", "own_code", "provenance", "wording"), ("params",), ("processes",), ("hardware",),
+    ("datasets",), ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("training_stage",), ("comparison",), ("report",), ("remedy",),
 )  # fmt: skip
 
