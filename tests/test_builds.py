@@ -29,8 +29,8 @@ def test_they_are_what_the_packages_themselves_say() -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_what_is_not_installed_is_told_as_such() -> None:
-    assert torch_version() == torchvision_version() == "not installed"
+def test_of_what_is_not_installed_no_version_is_known() -> None:
+    assert torch_version() == torchvision_version() == "unknown"
     assert torch_cuda_version() is None
 
 

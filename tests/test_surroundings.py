@@ -9,17 +9,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from conftest import ROOT
 from image_files import write_picture
 
 from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
-from photofinish.hardware import cpus
+from photofinish.hardware import cpus, main_memory
 from photofinish.hardware.accelerators import AcceleratorFacts
 from photofinish.hardware.software import GPU_VARIABLES
 from photofinish.params.reader import read_params
@@ -107,9 +105,16 @@ def test_another_gpu_and_another_memory_are_noticed(project: Path, monkeypatch: 
     assert noticed(project, another_machine) == {"accelerators", "main_memory_bytes"}
 
 
-def test_memory_that_other_programs_take_is_no_news(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = SimpleNamespace(total=psutil.virtual_memory().total, available=1)
-    assert noticed(project, lambda: monkeypatch.setattr(psutil, "virtual_memory", lambda: taken)) == set()
+def test_memory_that_other_programs_take_is_no_news(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def machine_with(free_kilobytes: int) -> None:
+        (tmp_path / "meminfo").write_text(f"MemTotal: 4096 kB\nMemAvailable: {free_kilobytes} kB\n", encoding="utf-8")
+
+    monkeypatch.setattr(main_memory, "_MEMORY_FACTS", tmp_path / "meminfo")
+    machine_with(2048)
+    assert seen(project)["main_memory_bytes"] == 4096 * 1024
+    assert noticed(project, lambda: machine_with(1024)) == set()
 
 
 def test_a_changed_source_a_changed_script_and_a_new_reference_are_noticed(

@@ -8,6 +8,8 @@ from functools import cache
 from importlib import util
 from pathlib import Path
 
+from photofinish.hardware.cpus import read_or_empty
+
 
 def torch_version() -> str:
     return _version("torch")
@@ -29,7 +31,7 @@ def torch_rocm_version() -> str | None:
 
 
 def _version(package: str) -> str:
-    return str(_build(package).get("__version__", "not installed"))
+    return str(_build(package).get("__version__", "unknown"))
 
 
 @cache
@@ -38,7 +40,7 @@ def _build(package: str) -> dict[str, object]:
     spec = util.find_spec(package)
     if spec is None or spec.origin is None:
         return {}
-    source = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    source = read_or_empty(Path(spec.origin).parent / "version.py")
     return {
         name.id: line.value.value
         for line in ast.parse(source).body

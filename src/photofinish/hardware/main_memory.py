@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from photofinish.hardware.cpus import read_or_empty
 
+_MEMORY_FACTS = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
@@ -34,8 +36,13 @@ def main_memory() -> MainMemory:
 
 
 def total_memory_bytes() -> int:
-    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine_bytes, *(limit_bytes for _, limit_bytes in _limits())])
+    return min([_machine_bytes(), *(limit_bytes for _, limit_bytes in _limits())])
+
+
+def _machine_bytes() -> int:
+    """By Linux's own file, in which a container may find its limit, and nowhere else."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", read_or_empty(_MEMORY_FACTS), re.MULTILINE)
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _limits() -> Iterator[tuple[Path, int]]:

@@ -19,29 +19,33 @@ class LastPositionConv2d(nn.Conv2d):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not self._has_one_position(images):
             return super().forward(images)
-        (lines, line_taps), (columns, column_taps) = (self._reach(axis, images.shape[2 + axis]) for axis in (0, 1))
-        # Colours innermost, as they lie in memory: nothing is copied where the whole image, or one tap, is in reach.
-        seen = images.permute(0, 2, 3, 1)[:, lines, columns]
-        taps = self.weight.permute(0, 2, 3, 1)[:, line_taps, column_taps]
-        answers = linear(seen.flatten(1), taps.flatten(1), self.bias)
+        answers = linear(*self._in_reach(images), self.bias)
         return answers.view(len(images), 1, 1, -1).permute(0, 3, 1, 2)
 
     def _has_one_position(self, images: torch.Tensor) -> bool:
-        """And so many images that it pays: for a single one PyTorch is quicker."""
-        if images.device.type != "cpu" or images.dim() != 4 or len(images) < 2:
+        """And images to make it pay: for a single one, and a small kernel, PyTorch is quicker."""
+        if images.dim() != 4 or len(images) < 2:
             return False
-        rooms = zip(images.shape[2:], self._paddings, self.kernel_size, self.stride, strict=True)
-        return all(0 <= side + 2 * padding - kernel < stride for side, padding, kernel, stride in rooms)
+        (lines, columns), (tall, wide), (down, right) = images.shape[2:], self.kernel_size, self.stride
+        above, beside = self._paddings
+        return 0 <= lines + 2 * above - tall < down and 0 <= columns + 2 * beside - wide < right
+
+    def _in_reach(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pixels that a kernel sees from its one position, and its taps that see them; each in one line."""
+        # Colours innermost, as they lie in memory: of a whole image, or of a single tap, nothing is copied.
+        pixels, taps = images.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
+        if self.kernel_size != (1, 1) or images.shape[2:] != (1, 1):
+            (above, lines), (beside, columns) = (
+                (padding, min(size - padding, side))
+                for size, padding, side in zip(self.kernel_size, self._paddings, images.shape[2:], strict=True)
+            )
+            pixels = pixels[:, :lines, :columns]
+            taps = taps[:, above : above + lines, beside : beside + columns]
+        return pixels.flatten(1), taps.flatten(1)
 
     @property
-    def _paddings(self) -> tuple[int, ...]:
-        return cast("tuple[int, ...]", self.padding)
-
-    def _reach(self, axis: int, side: int) -> tuple[slice, slice]:
-        """The pixels that the kernel sees from its one position, and its taps that see them."""
-        padding = self._paddings[axis]
-        seen = min(self.kernel_size[axis] - padding, side)
-        return slice(0, seen), slice(padding, padding + seen)
+    def _paddings(self) -> tuple[int, int]:
+        return cast("tuple[int, int]", self.padding)
 
 
 def quicken_convolutions(network: nn.Module) -> None:

@@ -23,8 +23,7 @@ from photofinish.batches.batches import Batch, Batches, steps_per_epoch
 from photofinish.batches.randomness import seed_epoch
 from photofinish.errors import UserError
 from photofinish.hardware.devices import autocast, gradient_scaler, memory_format
-from photofinish.models.convolution import quicken_convolutions
-from photofinish.models.pooling import quicken_pooling
+from photofinish.models.quick import quicken
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.clock import Clock
 from photofinish.training.optimisation import Schedule, build_optimizer, forget_gradients
@@ -74,8 +73,7 @@ class Trainer:
         self._clock = Clock(device, self._team.barrier if self._team.size > 1 else None)
         self._steps_per_epoch = steps_per_epoch(training)
         self._memory_format = memory_format(network, device, experiment.precision)
-        quicken_pooling(network)
-        quicken_convolutions(network)
+        quicken(network, device)
         self.network = self._team.adapt(network.to(device, memory_format=self._memory_format))  # type: ignore[call-overload]
         self._parallel = self._team.parallel(self.network)
         self._optimizer = build_optimizer(experiment.optimizer, self.network.parameters())
