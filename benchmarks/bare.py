@@ -28,7 +28,7 @@ def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Mo
 
     def train(network: nn.Module, batches: tuple[torch.Tensor, ...]) -> float:
         optimizer = torch.optim.SGD(
-            network.parameters(), lr=workload.learning_rate, momentum=workload.momentum, foreach=True
+            network.parameters(), lr=workload.learning_rate, momentum=workload.momentum, foreach=False
         )
         network.train()
         started_seconds = now_seconds()

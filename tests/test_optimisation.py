@@ -31,7 +31,7 @@ CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
 }
 HOW: dict[str, dict[str, bool]] = {
-    "sgd": {"foreach": True, "fused": False},
+    "sgd": {"foreach": False, "fused": False},
     "adam": {"fused": True},
     "adamw": {"fused": True},
 }
