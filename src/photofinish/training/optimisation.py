@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
-    """Fused, one kernel takes all parameters a step further. SGD on the CPU is faster one parameter after another: there,
-    the fused kernel copies weights that lie channels-last to and fro (docs/performance.md)."""
+    """Fused, one kernel takes all parameters a step further. SGD on the CPU is faster one parameter after another: the
+    fused kernel copies weights that lie channels-last to and fro there (docs/performance.md)."""
     parameters = list(parameters)
     if settings.name == "sgd":
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
