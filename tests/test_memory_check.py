@@ -15,7 +15,7 @@ from photofinish.datasets.packed import PackedSplit
 from photofinish.errors import MistakeError
 from photofinish.hardware import main_memory as main_memory_module
 from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.hardware.main_memory import MainMemory, main_memory
+from photofinish.hardware.main_memory import available_memory_bytes, total_memory_bytes
 from photofinish.params.reader import read_params
 from photofinish.planning import memory_check
 from photofinish.planning.memory_check import Room, SplitSize, refuse_too_large, resident_bytes, room_ever, room_now
@@ -34,7 +34,8 @@ experiments:
 
 @pytest.fixture
 def one_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "main_memory", lambda: MainMemory(GIB, GIB // 2))
+    monkeypatch.setattr(memory_check, "total_memory_bytes", lambda: GIB)
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: GIB // 2)
 
 
 def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: resident") -> Path:
@@ -138,7 +139,7 @@ def test_a_training_is_refused_before_it_loads_anything(
 ) -> None:
     task = TrainingTask("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
     task.check()
-    monkeypatch.setattr(memory_check, "main_memory", lambda: MainMemory(GIB, 1000))
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 1000)
     monkeypatch.setattr(np, "load", None)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input"):
         task.check()
@@ -151,19 +152,23 @@ def test_a_training_is_refused_before_it_loads_anything(
         pytest.param(
             "0::/job/step",
             {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000", "job/step/memory.max": "max"},
-            MainMemory(9000, 5000),
+            (9000, 5000),
             id="version 2, the group around it",
         ),
         pytest.param(
             "3:cpu,memory:/of-the-host",
             {"memory/memory.limit_in_bytes": "9000", "memory/memory.stat": "cache 1\ntotal_rss 9500"},
-            MainMemory(9000, 0),
+            (9000, 0),
             id="version 1, in a container",
         ),
     ],
 )
 def test_a_control_group_limits_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_groups: str, files: dict[str, str], expected: MainMemory | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own_groups: str,
+    files: dict[str, str],
+    expected: tuple[int, int] | None,
 ) -> None:
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -172,6 +177,6 @@ def test_a_control_group_limits_the_memory(
     monkeypatch.setattr(main_memory_module, "_CGROUPS", tmp_path / "groups")
     monkeypatch.setattr(main_memory_module, "_OWN_CGROUPS", tmp_path / "own")
     if expected is None:
-        assert main_memory().total_bytes > GIB
+        assert total_memory_bytes() > GIB
     else:
-        assert main_memory() == expected
+        assert (total_memory_bytes(), available_memory_bytes()) == expected

@@ -169,12 +169,13 @@ def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
 
 
 def convolutions() -> nn.Sequential:
-    """With one input channel, several, a 1x1 kernel, batch-norm and pooling: where layouts differ, or seem not to."""
+    """With one input channel, several, a 1x1 kernel, batch-norm and pooling: where layouts differ, or seem not to. The
+    last convolution has one position left."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(5, 6, 2), nn.Flatten(), nn.Linear(24, 3),
+            nn.Conv2d(5, 6, 2), nn.ReLU(), nn.Conv2d(6, 7, 3, padding=1, stride=2), nn.Flatten(), nn.Linear(7, 3),
         )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from photofinish.hardware.cpus import read_or_empty
@@ -19,20 +18,12 @@ _USED_KEYS = ("anon", "total_rss")
 """what can't be given back: files in the page cache can"""
 
 
-@dataclass(frozen=True)
-class MainMemory:
-    total_bytes: int
-    available_bytes: int
-
-
-def main_memory() -> MainMemory:
-    """The tightest of all limits."""
+def available_memory_bytes() -> int:
+    """What is free now, within the tightest of all limits."""
     import psutil  # which what asks for the total alone does without
 
-    available_bytes = psutil.virtual_memory().available
-    for folder, limit_bytes in _limits():
-        available_bytes = min(available_bytes, max(0, limit_bytes - _used_bytes(folder)))
-    return MainMemory(total_memory_bytes(), available_bytes)
+    left_bytes = (max(0, limit_bytes - _used_bytes(folder)) for folder, limit_bytes in _limits())
+    return min([psutil.virtual_memory().available, *left_bytes])
 
 
 def total_memory_bytes() -> int:

@@ -19,7 +19,7 @@ from itertools import islice, pairwise
 import torch
 
 from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes, memory_format
-from photofinish.hardware.main_memory import main_memory
+from photofinish.hardware.main_memory import available_memory_bytes
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.clock import Clock
@@ -79,7 +79,7 @@ def plan_attribution(
 def images_with_room(device: torch.device, image_bytes: int) -> int:
     """How many images a step may take without a doubt that it runs out of memory, which would cost a result."""
     if device.type == "cpu":
-        free_bytes = main_memory().available_bytes
+        free_bytes = available_memory_bytes()
     else:
         used_bytes, total_bytes = memory_bytes(device)
         free_bytes = (total_bytes or 0) - (used_bytes or 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from photofinish.errors import MistakeError
 from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.hardware.main_memory import main_memory
+from photofinish.hardware.main_memory import available_memory_bytes, total_memory_bytes
 from photofinish.params.datasets import Dataset, SyntheticDataset
 from photofinish.params.training import Experiment
 from photofinish.wording import byte_size
@@ -65,14 +65,14 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
     """As the training starts: what other programs have taken of the main memory is gone. All images pass through it on
     their way to a GPU."""
-    main = Room("the main memory now", main_memory().available_bytes, processes)
+    main = Room("the main memory now", available_memory_bytes(), processes)
     return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
 
 
 def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
     """Of both devices when nothing else runs."""
     processes = max(cpu_host.processes, gpu_host.processes)
-    return [Room("the main memory", main_memory().total_bytes, processes), *_gpu_room(gpu_host)]
+    return [Room("the main memory", total_memory_bytes(), processes), *_gpu_room(gpu_host)]
 
 
 def _gpu_room(host: GpuHost) -> list[Room]:
