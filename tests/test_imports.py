@@ -11,9 +11,9 @@ from source_imports import SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
     "batches.augmentation", "batches.batches", "batches.input_paths", "batches.loader", "batches.randomness",
-    "batches.resident", "hardware.allocator", "hardware.devices", "models.batch_norm", "models.pooling",
+    "batches.resident", "hardware.allocator", "hardware.devices", "models.batch_norm",
     "models.registry", "models.torchvision_models", "results.epochs", "training.checkpoint", "training.clock",
-    "training.eager_optimizers", "training.optimisation", "training.trainer", "training_stage.summary",
+    "training.optimisation", "training.trainer", "training_stage.summary",
 )  # fmt: skip
 THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",

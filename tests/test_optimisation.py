@@ -14,7 +14,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
 from photofinish.params import training as params
-from photofinish.training.optimisation import Schedule, build_optimizer, forget_gradients
+from photofinish.training.optimisation import Schedule, build_optimizer
 
 EPOCHS, STEPS = 6, 4
 LR = 0.1
@@ -124,21 +124,11 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
     plain = CLASSES[name]([theirs], lr=LR, foreach=False, **OPTIMIZERS[name])
     for _ in range(4):
         for parameter, stepping in ((ours, optimizer), (theirs, plain)):
-            forget_gradients(stepping)
+            stepping.zero_grad()
             (parameter.sin() * start).sum().backward()
             stepping.step()
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
     assert not torch.allclose(ours, start)
-
-
-def test_forgotten_gradients_are_not_added_to() -> None:
-    parameter = nn.Parameter(torch.ones(2))
-    optimizer = build_optimizer(optimizer_settings("sgd"), [parameter])
-    for _ in range(2):
-        forget_gradients(optimizer)
-        parameter.sum().backward()
-    assert parameter.grad is not None
-    assert parameter.grad.tolist() == [1, 1]
 
 
 def test_nesterov_momentum_is_handed_on() -> None:

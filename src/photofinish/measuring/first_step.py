@@ -21,7 +21,6 @@ from photofinish.batches.batches import Batch, Batches
 from photofinish.batches.randomness import batch_order
 from photofinish.datasets.images import Int64Array
 from photofinish.hardware.devices import autocast
-from photofinish.models.quick import quicken
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.teams import Team
 
@@ -52,7 +51,6 @@ def first_step(
     outputs: dict[str, Print] = {}
     hooks = [_print_output(name, module, outputs) for name, module in network.named_modules() if not _has_parts(module)]
     images, targets = (part[:_MOST_IMAGES].to(device) for part in batch)
-    quicken(network, device)
     network.to(device).train()
     for module in network.modules():
         if isinstance(module, _DropoutNd) or type(module).__name__ == "StochasticDepth":

@@ -9,19 +9,18 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
-from photofinish.training.eager_optimizers import eager
 
 if TYPE_CHECKING:
     from photofinish.params import training as params
 
 
 def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
-    """Fused, one kernel takes all parameters a step further. SGD on the CPU is faster one parameter after another: the
-    fused kernel copies weights that lie channels-last to and fro there (docs/performance.md)."""
+    """PyTorch's own. Fused, one kernel takes all parameters a step further; but SGD's copies weights that lie
+    channels-last to and fro on the CPU, and goes through them one by one there (docs/performance.md)."""
     parameters = list(parameters)
     if settings.name == "sgd":
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
-        return eager(SGD)(
+        return SGD(
             parameters,
             lr=settings.lr,
             momentum=settings.momentum,
@@ -31,7 +30,7 @@ def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Pa
             foreach=False,
             fused=not on_cpu,
         )
-    kind = eager(Adam if settings.name == "adam" else AdamW)
+    kind = Adam if settings.name == "adam" else AdamW
     return kind(
         parameters,
         lr=settings.lr,
@@ -40,13 +39,6 @@ def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Pa
         weight_decay=settings.weight_decay,
         fused=True,
     )
-
-
-def forget_gradients(optimizer: Optimizer) -> None:
-    """As `zero_grad`, which also reports to PyTorch's profiler: that takes ten times as long for a small network."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
 
 
 class Schedule:

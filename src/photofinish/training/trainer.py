@@ -23,10 +23,9 @@ from photofinish.batches.batches import Batch, Batches, steps_per_epoch
 from photofinish.batches.randomness import seed_epoch
 from photofinish.errors import UserError
 from photofinish.hardware.devices import autocast, gradient_scaler, memory_format
-from photofinish.models.quick import quicken
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.clock import Clock
-from photofinish.training.optimisation import Schedule, build_optimizer, forget_gradients
+from photofinish.training.optimisation import Schedule, build_optimizer
 from photofinish.training.teams import Team
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ class Trainer:
         self._clock = Clock(device, self._team.barrier if self._team.size > 1 else None)
         self._steps_per_epoch = steps_per_epoch(training)
         self._memory_format = memory_format(network, device, experiment.precision)
-        quicken(network, device)
         self.network = self._team.adapt(network.to(device, memory_format=self._memory_format))  # type: ignore[call-overload]
         self._parallel = self._team.parallel(self.network)
         self._optimizer = build_optimizer(experiment.optimizer, self.network.parameters())
@@ -158,7 +156,7 @@ class Trainer:
         before = copy.deepcopy(self.network.state_dict())
         yield self._parallel
         self.network.load_state_dict(before)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
 
     def train(self, on_epoch: Callable[[EpochMetrics, EpochTiming], None]) -> Progress:
         """Train the epochs that are left; `on_epoch` runs between epochs, outside every timed pass."""
@@ -172,7 +170,7 @@ class Trainer:
 
     def forget_optimizer(self) -> None:
         """What only further training would need: the memory is for what is measured after it."""
-        forget_gradients(self._optimizer)
+        self._optimizer.zero_grad()
         self._optimizer.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,7 +243,7 @@ class Trainer:
     ) -> torch.Tensor:
         with autocast(self._device, self._experiment.precision):
             loss = self._loss(network(images.contiguous(memory_format=self._memory_format)), labels, step)
-        forget_gradients(optimizer)
+        optimizer.zero_grad()
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
