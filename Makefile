@@ -43,7 +43,7 @@ endif
 
 remedy: setup ## try what the report suggests against an experiment's slowness (EXPERIMENT=name, DEVICE=cpu or gpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
-	@python -m photofinish.remedy "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
+	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
 ui: setup ## bring MLflow up to date with the results and open its UI
 	python -m photofinish.tracking.sync
@@ -54,7 +54,7 @@ ui: setup ## bring MLflow up to date with the results and open its UI
 	esac
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
-	python -m photofinish.comparison.record_reference $(if $(MACHINE),--machine $(MACHINE))
+	python -m photofinish.comparing.elsewhere $(if $(MACHINE),--machine $(MACHINE))
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

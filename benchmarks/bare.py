@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.hardware.allocator import keep_freed_memory
+from photofinish.training.torch_device import keep_freed_memory
 
 WARM_UP_STEPS = 3
 

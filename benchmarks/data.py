@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photofinish.datasets.pixels import decode_all
+from photofinish.data.images import decode_all
 
 REAL_DATA = Path(__file__).parent.parent.parent / "shared" / "datasets"
 UInt8Array = npt.NDArray[np.uint8]

@@ -10,13 +10,11 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
-from photofinish.batches.batches import Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.comparison.intervals import ratio_interval
-from photofinish.comparison.speedups import BUSY, RUN_TO_RUN
-from photofinish.hardware.devices import CPU, apply_policy
-from photofinish.hardware.load import doubts
-from photofinish.hardware.watch import MachineWatch
+from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
+from photofinish.machine.load import MachineWatch, doubts
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
 COMPARISONS = 100

@@ -10,10 +10,10 @@ from torch import nn
 from benchmarks.data import Part as Images
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.batches.batches import Batches, Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.datasets.images import PartName
-from photofinish.hardware.devices import CPU, apply_policy
+from photofinish.data.images import PartName
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
 

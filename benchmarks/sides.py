@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.table import BARE, LIGHTNING, OURS, TUTORIAL
 from benchmarks.timing import NowSeconds, Outcome, RunSide
 from benchmarks.workloads import Workload, workloads
-from photofinish.batches.batches import Normaliser
+from photofinish.training.batches import Normaliser
 
 RunWorkload = Callable[[Workload, NowSeconds], tuple[list[float], nn.Module]]
 _MODULES = {OURS: "ours", BARE: "bare", TUTORIAL: "tutorial", LIGHTNING: "with_lightning"}

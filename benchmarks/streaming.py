@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from photofinish.batches.batches import Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.hardware.devices import CPU, apply_policy
 from photofinish.models.registry import build_model
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
 COUNTS = (10_000, 100_000, 1_000_000)

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from benchmarks import data
-from photofinish.batches.randomness import batch_order
 from photofinish.models.registry import build_model
+from photofinish.training.randomness import batch_order
 
 SEED = 0
 

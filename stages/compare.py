@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.lifeline import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -25,9 +24,9 @@ def main() -> None:
 
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         with quick_imports():
-            from photofinish.comparison.table import read_results
-            from photofinish.params.comparing import Comparing
-            from photofinish.planning.reader import read_plan
+            from photofinish.comparing.table import read_results
+            from photofinish.params.base import read_plan
+            from photofinish.params.compare import Comparing
             from photofinish.report.report import write_report
             from photofinish.results.references import read_references
 

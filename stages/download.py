@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 def main() -> None:
@@ -15,9 +15,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     with quick_imports():
-        from photofinish.datasets.sources import download
+        from photofinish.data.sources import download
+        from photofinish.params.base import read_plan
         from photofinish.params.datasets import DatasetPlan
-        from photofinish.planning.reader import read_plan
 
     download(read_plan(args.dataset, DatasetPlan), args.out)
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 def main() -> None:
@@ -16,8 +16,8 @@ def main() -> None:
     args = parser.parse_args()
     with quick_imports():
         from photofinish.models.weights_download import download_weights
-        from photofinish.params.weights import WeightsPlan
-        from photofinish.planning.reader import read_plan
+        from photofinish.params.base import read_plan
+        from photofinish.params.networks import WeightsPlan
 
     download_weights(read_plan(args.plan, WeightsPlan), args.out)
 

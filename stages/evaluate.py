@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.lifeline import end_on_sigterm, end_with_parent
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -24,9 +23,9 @@ def main() -> None:
 
     with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
         with quick_imports():
-            from photofinish.datasets.packed import PackedSplit
-            from photofinish.results.evaluation import evaluate, write_evaluation
+            from photofinish.data.packed import PackedSplit
             from photofinish.results.records import DEVICE_LABELS, LEARNED
+            from photofinish.runs.evaluation import evaluate, write_evaluation
 
         learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
         judged = evaluate(args.name, learned, PackedSplit(args.data))

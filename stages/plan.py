@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 def main() -> None:
@@ -22,10 +22,10 @@ def main() -> None:
     parser.add_argument("--surroundings", type=Path, help="what was seen of this machine; looked at anew without")
     args = parser.parse_args()
     with quick_imports():
+        from photofinish.data.local_files import misplaced
         from photofinish.params.reader import read_params
-        from photofinish.planning.local_files import misplaced
-        from photofinish.planning.plan import write_plan
-        from photofinish.planning.surroundings import accelerators_seen
+        from photofinish.plan import write_plan
+        from photofinish.surroundings import accelerators_seen
 
     params = read_params(args.params, partial(misplaced, references=args.references))
     seen = accelerators_seen(args.surroundings) if args.surroundings else None

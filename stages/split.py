@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 def main() -> None:
@@ -16,10 +16,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     with quick_imports():
-        from photofinish.datasets.sources import read_raw
-        from photofinish.datasets.split import split
+        from photofinish.data.sources import read_raw
+        from photofinish.data.split import split
+        from photofinish.params.base import read_plan
         from photofinish.params.datasets import DatasetPlan
-        from photofinish.planning.reader import read_plan
 
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     args = parser.parse_args()
     with quick_imports():
         from photofinish.files import write_json_atomically
-        from photofinish.planning.surroundings import surroundings
+        from photofinish.surroundings import surroundings
 
     write_json_atomically(args.out, surroundings(args.params, args.stages, args.references))
 

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from photofinish.errors import run_stage
-from photofinish.processes.lifeline import end_on_sigterm, end_with_parent
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -22,7 +21,7 @@ def main() -> None:
     end_on_sigterm()
     end_with_parent()
     with quick_imports():
-        from photofinish.training_stage.stage import train
+        from photofinish.runs.stage import train
 
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out)
 

@@ -18,22 +18,22 @@ from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
 
-from photofinish.datasets.packed import PackedSplit
-from photofinish.datasets.split import split
+from photofinish.data.packed import PackedSplit
+from photofinish.data.split import split
 from photofinish.errors import UserError
-from photofinish.hardware.devices import CPU, accelerator, apply_policy, peak_memory_bytes
-from photofinish.hardware.hosts import CpuHost
-from photofinish.measuring.further_measurements import Repeats, measure_further, repeat
-from photofinish.params.training import Experiment
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import pickle_network, weights_of
+from photofinish.runs.further_measurements import Repeats, measure_further, repeat
+from photofinish.runs.job import TrainingJob
+from photofinish.runs.task import TrainingTask
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.clock import Clock
 from photofinish.training.failures import failures_explained
-from photofinish.training.job import TrainingJob
-from photofinish.training.task import TrainingTask
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU, accelerator, apply_policy, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 
 MakeJob = Callable[[Experiment, torch.device], TrainingJob]

@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 import yaml
 
-from photofinish.datasets.images import LabelledImages, from_array
-from photofinish.datasets.packed import PackedSplit
-from photofinish.datasets.split import split
-from photofinish.hardware.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
-from photofinish.hardware.load import LoadWindow
+from photofinish.data.images import LabelledImages, from_array
+from photofinish.data.packed import PackedSplit
+from photofinish.data.split import split
+from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.machine.load import LoadWindow
 from photofinish.params.datasets import DatasetPlan, DigitsDataset
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from photofinish.comparison.table import DeviceResult
+    from photofinish.comparing.table import DeviceResult
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -103,11 +103,11 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
-    from photofinish.batches.batches import Batches, Normaliser, Part
-    from photofinish.batches.input_paths import make_batches
-    from photofinish.datasets.images import PartName
-    from photofinish.hardware.devices import CPU
+    from photofinish.data.images import PartName
     from photofinish.models.registry import build_model
+    from photofinish.training.batches import Batches, Normaliser, Part
+    from photofinish.training.input_paths import make_batches
+    from photofinish.training.torch_device import CPU
     from photofinish.training.trainer import Trainer
 
     torch.set_num_threads(1)  # batches this small gain nothing from more, and lose by it where other programs run
@@ -131,7 +131,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     import pandas as pd
 
-    from photofinish.comparison.table import NotTrained, Trained
+    from photofinish.comparing.table import NotTrained, Trained
     from photofinish.results import records
     from photofinish.results.epochs import EpochTiming
 

@@ -14,7 +14,7 @@ import numpy as np
 from conftest import ROOT
 from PIL import Image
 
-from photofinish.datasets.images import UInt8Array
+from photofinish.data.images import UInt8Array
 from photofinish.params.datasets import DatasetPlan
 
 CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"

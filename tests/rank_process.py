@@ -13,20 +13,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from photofinish.batches.batches import Batch, Batches, Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.datasets.images import PartName
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.images import PartName
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.hardware.devices import CPU, apply_policy
-from photofinish.hardware.hosts import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
 from photofinish.models.registry import build_model
-from photofinish.params.training import Experiment
-from photofinish.processes.ranks import Rank
-from photofinish.training.task import TrainingTask
+from photofinish.params.experiment import Experiment
+from photofinish.processes import Rank
+from photofinish.runs.distributed import _refuse_differences
+from photofinish.runs.task import TrainingTask
+from photofinish.training.batches import Batch, Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
 from photofinish.training.teams import Ranks, Team
+from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
-from photofinish.training_stage.distributed import _refuse_differences
 
 
 class _Draws(nn.Module):

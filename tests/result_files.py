@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from conftest import MakeResult
 
-from photofinish.comparison.table import DeviceResult, NotTrained, Trained
+from photofinish.comparing.table import DeviceResult, NotTrained, Trained
 from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
-from photofinish.hardware.load import LoadWindow
-from photofinish.provenance import package_versions
+from photofinish.machine.load import LoadWindow
+from photofinish.machine.software import package_versions
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 

@@ -19,17 +19,17 @@ from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
 from training_stage import contents
 
-from photofinish.comparison.table import Trained, read_results
-from photofinish.comparison.verdict import verdict
-from photofinish.datasets.packed import PackedSplit
-from photofinish.datasets.split import split
-from photofinish.hardware.accelerators import AcceleratorFacts
-from photofinish.hardware.cpus import cpu_facts
-from photofinish.hardware.hosts import GPU_VARIABLES, CpuHost, GpuHost, software_facts
+from photofinish.comparing.table import Trained, read_results
+from photofinish.comparing.verdict import verdict
+from photofinish.data.packed import PackedSplit
+from photofinish.data.split import split
+from photofinish.machine.accelerators import AcceleratorFacts
+from photofinish.machine.cpu import cpu_facts
+from photofinish.machine.fingerprint import GPU_VARIABLES, CpuHost, GpuHost, software_facts
 from photofinish.report.report import write_report
 from photofinish.results import records
-from photofinish.results.evaluation import evaluate, write_evaluation
 from photofinish.results.learned import load_network
+from photofinish.runs.evaluation import evaluate, write_evaluation
 
 TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
@@ -37,7 +37,7 @@ ADAM = {"name": "adam", "lr": 0.01}
 _WITHOUT_MLFLOW = f"""
 import runpy, sys
 sys.path.insert(0, {str(TESTS)!r})
-from photofinish.training_stage import stage
+from photofinish.runs import stage
 from training_process import NoTracker
 stage.Tracker = NoTracker
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")

@@ -12,7 +12,7 @@ import pytest
 MANY_STEPS = """
 import resource, sys
 import torch
-from photofinish.hardware.allocator import keep_freed_memory
+from photofinish.training.torch_device import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()

@@ -22,8 +22,9 @@ from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photofinish.datasets import archive_members, archives
-from photofinish.datasets.archives import unpack
+from photofinish.data import archives
+from photofinish.data import archives as archive_members
+from photofinish.data.archives import unpack
 from photofinish.errors import UserError
 
 FILES = {"a.txt": b"first", "deep/er/b.bin": bytes(range(256)) * 20, "deep/empty": b""}

@@ -12,10 +12,6 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.batches.batches import Batch
-from photofinish.batches.loader import LoaderBatches
-from photofinish.hardware.devices import CPU
-from photofinish.measuring import further_measurements
 from photofinish.measuring.attribution import (
     AttributionPlan,
     attribute,
@@ -23,13 +19,17 @@ from photofinish.measuring.attribution import (
     measure_bf16,
     plan_attribution,
 )
-from photofinish.measuring.further_measurements import _attribute
 from photofinish.measuring.steady_state import SamplePlan
 from photofinish.results.learned import weights_of
 from photofinish.results.records import StepParts
+from photofinish.runs import further_measurements
+from photofinish.runs.further_measurements import _attribute
 from photofinish.training import trainer as trainer_module
+from photofinish.training.batches import Batch
 from photofinish.training.clock import Clock
+from photofinish.training.loader import LoaderBatches
 from photofinish.training.optimisation import Schedule
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 NAP_SECONDS = 0.005

@@ -12,12 +12,11 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.batches.augmentation import Draws, augmented, draw_epoch
-from photofinish.batches.batches import Batch, Batches, Normaliser, Part, Share
-from photofinish.batches.input_paths import make_batches
-from photofinish.batches.randomness import choices, fractions, hashed_rows
-from photofinish.datasets.images import PartName
-from photofinish.hardware.devices import CPU
+from photofinish.data.images import PartName
+from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share
+from photofinish.training.input_paths import make_batches
+from photofinish.training.randomness import Draws, augmented, choices, draw_epoch, fractions, hashed_rows
+from photofinish.training.torch_device import CPU
 
 IMAGES, SHAPE = 22, (3, 6, 5)
 MANY = 50_000
@@ -154,7 +153,7 @@ def test_neighbouring_images_are_drawn_for_independently() -> None:
 
 
 def test_the_hash_is_splitmix64_whose_first_numbers_from_zero_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("photofinish.batches.randomness.derived_seed", lambda *_parts: 0)
+    monkeypatch.setattr("photofinish.training.randomness.derived_seed", lambda *_parts: 0)
     assert [f"{number:016x}" for number in hashed_rows(3)] == [
         "e220a8397b1dcdaf", "6e789e6aa1b965f4", "06c45d188009454f",
     ]  # fmt: skip

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from photofinish.errors import MistakeError
-from photofinish.hardware.devices import CPU
-from photofinish.models.batch_norm import refuse_lone_images
+from photofinish.models.registry import refuse_lone_images
 from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.training.torch_device import CPU
 
 SHAPE = (3, 8, 8)
 

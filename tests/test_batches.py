@@ -10,12 +10,12 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.batches.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
-from photofinish.batches.input_paths import make_batches
-from photofinish.datasets.images import PartName
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.devices import CPU
-from photofinish.params.training import Experiment
+from photofinish.data.images import PartName
+from photofinish.data.packed import PackedSplit
+from photofinish.params.experiment import Experiment
+from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU
 
 IMAGES = 22
 AUGMENTED = {"flip": 0.5, "crop_padding": 1}

@@ -18,7 +18,7 @@ import pytest
 from conftest import MakeResult
 from result_files import several_results, write_trained
 
-from photofinish.comparison.table import Trained
+from photofinish.comparing.table import Trained
 from photofinish.report.report import write_report
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all

@@ -11,10 +11,10 @@ import pytest
 from source_imports import ROOT, transitive_sources
 
 from photofinish.files import sha256_of_file
-from photofinish.planning.code import stage_code
+from photofinish.source_code import stage_code
 
 SCRIPTS = sorted((ROOT / "stages").glob("*.py"))
-_CODE_IN = "import sys; from pathlib import Path; from photofinish.planning.code import stage_code;"
+_CODE_IN = "import sys; from pathlib import Path; from photofinish.source_code import stage_code;"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -25,7 +25,7 @@ def test_it_holds_exactly_the_files_that_python_would_import(script: Path) -> No
 
 
 def test_a_change_to_the_report_does_not_touch_training() -> None:
-    later = ("photofinish/report/", "photofinish/comparison/")
+    later = ("photofinish/report/", "photofinish/comparing/")
     assert [name for name in stage_code(ROOT / "stages/compare.py").root if name.startswith(later)]
     assert not [name for name in stage_code(ROOT / "stages/train.py").root if name.startswith(later)]
 
@@ -43,7 +43,7 @@ def test_every_way_to_import_counts_but_what_is_only_for_the_type_checker(tmp_pa
     script.write_text(
         "from typing import TYPE_CHECKING\n"
         "import photofinish.wording\n"
-        "from photofinish.processes import (\n    locks,\n    quick_imports as quick,\n)\n"
+        "from photofinish.machine import (\n    cpu,\n    software as versions,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
         "def later():\n    from photofinish.training.clock import Clock\n"
     )
@@ -52,11 +52,9 @@ def test_every_way_to_import_counts_but_what_is_only_for_the_type_checker(tmp_pa
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert set(ran.stdout.split()) == {
         "photofinish/__init__.py",
-        "photofinish/errors.py",
-        "photofinish/files.py",
-        "photofinish/processes/__init__.py",
-        "photofinish/processes/locks.py",
-        "photofinish/processes/quick_imports.py",
+        "photofinish/machine/__init__.py",
+        "photofinish/machine/cpu.py",
+        "photofinish/machine/software.py",
         "photofinish/training/__init__.py",
         "photofinish/training/clock.py",
         "photofinish/wording.py",

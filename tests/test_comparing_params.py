@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import MistakeError
-from photofinish.params.comparing import Comparing, Prices, Watts
+from photofinish.params.compare import Comparing, Prices, Watts
 from photofinish.params.reader import read_params
 
 REST = """\

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
 
-from photofinish.comparison.table import (
+from photofinish.comparing.table import (
     COLUMNS,
     DeviceResult,
     Trained,
@@ -18,15 +18,15 @@ from photofinish.comparison.table import (
     history_table,
     read_results,
 )
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming
-from photofinish.training.task import TrainingTask
-from photofinish.training_stage.writer import Measured, write_timed
+from photofinish.runs.task import TrainingTask
+from photofinish.runs.writer import Measured, write_timed
+from photofinish.training.torch_device import CPU
 
 REASON = "no accelerator: cuda: no driver"
 

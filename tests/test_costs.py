@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 from conftest import MakeResult
 
-from photofinish.comparison.costs import cost, energy_used
-from photofinish.comparison.outlay import outlay
-from photofinish.comparison.table import Trained, comparison_table
-from photofinish.hardware.energy import Energy
-from photofinish.params.comparing import Comparing, Prices, Watts
+from photofinish.comparing.payback import cost, energy_used, outlay
+from photofinish.comparing.table import Trained, comparison_table
+from photofinish.machine.energy import Energy
+from photofinish.params.compare import Comparing, Prices, Watts
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
 CPU = Energy(of="cpu", status="measured", joules=600.0, source="rapl")

@@ -25,8 +25,8 @@ from image_files import (
 from PIL import Image
 from pydantic import ValidationError
 
-from photofinish.datasets.images import LabelledImages
-from photofinish.datasets.sources import download, read_raw
+from photofinish.data.images import LabelledImages
+from photofinish.data.sources import download, read_raw
 from photofinish.errors import MistakeError
 
 PATHS = ("red.png", "green.png", "blue.png")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from conftest import MakeExperiment
 
-from photofinish.params.device_rules import misfits
-from photofinish.params.devices import Devices
+from photofinish.params.devices import Devices, misfits
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.hardware import devices
-from photofinish.hardware.devices import (
+from photofinish.training import torch_device as devices
+from photofinish.training.torch_device import (
     CPU,
     NoAcceleratorError,
     UnusableAcceleratorError,

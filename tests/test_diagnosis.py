@@ -10,12 +10,11 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import made_up_attribution
 
-from photofinish.comparison.attribution import attribution_table
-from photofinish.comparison.diagnosis import Diagnosis, costs_of, diagnose
-from photofinish.comparison.step_costs import fixed_share, over_an_epoch
-from photofinish.comparison.table import Trained, comparison_table
-from photofinish.comparison.verdict import verdict
-from photofinish.params.training import Experiment
+from photofinish.comparing.diagnosis import Diagnosis, costs_of, diagnose
+from photofinish.comparing.step_costs import fixed_share, over_an_epoch
+from photofinish.comparing.table import Trained, attribution_table, comparison_table
+from photofinish.comparing.verdict import verdict
+from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import SteadyState
 

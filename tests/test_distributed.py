@@ -17,14 +17,14 @@ from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
 
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
-from photofinish.hardware.devices import CPU, NoAcceleratorError, UnusableAcceleratorError
-from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.params.training import Experiment
-from photofinish.processes.ranks import Rank, own_rank
-from photofinish.training.task import TrainingTask
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.params.experiment import Experiment
+from photofinish.processes import Rank, own_rank
+from photofinish.runs.task import TrainingTask
 from photofinish.training.teams import DataParallelTeam, Team
+from photofinish.training.torch_device import CPU, NoAcceleratorError, UnusableAcceleratorError
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
@@ -250,7 +250,7 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
 def test_data_parallel_on_another_kind_of_accelerator_is_refused(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, kind: str
 ) -> None:
-    from photofinish.training_stage import distributed
+    from photofinish.runs import distributed
 
     monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
     host = GpuHost.model_construct(kind="auto", strategy="data_parallel", device_ids=None, missing=None)
@@ -263,7 +263,7 @@ def test_data_parallel_on_another_kind_of_accelerator_is_refused(
 def test_an_output_device_that_is_not_in_use_is_refused_before_training(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
-    from photofinish.training_stage import distributed
+    from photofinish.runs import distributed
 
     monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
     facts = {"kind": "auto", "strategy": "data_parallel", "device_ids": (0, 1), "output_device": 30, "missing": None}
@@ -291,7 +291,7 @@ def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
     raised: type[UserError],
     said: str,
 ) -> None:
-    from photofinish.training_stage import distributed
+    from photofinish.runs import distributed
 
     def refuse(*_: object) -> None:
         raise own
@@ -311,7 +311,7 @@ def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
 def test_a_port_that_another_program_holds_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, cpu_host: CpuHost
 ) -> None:
-    from photofinish.training_stage import distributed
+    from photofinish.runs import distributed
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

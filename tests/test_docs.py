@@ -12,7 +12,9 @@ import pytest
 from conftest import ROOT
 from pydantic import BaseModel
 
-from photofinish.params import comparing, datasets, devices, networks, training
+from photofinish.params import compare as comparing
+from photofinish.params import datasets, devices, networks
+from photofinish.params import experiment as training
 from photofinish.params.reader import read_params
 
 DOCUMENTS = [
@@ -21,12 +23,12 @@ DOCUMENTS = [
     ROOT / "reference" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-SETTINGS = [
+SETTINGS = [  # but what stages write, no user
     value
     for module in (comparing, datasets, devices, networks, training)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
-    if value is not datasets.DatasetPlan  # which `plan` writes, no user
+    if value not in (datasets.DatasetPlan, networks.FetchedWeights, networks.InitialWeights, networks.WeightsPlan)
 ]
 
 

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, suppress
 
 import pytest
 
-from photofinish.datasets.progress import DownloadDisplay
+from photofinish.display import DownloadDisplay
 
 
 def read_all(terminal: int) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from photofinish.hardware import energy
-from photofinish.hardware.energy import CounterError, CpuPackages, Energy, EnergyMeter, NvidiaGpus, added_up
+from photofinish.machine import energy
+from photofinish.machine.energy import CounterError, CpuPackages, Energy, EnergyMeter, NvidiaGpus, added_up
 
 RANGE = 262_143_328_850
 

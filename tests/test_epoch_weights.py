@@ -12,7 +12,7 @@ import pytest
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.training_stage.epoch_weights import EpochWeights
+from photofinish.training.checkpoint import EpochWeights
 
 WEIGHTS = [f"weights of epoch {epoch}".encode() for epoch in (1, 2, 3)]
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from conftest import MakeExperiment, digits_plan, learnable_images
 
-from photofinish.batches.batches import Normaliser
-from photofinish.datasets.packed import PackedSplit
-from photofinish.datasets.split import split
+from photofinish.data.packed import PackedSplit
+from photofinish.data.split import split
 from photofinish.errors import UserError
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.results.evaluation import evaluate, predictions_csv, score, write_evaluation
-from photofinish.training.task import TrainingTask, write_unavailable
-from photofinish.training_stage.epoch_weights import EpochWeights
-from photofinish.training_stage.writer import write_learned
+from photofinish.runs.evaluation import evaluate, predictions_csv, score, write_evaluation
+from photofinish.runs.task import TrainingTask, write_unavailable
+from photofinish.runs.writer import write_learned
+from photofinish.training.batches import Normaliser
+from photofinish.training.checkpoint import EpochWeights
+from photofinish.training.torch_device import CPU
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
 PREDICTED = np.array([0, 0, 1, 1, 2, 2])

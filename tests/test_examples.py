@@ -13,22 +13,22 @@ from PIL import Image
 from torchvision.models import get_model
 from training_stage import NobodyListens
 
-from photofinish.datasets.images import from_array
-from photofinish.datasets.split import split
+from photofinish.data.images import from_array
+from photofinish.data.split import split
 from photofinish.files import sha256_of_file
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.base import read_plan
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.experiment import Experiment
+from photofinish.params.networks import FetchedWeights, InitialWeights
 from photofinish.params.reader import read_params
-from photofinish.params.training import Experiment
-from photofinish.params.weights import FetchedWeights, InitialWeights
-from photofinish.planning.plan import write_plan
-from photofinish.planning.reader import read_plan
+from photofinish.plan import write_plan
 from photofinish.results import records
+from photofinish.runs.run import run_training
+from photofinish.runs.task import TrainingTask
 from photofinish.tracking.client import Tracker
-from photofinish.training.task import TrainingTask
 from photofinish.training.teams import Team
-from photofinish.training_stage.run import run_training
+from photofinish.training.torch_device import CPU
 
 FILES = sorted((ROOT / "examples").glob("*.yaml"))
 EXPERIMENTS = [(path.stem, name) for path in FILES for name in read_params(path).experiments]

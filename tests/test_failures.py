@@ -16,11 +16,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from photofinish.errors import UserError
-from photofinish.hardware.devices import CPU
-from photofinish.params.training import Experiment
-from photofinish.training import memory_failures
+from photofinish.params.experiment import Experiment
+from photofinish.training import failures as memory_failures
 from photofinish.training.failures import PeerLostError, failures_explained
 from photofinish.training.teams import DataParallelTeam, Team
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 CUDA = torch.device("cuda", 0)
@@ -31,9 +31,9 @@ _CUDA_OUT_OF_MEMORY = (
 )
 _LITTLE_MEMORY = """
 import resource, torch
-from photofinish.hardware.devices import CPU
+from photofinish.training.torch_device import CPU
 from photofinish.training.failures import failures_explained
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 from photofinish.training.teams import Team
 experiment = Experiment.model_validate_json('''{experiment}''')
 torch.zeros(1)

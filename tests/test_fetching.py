@@ -23,8 +23,9 @@ from faulty_server import FileServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from photofinish.datasets import transfer, web
-from photofinish.datasets.fetching import Fetcher
+from photofinish.data import fetching as transfer
+from photofinish.data import web
+from photofinish.data.fetching import Fetcher
 from photofinish.errors import UserError
 
 CONTENT = bytes(index * 7 % 251 for index in range(50_000))
@@ -370,7 +371,7 @@ def test_a_disk_without_room_is_known_before_the_download_and_what_came_is_kept(
         fetch(server, cache, target)
     with monkeypatch.context() as nearly_full:
         nearly_full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5_000))
-        with pytest.raises(UserError, match=r"no room for .*images.gz.*25.0 kB are still.*make 20.0 kB more room"):
+        with pytest.raises(UserError, match=r"no room for .*images.gz.*24.4 KiB are still.*make 19.5 KiB more room"):
             fetch(server, cache, target)
     fetch(server, cache, target)
     assert server.ranges[-1] == f"bytes={HALF}-"
@@ -411,7 +412,7 @@ def test_a_disk_that_is_full_for_the_copy_leaves_no_part_of_it(
 FETCH_IN_A_PROCESS = """
 import sys
 from pathlib import Path
-from photofinish.datasets.fetching import Fetcher
+from photofinish.data.fetching import Fetcher
 
 url, cache, target, md5 = sys.argv[1:]
 Fetcher(None, Path(cache)).fetch(url, Path(target), where="images.gz", md5=md5)
@@ -455,7 +456,7 @@ def test_a_download_killed_after_its_last_byte_asks_for_nothing_more(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr("photofinish.datasets.fetching.checksums_of", die)
+        dying.setattr("photofinish.data.fetching.checksums_of", die)
         with pytest.raises(KeyboardInterrupt):
             fetch(server, cache, target)
     assert parts(cache)[0].read_bytes() == CONTENT

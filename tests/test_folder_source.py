@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from image_files import BLUE, CALTECH, GREEN, RED, plan_of, run_download, through_pil, write_bomb, write_picture
 
-from photofinish.datasets.image_folders import IMAGE_SUFFIXES
-from photofinish.datasets.images import LabelledImages
-from photofinish.datasets.sources import download, read_raw
+from photofinish.data.folder_source import IMAGE_SUFFIXES
+from photofinish.data.images import LabelledImages
+from photofinish.data.sources import download, read_raw
 from photofinish.errors import MistakeError
 
 IN_PARTS = {"parts": {"train": "photos/train", "test": "photos/test"}, "validation": 1}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from training_stage import read_until
 
-from photofinish.processes.locks import retired, sole_writer
+from photofinish.locks import retired, sole_writer
 from photofinish.training.checkpoint import CheckpointStore, remove_forgotten
 
 DAY_SECONDS = 24 * 3600
@@ -19,7 +19,7 @@ DAY_SECONDS = 24 * 3600
 _HOLD_UNTIL_TOLD = """
 import sys
 from pathlib import Path
-from photofinish.processes.locks import sole_writer
+from photofinish.locks import sole_writer
 
 with sole_writer(Path(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)

@@ -9,17 +9,17 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.batches.batches import Batch
 from photofinish.errors import UserError
-from photofinish.hardware.devices import CPU
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
-from photofinish.measuring.overhead import OverheadMeter
-from photofinish.measuring.repeats import repeat_training
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
+from photofinish.runs.further_measurements import repeat_training
+from photofinish.runs.run import OverheadMeter
+from photofinish.training.batches import Batch
 from photofinish.training.clock import Clock
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 

@@ -17,9 +17,13 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.batches.batches import WHOLE, Batches, Normaliser, Part, Share
-from photofinish.batches.input_paths import make_batches
-from photofinish.hardware.devices import (
+from photofinish.models.registry import build_model
+from photofinish.results.epochs import EpochMetrics
+from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
+from photofinish.training.clock import Clock
+from photofinish.training.input_paths import make_batches
+from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.training.torch_device import (
     CPU,
     accelerator,
     apply_policy,
@@ -28,10 +32,6 @@ from photofinish.hardware.devices import (
     nvidia_uuid,
     peak_memory_bytes,
 )
-from photofinish.models.registry import build_model
-from photofinish.results.epochs import EpochMetrics
-from photofinish.training.clock import Clock
-from photofinish.training.teams import DataParallelTeam, Ranks, Team
 from photofinish.training.trainer import Trainer
 
 pytestmark = [
@@ -216,7 +216,7 @@ def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.dev
 
 
 def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:
-    energy = pytest.importorskip("photofinish.hardware.energy")  # which needs pydantic and NVML's package
+    energy = pytest.importorskip("photofinish.machine.energy")  # which needs pydantic and NVML's package
     uuid = nvidia_uuid(device)
     if uuid is None:
         pytest.skip(f"{device_name(device)} is none of NVIDIA's")

@@ -18,7 +18,9 @@ import pytest
 from pydantic import ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.hardware import accelerators, cpus, hosts
+from photofinish.machine import accelerators
+from photofinish.machine import cpu as cpus
+from photofinish.machine import fingerprint as hosts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -104,7 +106,7 @@ def test_the_fingerprint_is_the_same_at_every_call() -> None:
 
 def test_the_fingerprint_is_the_same_in_another_process() -> None:
     code = (
-        "from photofinish.hardware import hosts; from photofinish.params.devices import Devices; "
+        "from photofinish.machine import fingerprint as hosts; from photofinish.params.devices import Devices; "
         "print(hosts.fingerprint(Devices())[0].model_dump_json())"
     )
     assert python(code) == hosts.fingerprint(Devices())[0].model_dump_json()
@@ -193,10 +195,10 @@ def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "code",
     [
-        "from photofinish.hardware.hosts import Devices, fingerprint; fingerprint(Devices())",
+        "from photofinish.machine.fingerprint import Devices, fingerprint; fingerprint(Devices())",
         "import photofinish.params.reader",
-        "import photofinish.planning.plan",
-        "import photofinish.comparison.table",
+        "import photofinish.plan",
+        "import photofinish.comparing.table",
     ],
 )
 def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from photofinish.batches.batches import Normaliser
-from photofinish.training_stage.image_grid import MOST_BYTES, MOST_IMAGES, draw_grid
+from photofinish.runs.views import MOST_BYTES, MOST_IMAGES, draw_grid
+from photofinish.training.batches import Normaliser
 
 GAP, LABEL = 8, 22
 WHITE = 255

@@ -10,27 +10,24 @@ import pytest
 from source_imports import SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
-    "batches.augmentation", "batches.batches", "batches.input_paths", "batches.loader", "batches.randomness",
-    "batches.resident", "hardware.allocator", "hardware.devices", "models.batch_norm",
-    "models.registry", "models.torchvision_models", "results.epochs", "training.checkpoint", "training.clock",
-    "training.optimisation", "training.trainer", "training_stage.summary",
+    "models.registry", "models.torchvision_models", "results.epochs",
+    "training.batches", "training.checkpoint", "training.clock", "training.input_paths", "training.loader",
+    "training.optimisation", "training.randomness", "training.teams", "training.torch_device", "training.trainer",
 )  # fmt: skip
 THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparison.attribution", "comparison.diagnosis", "comparison.parity", "comparison.record_reference",
-    "comparison.scaling", "comparison.speedups", "comparison.table", "comparison.verdict", "datasets.archives",
-    "datasets.fetching", "datasets.packed", "datasets.sources", "datasets.split", "datasets.torchvision_source",
-    "hardware.energy", "hardware.hosts", "hardware.load", "hardware.watch", "models.pretrained",
-    "models.weights_download", "params.reader", "planning.local_files", "planning.plan", "planning.reader",
-    "processes.machine_lock", "remedy.comparing", "report.report", "results.records", "tracking.client",
-    "training.task", "training_stage.stage",
+    "comparing.diagnosis", "comparing.elsewhere", "comparing.parity", "comparing.scaling", "comparing.speedups",
+    "comparing.table", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed",
+    "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint", "machine.load",
+    "models.pretrained", "models.weights_download", "params.reader", "data.local_files", "plan", "processes",
+    "report.report", "results.records", "tracking.client", "runs.task", "runs.stage",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "own_code", "provenance", "wording"), ("params",), ("processes",), ("hardware",),
-    ("datasets",), ("planning",), ("models",), ("batches",), ("results",), ("training",), ("measuring",), ("tracking",),
-    ("training_stage",), ("comparison",), ("report",), ("remedy",),
+    ("display", "errors", "files", "wording"), ("processes", "locks", "source_code"), ("params",), ("machine",),
+    ("data",), ("plan", "surroundings"), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("runs",), ("comparing",), ("report",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from conftest import MakeResult
 
-from photofinish.comparison.intervals import LEAST_VALUES, ratio_interval, ratio_of_medians
-from photofinish.comparison.speedups import RUN_TO_RUN, speedups
+from photofinish.comparing.speedups import LEAST_VALUES, RUN_TO_RUN, ratio_interval, ratio_of_medians, speedups
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
@@ -31,7 +30,7 @@ def test_the_same_values_give_the_same_interval() -> None:
 @pytest.mark.parametrize("count", [LEAST_VALUES, 10, 30])
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times that vary by 5 %, of a device that is 3 times as fast; 95 in 100 is what is promised."""
-    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
+    monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 999)
     random, held = np.random.default_rng(1), 0
     for _ in range(200):
         cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) for seconds in (3.0, 1.0))
@@ -43,7 +42,7 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int, monke
 
 def test_a_device_compared_with_itself_wins_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 comparisons, with an epoch now and then that takes twice as long: at most 5 false winners."""
-    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
+    monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 999)
     random, winners = np.random.default_rng(2), 0
     for _ in range(100):
         once, again = (
@@ -59,14 +58,14 @@ def test_a_whole_run_may_be_off_without_making_a_winner(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """100 comparisons of a device with itself, where each whole run, all its epochs alike, is off by some 1.5 %."""
-    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 999)
+    monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 999)
     random = np.random.default_rng(3)
 
     def run() -> tuple[float, ...]:
         return tuple(np.exp(random.normal(0, 0.015) + random.normal(0, 0.01, 10)))
 
     def winners(margin: float) -> int:
-        monkeypatch.setattr("photofinish.comparison.speedups.RUN_TO_RUN", margin)
+        monkeypatch.setattr("photofinish.comparing.speedups.RUN_TO_RUN", margin)
         pairs = [[make_result(device=device, epoch_seconds=run()) for device in ("cpu", "gpu")] for _ in range(100)]
         return sum(speedups(cpu.timings, gpu.timings)[1].is_faster is not None for cpu, gpu in pairs)
 

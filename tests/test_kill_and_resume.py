@@ -19,9 +19,9 @@ from conftest import MakeExperiment, clone_project
 from training_process import NEVER, RENAMES, KillBefore, train
 from training_stage import TrainingStage, contents, read_until, wait_for
 
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.hardware.hosts import CpuHost
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
@@ -76,9 +76,7 @@ MakeTrainings = Callable[..., Trainings]
 def fork_server() -> Iterator[ForkServerContext]:
     context = multiprocessing.get_context("forkserver")
     # What takes long to import, the optimizers' first use of torch._dynamo included.
-    context.set_forkserver_preload(
-        ["pytest", "photofinish.training_stage.stage", "photofinish.training_stage.run", "torch._dynamo"]
-    )
+    context.set_forkserver_preload(["pytest", "photofinish.runs.stage", "photofinish.runs.run", "torch._dynamo"])
     yield context
     from multiprocessing.forkserver import _forkserver
 

@@ -13,10 +13,10 @@ from conftest import MakeExperiment
 from torch import nn
 
 from photofinish.models.registry import build_model
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 from photofinish.results.learned import pickle_network, rebuilt
+from photofinish.runs.views import summarise
 from photofinish.training.teams import Ranks
-from photofinish.training_stage.summary import summarise
 
 SHAPE, CLASSES = (3, 32, 32), 3
 

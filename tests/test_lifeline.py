@@ -19,8 +19,8 @@ import pytest
 from conftest import ROOT, MakeExperiment, Project, clone_project
 from training_stage import TrainingStage, contents, read_until, wait_for
 
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.hosts import CpuHost
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ runpy.run_path({stage!r}, run_name="__main__")
 
 _STUCK_IN_NATIVE_CODE = """
 import ctypes
-from photofinish.processes.lifeline import end_on_sigterm
+from photofinish.processes import end_on_sigterm
 
 end_on_sigterm()
 mutex, threads = ctypes.create_string_buffer(64), ctypes.CDLL(None)
@@ -49,7 +49,7 @@ threads.pthread_mutex_lock(mutex)
 """
 _CHILD_IS_TERMINATED = """
 import os, signal, time
-from photofinish.processes.lifeline import end_on_sigterm
+from photofinish.processes import end_on_sigterm
 
 end_on_sigterm()
 child = os.fork()
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_dvc_and_the_training_cleanly_and_the_next_run_learns_the_sa
     assert contents(learned) == resumed
 
 
-@pytest.mark.parametrize("module", ["photofinish.training_stage.stage", "numpy", "torch"])
+@pytest.mark.parametrize("module", ["photofinish.runs.stage", "numpy", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment, module: str
 ) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from photofinish.hardware import watch
-from photofinish.hardware.gpu_state import GpuState, nvidia_gpu_state
-from photofinish.hardware.load import LoadWindow, doubts
-from photofinish.hardware.watch import MachineWatch
+from photofinish.machine import load as watch
+from photofinish.machine.accelerators import GpuState, nvidia_gpu_state
+from photofinish.machine.load import LoadWindow, MachineWatch, doubts
 
 
 def window(**figures: Any) -> LoadWindow:

@@ -19,13 +19,13 @@ import torch
 from conftest import MakeExperiment
 from training_stage import wait_for
 
-from photofinish.batches import loader
-from photofinish.batches.batches import Batches, Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.batches.loader import worker_faults_explained
 from photofinish.errors import EXIT_FAILED, UserError, run_stage
-from photofinish.hardware.devices import CPU
-from photofinish.params.training import Augmentation, LoaderInput
+from photofinish.params.experiment import Augmentation, LoaderInput
+from photofinish.training import loader
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.loader import worker_faults_explained
+from photofinish.training.torch_device import CPU
 
 WORKERS = 2
 
@@ -124,7 +124,7 @@ def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_de
 
 def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -> None:
     """Python's own thread that hands batches over tells of its faults through the hook."""
-    program = "from photofinish.batches import loader; import sys; loader._say_nothing_of_a_reader_that_left(0)"
+    program = "from photofinish.training import loader; import sys; loader._say_nothing_of_a_reader_that_left(0)"
     for fault, is_told in [("ConnectionResetError", False), ("EOFError", False), ("KeyError", True)]:
         command = [sys.executable, "-c", f"{program}; sys.excepthook({fault}, {fault}('here'), None)"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -133,7 +133,7 @@ def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -
 
 def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
     def has_hook(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.batches.loader")])
+        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.training.loader")])
 
     monkeypatch.setattr(Normaliser, "__call__", has_hook)
     assert {float(each) for facts, _ in loaded().shuffled(0) for each in facts} == {1.0}

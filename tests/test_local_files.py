@@ -13,10 +13,10 @@ import pytest
 from conftest import ROOT
 from image_files import write_picture
 
+from photofinish.data.local_files import misplaced, sha256_of_local_files
 from photofinish.errors import MistakeError
 from photofinish.params.reader import read_params
-from photofinish.planning.local_files import misplaced, sha256_of_local_files
-from photofinish.planning.plan import write_plan
+from photofinish.plan import write_plan
 
 PARAMS = """\
 defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}
@@ -205,6 +205,6 @@ def test_ten_thousand_images_are_looked_at_in_well_under_a_second(photos: Path) 
 
 def test_the_plan_needs_neither_pandas_nor_pil_nor_torch() -> None:
     large = {"numpy", "pandas", "PIL", "torch", "sklearn"}
-    script = f"import sys, photofinish.planning.plan; print(*{large} & set(sys.modules))"
+    script = f"import sys, photofinish.plan; print(*{large} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == []

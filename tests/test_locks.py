@@ -14,16 +14,16 @@ import pytest
 from conftest import MakeExperiment
 from training_stage import TrainingStage, read_until
 
-from photofinish.datasets.packed import PackedSplit
+from photofinish import locks
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.hardware.hosts import CpuHost
-from photofinish.processes import locks
-from photofinish.processes.locks import sole_writer
+from photofinish.locks import sole_writer
+from photofinish.machine.fingerprint import CpuHost
 
 _HOLD_UNTIL_TOLD = """
 import sys
 from pathlib import Path
-from photofinish.processes.locks import sole_writer
+from photofinish.locks import sole_writer
 
 with sole_writer(Path(sys.argv[1]), *sys.argv[2:]):
     print("held", flush=True)

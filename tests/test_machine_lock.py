@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import UserError
-from photofinish.processes.machine_lock import NAME, machine_to_itself
+from photofinish.locks import NAME, machine_to_itself
 
 _HOLD = """
 import sys, time
-from photofinish.processes.machine_lock import machine_to_itself
+from photofinish.locks import machine_to_itself
 with machine_to_itself("which trains small on the cpu") as waited_seconds:
     print(f"held {waited_seconds:.2f}", flush=True)
     if sys.argv[1] == "fork":

@@ -11,16 +11,24 @@ import numpy as np
 import pytest
 from conftest import ROOT, MakeExperiment
 
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError
-from photofinish.hardware import main_memory as main_memory_module
-from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.hardware.main_memory import available_memory_bytes, total_memory_bytes
+from photofinish.machine import memory as main_memory_module
+from photofinish.machine import memory as memory_check
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.memory import (
+    Room,
+    SplitSize,
+    available_memory_bytes,
+    refuse_too_large,
+    resident_bytes,
+    room_ever,
+    room_now,
+    total_memory_bytes,
+)
 from photofinish.params.reader import read_params
-from photofinish.planning import memory_check
-from photofinish.planning.memory_check import Room, SplitSize, refuse_too_large, resident_bytes, room_ever, room_now
-from photofinish.planning.plan import write_plan
-from photofinish.training.task import TrainingTask
+from photofinish.plan import write_plan
+from photofinish.runs.task import TrainingTask
 
 GIB = 2**30
 TEN_MILLION = """
@@ -54,9 +62,9 @@ def gpu_host(*memory_bytes: int | None) -> GpuHost:
 
 
 def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, packed_split: PackedSplit) -> None:
-    from photofinish.batches.batches import Normaliser, Part
-    from photofinish.batches.input_paths import make_batches
-    from photofinish.hardware.devices import CPU
+    from photofinish.training.batches import Normaliser, Part
+    from photofinish.training.input_paths import make_batches
+    from photofinish.training.torch_device import CPU
 
     manifest = packed_split.manifest
     size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])

@@ -27,8 +27,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from training_stage import TrainingStage, contents, read_until, wait_for
 
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.hosts import CpuHost
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import read_history
 from photofinish.tracking.documents import TAG_RESTORED, training_document
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
-from photofinish.params import training as params
+from photofinish.params import experiment as params
 from photofinish.training.optimisation import Schedule, build_optimizer
 
 EPOCHS, STEPS = 6, 4

@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeResult
 from result_files import write_result, write_trained
 
-from photofinish.comparison.table import Trained
+from photofinish.comparing.table import Trained
 from photofinish.report.report import write_report
 from photofinish.tracking import documents
 from photofinish.tracking.mirror import find_runs

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import MistakeError
+from photofinish.params.experiment import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
 from photofinish.params.networks import LinearModel, MlpModel
 from photofinish.params.reader import Params, read_params
-from photofinish.params.training import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
 
 GOOD = """\
 defaults:

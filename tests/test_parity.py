@@ -11,15 +11,15 @@ import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
 from torch import nn
 
-from photofinish.comparison.parity import Parity, mcnemar_p_value, parity
-from photofinish.comparison.table import Trained
-from photofinish.datasets.packed import PackedSplit
+from photofinish.comparing.parity import Parity, mcnemar_p_value, parity
+from photofinish.comparing.table import Trained
+from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.hardware.devices import CPU
 from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
 
 Learn = Callable[..., Trained]
 

@@ -11,8 +11,8 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY
 
-from photofinish.comparison.payback import payback, time_to_target
-from photofinish.comparison.table import Trained, comparison_table
+from photofinish.comparing.payback import payback, time_to_target
+from photofinish.comparing.table import Trained, comparison_table
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import Timings
 
@@ -89,7 +89,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
     make_result: MakeResult, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Epochs of 3 and 1 s, validation included, that vary by 5 %, and 10 s more of start-up: 5 epochs."""
-    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 499)
+    monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 499)
     random, held = np.random.default_rng(5), 0
     for _ in range(200):
         cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) - 0.1 for seconds in (3.0, 1.0))

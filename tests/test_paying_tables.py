@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from conftest import MakeResult
 
-from photofinish.comparison.table import DeviceResult, Trained
-from photofinish.hardware.energy import Energy
-from photofinish.params.comparing import Comparing, Prices
-from photofinish.report.paying_tables import paying_table
+from photofinish.comparing.table import DeviceResult, Trained
+from photofinish.machine.energy import Energy
+from photofinish.params.compare import Comparing, Prices
+from photofinish.report.tables import paying_table
 
 FIVE = (1.9,) * 5
 PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.6))

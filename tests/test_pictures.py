@@ -9,11 +9,14 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from photofinish.report.confusion import confusion_pictures
-from photofinish.report.curves import learning_curves
 from photofinish.report.drawing import DEVICE_COLOURS, Picture
-from photofinish.report.parts import step_pictures
-from photofinish.report.ratios import break_even_pictures, speedup_pictures
+from photofinish.report.pictures import (
+    break_even_pictures,
+    confusion_pictures,
+    learning_curves,
+    speedup_pictures,
+    step_pictures,
+)
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 

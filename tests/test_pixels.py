@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photofinish.datasets.pixels import common_shape, decode, decode_all, prepared, shape_in_file
+from photofinish.data.images import common_shape, decode, decode_all, prepared, shape_in_file
 from photofinish.errors import MistakeError, UserError
 
 RED = (200, 10, 30)

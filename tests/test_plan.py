@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from photofinish.hardware.hosts import CpuHost, GpuHost
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.params.base import read_plan
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.experiment import Experiment
 from photofinish.params.reader import read_params
-from photofinish.params.training import Experiment
-from photofinish.planning.plan import write_plan
-from photofinish.planning.reader import read_plan
+from photofinish.plan import write_plan
 
 PARAMS = """\
 defaults:

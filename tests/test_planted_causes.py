@@ -12,20 +12,19 @@ import pytest
 import torch
 from conftest import MakeExperiment, MakeResult
 
-from photofinish.batches.batches import Batch, Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.batches.loader import LoaderBatches, _PackedImages
-from photofinish.batches.resident import ResidentBatches
-from photofinish.comparison.diagnosis import Diagnosis, diagnose
-from photofinish.comparison.table import Trained
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
+from photofinish.comparing.diagnosis import Diagnosis, diagnose
+from photofinish.comparing.table import Trained
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import AttributionPlan, attribute
 from photofinish.measuring.steady_state import SamplePlan, measure_steps
 from photofinish.models.registry import build_model
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import median_training_seconds, passed_seconds
+from photofinish.training.batches import Batch, Normaliser, Part
 from photofinish.training.clock import Clock
+from photofinish.training.input_paths import ResidentBatches, make_batches
+from photofinish.training.loader import LoaderBatches, _PackedImages
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 TRIES = 20

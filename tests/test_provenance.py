@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from photofinish import own_code
-from photofinish.own_code import source_sha256
-from photofinish.provenance import git_commit, project_root
+from photofinish import files as own_code
+from photofinish.files import project_root, source_sha256
+from photofinish.machine.software import git_commit
 
 LOCKS = ("dvc.lock", "stages/dvc.lock")
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
-    code = "from photofinish.provenance import seconds_since_process_start as s; import time; print(time.time() - s())"
+    code = "from photofinish.processes import seconds_since_process_start as s; import time; print(time.time() - s())"
     before = time.time()
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert -0.05 < float(ran.stdout) - before < 0.25

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,14 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, write_result, write_scores
 
-from photofinish.comparison.record_reference import record_all, reference_of
-from photofinish.comparison.references import elsewhere, in_a_sentence, same_training
-from photofinish.comparison.table import DeviceResult, Trained
-from photofinish.comparison.verdict import verdict
+from photofinish.comparing.elsewhere import elsewhere, in_a_sentence, record_all, reference_of, same_training
+from photofinish.comparing.table import DeviceResult, Trained
+from photofinish.comparing.verdict import verdict
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import to_json
-from photofinish.params.comparing import Comparing, Watts
-from photofinish.report.paying_tables import elsewhere_table
+from photofinish.params.compare import Comparing, Watts
 from photofinish.report.report import write_report
+from photofinish.report.tables import elsewhere_table
 from photofinish.results import references
 from photofinish.results.references import Reference, read_references, write_reference
 

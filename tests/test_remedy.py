@@ -15,16 +15,14 @@ from conftest import ROOT, MakeExperiment, MakeResult
 from result_files import made_up_attribution, write_result
 from training_stage import contents
 
-from photofinish.comparison.remedies import Remedy
-from photofinish.comparison.table import Trained
-from photofinish.datasets.packed import PackedSplit
+from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.table import Trained
+from photofinish.comparing.trial import Outcome, Outcomes, prescribe, told, with_line
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
-from photofinish.hardware.hosts import fingerprint
+from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.devices import Devices
-from photofinish.params.training import Experiment
-from photofinish.remedy.comparing import told
-from photofinish.remedy.prescription import prescribe, with_line
-from photofinish.remedy.trial import Outcome, Outcomes
+from photofinish.params.experiment import Experiment
 from photofinish.results.records import Timings, read_record, write_record
 
 NAME = "digits-linear"
@@ -61,7 +59,7 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
 
 
 def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "photofinish.remedy", *arguments]
+    command = [sys.executable, "-m", "photofinish.comparing.trial", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from conftest import MakeResult
 
-from photofinish.comparison.table import COLUMNS, DeviceResult
+from photofinish.comparing.table import COLUMNS, DeviceResult
 from photofinish.files import write_json_atomically
-from photofinish.report.pages import number_columns
+from photofinish.report.page import number_columns
 from photofinish.report.report import write_report
 
 REASON = "no accelerator: cuda: no driver"

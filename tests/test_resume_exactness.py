@@ -10,7 +10,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
 
-from photofinish.comparison.scaling import COLUMNS, all_series, break_evens, crossing, scaling_table
-from photofinish.comparison.table import DeviceResult, Trained
+from photofinish.comparing.scaling import COLUMNS, all_series, break_evens, crossing, scaling_table
+from photofinish.comparing.table import DeviceResult, Trained
 
 MLP = {"name": "mlp", "hidden": (8,)}
 
@@ -174,7 +174,7 @@ def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
     pair_of: Any, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times that vary by 5 %, and a true speed-up of (size / 48) ** 0.7; 95 in 100 is what is promised."""
-    monkeypatch.setattr("photofinish.comparison.intervals._RESAMPLES", 499)
+    monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 499)
     random, held, tries = np.random.default_rng(3), 0, 100
     for _ in range(tries):
         results: list[DeviceResult] = []

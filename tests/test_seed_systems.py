@@ -14,17 +14,17 @@ import torch
 from conftest import ROOT
 from torch import nn
 
-from photofinish.batches.batches import Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.datasets.images import PartName
-from photofinish.datasets.packed import PackedSplit
-from photofinish.datasets.sources import download, read_raw
-from photofinish.datasets.split import split
-from photofinish.hardware.devices import CPU, apply_policy
+from photofinish.data.images import PartName
+from photofinish.data.packed import PackedSplit
+from photofinish.data.sources import download, read_raw
+from photofinish.data.split import split
 from photofinish.models.registry import build_model, count_parameters
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.experiment import Experiment, ResidentInput
 from photofinish.params.reader import read_params
-from photofinish.params.training import Experiment, ResidentInput
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
 REAL_DATA = ROOT.parent / "shared" / "datasets"

@@ -9,8 +9,8 @@ import pytest
 from conftest import digits_plan
 from sklearn.datasets import load_digits
 
-from photofinish.datasets import sources
-from photofinish.datasets.sources import Source, download, read_raw
+from photofinish.data import sources
+from photofinish.data.sources import Source, download, read_raw
 from photofinish.errors import UserError
 from photofinish.params.datasets import DatasetPlan
 

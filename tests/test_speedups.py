@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from result_files import BUSY
 
-from photofinish.comparison.speedups import speedups
-from photofinish.comparison.table import Trained, comparison_table
+from photofinish.comparing.speedups import speedups
+from photofinish.comparing.table import Trained, comparison_table
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)

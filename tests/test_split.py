@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from photofinish.datasets.images import Int64Array, LabelledImages, PartName, from_array
-from photofinish.datasets.packed import PARTS, PackedSplit, images_file, rows_file
-from photofinish.datasets.split import divide, split
+from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
+from photofinish.data.packed import PARTS, PackedSplit, images_file, rows_file
+from photofinish.data.split import divide, split
 from photofinish.errors import MistakeError, UserError
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3

@@ -11,7 +11,7 @@ from torchvision.models import get_model
 
 from photofinish.models.registry import build_model, count_parameters
 from photofinish.params.networks import MlpModel
-from photofinish.training_stage.summary import summarise
+from photofinish.runs.views import summarise
 
 
 class UsesOneModuleTwice(nn.Module):

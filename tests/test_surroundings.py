@@ -15,15 +15,16 @@ import pytest
 from conftest import ROOT
 from image_files import write_picture
 
+from photofinish import surroundings as surroundings_module
 from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
-from photofinish.hardware import cpus, main_memory
-from photofinish.hardware.accelerators import AcceleratorFacts
-from photofinish.hardware.software import GPU_VARIABLES
+from photofinish.machine import cpu as cpus
+from photofinish.machine import memory as main_memory
+from photofinish.machine.accelerators import AcceleratorFacts
+from photofinish.machine.software import GPU_VARIABLES
 from photofinish.params.reader import read_params
-from photofinish.planning import surroundings as surroundings_module
-from photofinish.planning.plan import write_plan
-from photofinish.planning.surroundings import accelerators_seen, surroundings
+from photofinish.plan import write_plan
+from photofinish.surroundings import accelerators_seen, surroundings
 
 PARAMS = """\
 defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from image_files import plan_of
 from sklearn.linear_model import SGDClassifier
 
-from photofinish.datasets.images import LabelledImages
-from photofinish.datasets.sources import download, read_raw
-from photofinish.datasets.split import split
+from photofinish.data.images import LabelledImages
+from photofinish.data.sources import download, read_raw
+from photofinish.data.split import split
 
 
 def made(folder: Path, **changes: Any) -> LabelledImages:
@@ -90,7 +90,7 @@ def test_only_the_recipe_is_fetched_however_many_images(tmp_path: Path) -> None:
 
 def test_they_are_split_and_packed_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(source="synthetic", images=500, shape=[3, 9, 7], classes=5, validation=0.1, test=0.1)
-    monkeypatch.setattr("photofinish.datasets.split._BYTES_AT_A_TIME", 64 * 3 * 9 * 7)
+    monkeypatch.setattr("photofinish.data.split._BYTES_AT_A_TIME", 64 * 3 * 9 * 7)
     images = made(tmp_path)
     counts = []
 

@@ -10,8 +10,8 @@ import pytest
 from conftest import MakeExperiment
 from training_stage import STAGE, TrainingStage
 
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.hosts import CpuHost
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_record
 
 
@@ -40,14 +40,14 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
 
 
 _DRAW_SLOWLY = """
-import sys, runpy, time, photofinish.training_stage.views
-write_views = photofinish.training_stage.views.write_views
+import sys, runpy, time, photofinish.runs.views
+write_views = photofinish.runs.views.write_views
 
 def slowly(*arguments):
     time.sleep(2)
     write_views(*arguments)
 
-photofinish.training_stage.views.write_views = slowly
+photofinish.runs.views.write_views = slowly
 runpy.run_path({stage!r}, run_name="__main__")
 """
 

@@ -19,8 +19,8 @@ import pytest
 from conftest import ROOT, MakeExperiment
 from training_stage import TrainingStage, read_until, wait_for
 
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.hosts import CpuHost
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow

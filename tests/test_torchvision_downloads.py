@@ -13,9 +13,9 @@ from test_torchvision_source import make_mirror, plan_of
 from torchvision import datasets
 from torchvision.datasets import utils
 
-from photofinish.datasets.fetching import Fetcher
-from photofinish.datasets.sources import download, read_raw
-from photofinish.datasets.torchvision_downloads import own_downloads
+from photofinish.data.fetching import Fetcher
+from photofinish.data.sources import download, read_raw
+from photofinish.data.torchvision_downloads import own_downloads
 from photofinish.errors import UserError
 
 NOBODY = "http://127.0.0.1:9"

@@ -9,7 +9,7 @@ import torchvision
 from torchvision import datasets
 from torchvision.models import get_model_weights
 
-from photofinish.datasets.torchvision_source import PARTS
+from photofinish.data.torchvision_source import PARTS
 from photofinish.models.weights_download import SHA256_PREFIX
 from photofinish.params.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
 

@@ -12,9 +12,9 @@ from conftest import ROOT
 from pydantic import TypeAdapter
 from torchvision_archives import MAKERS
 
-from photofinish.datasets.images import LabelledImages
-from photofinish.datasets.sources import download, read_raw
-from photofinish.datasets.split import divide
+from photofinish.data.images import LabelledImages
+from photofinish.data.sources import download, read_raw
+from photofinish.data.split import divide
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import Dataset, DatasetPlan
 from photofinish.params.torchvision_names import DATASETS

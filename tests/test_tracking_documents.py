@@ -10,9 +10,9 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import write_result, write_scores
 
-from photofinish.comparison.table import Trained
+from photofinish.comparing.table import Trained
 from photofinish.errors import UserError
-from photofinish.hardware.hosts import AcceleratorFacts, CpuHost, GpuHost
+from photofinish.machine.fingerprint import AcceleratorFacts, CpuHost, GpuHost
 from photofinish.results import records
 from photofinish.tracking import documents
 from photofinish.tracking.documents import report_document, run_facts, training_document

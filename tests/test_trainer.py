@@ -12,10 +12,10 @@ from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from photofinish.batches.randomness import batch_order
-from photofinish.datasets.images import PartName
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.images import PartName
+from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
+from photofinish.training.randomness import batch_order
 from photofinish.training.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {

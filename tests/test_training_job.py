@@ -9,13 +9,13 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.datasets.packed import PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
-from photofinish.training.job import TrainingJob
-from photofinish.training.task import TrainingTask
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.runs.job import TrainingJob
+from photofinish.runs.task import TrainingTask
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
 
 
 class _OneOfTwo(Team):

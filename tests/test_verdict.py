@@ -6,8 +6,8 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY
 
-from photofinish.comparison.table import DeviceResult
-from photofinish.comparison.verdict import verdict
+from photofinish.comparing.table import DeviceResult
+from photofinish.comparing.verdict import verdict
 from photofinish.errors import UserError
 from photofinish.results.records import DeviceLabel
 

@@ -10,16 +10,14 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.batches.batches import Normaliser, Part
-from photofinish.batches.input_paths import make_batches
-from photofinish.batches.randomness import batch_order
-from photofinish.datasets.packed import PackedSplit
-from photofinish.hardware.devices import CPU
+from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.training_stage.image_grid import draw_grid
-from photofinish.training_stage.summary import summarise
-from photofinish.training_stage.views import write_views
+from photofinish.runs.views import draw_grid, summarise, write_views
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.randomness import batch_order
+from photofinish.training.torch_device import CPU
 
 
 @pytest.fixture

@@ -13,23 +13,23 @@ from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from torchvision.models import ResNet18_Weights, get_model
 from training_stage import NobodyListens
 
-from photofinish.datasets.images import from_array
-from photofinish.datasets.split import split
+from photofinish.data.images import from_array
+from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
-from photofinish.hardware.devices import CPU
-from photofinish.hardware.hosts import CpuHost
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.models.weights_download import download_weights
+from photofinish.params.networks import InitialWeights, PublishedWeights, WeightsPlan
 from photofinish.params.reader import read_params
-from photofinish.params.weights import InitialWeights, PublishedWeights, WeightsPlan
-from photofinish.planning.plan import write_plan
+from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
+from photofinish.runs.run import run_training
+from photofinish.runs.task import TrainingTask
 from photofinish.tracking.client import Tracker
-from photofinish.training.task import TrainingTask
 from photofinish.training.teams import Team
-from photofinish.training_stage.run import run_training
+from photofinish.training.torch_device import CPU
 
 RESNET = PublishedWeights(model="resnet18", weights="IMAGENET1K_V1")
 ASKING = {"name": "resnet18", "weights": "IMAGENET1K_V1"}

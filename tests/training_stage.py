@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.hardware.hosts import CpuHost
-from photofinish.params.training import Experiment
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.experiment import Experiment
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
 _CHECKPOINT_EACH_EPOCH = f"""
-import runpy, photofinish.training_stage.run
-photofinish.training_stage.run.CHECKPOINT_SECONDS = 0
+import runpy, photofinish.runs.run
+photofinish.runs.run.CHECKPOINT_SECONDS = 0
 runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Self, TextIO
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 
 class Display:
@@ -33,3 +35,36 @@ class Display:
             self._bar.console.print(line, highlight=False, markup=False)
         else:
             print(line, file=self._lines, flush=True)
+
+
+class DownloadDisplay(Display):
+    def __init__(self, name: str) -> None:
+        super().__init__(name, _download_bar, sys.stderr)
+        if self._bar:
+            self._bar.add_task(name, total=None)
+        self._started_seconds = time.monotonic()
+
+    def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
+        """Also when a connection was lost: a download goes on from `done_bytes`."""
+        size = "of unknown size" if total_bytes is None else decimal(total_bytes)
+        self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], total=total_bytes, completed=done_bytes)
+
+    def advance(self, new_bytes: int) -> None:
+        if self._bar:
+            self._bar.advance(self._bar.task_ids[0], new_bytes)
+
+    def ended(self, size_bytes: int) -> None:
+        self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
+
+
+def _download_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

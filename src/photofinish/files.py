@@ -1,15 +1,21 @@
-"""Files that are either whole or not there, and their sha256."""
+"""Files that are either whole or not there, their sha256, and the project's own folders."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
+
+from photofinish.errors import UserError
+from photofinish.wording import byte_size
 
 _CHUNK_BYTES = 1 << 20
 
@@ -58,3 +64,55 @@ def to_json(value: Any) -> str:
 
 def write_json_atomically(path: Path, value: Any) -> None:
     write_text_atomically(path, to_json(value))
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def check_room(folder: Path, needed_bytes: int, what: str) -> None:
+    """Rather now than after an hour of writing."""
+    free = free_bytes(folder)
+    if needed_bytes > free:
+        raise UserError(
+            f"no room for {what}: {byte_size(needed_bytes)} are still to be written and the disk of {folder} has"
+            f" {byte_size(free)} free; make {byte_size(needed_bytes - free)} more room there, then run again"
+        )
+
+
+@contextmanager
+def explained_when_full(folder: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise UserError(
+            f"no room for {what}: the disk of {folder} is full, or your share of it"
+            f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
+        ) from error
+
+
+_STATE_FOLDER = ".photofinish"
+
+
+def project_root() -> Path:
+    """The project's folder. DVC names it also where it runs a stage in a copy (`dvc exp run --temp`)."""
+    return Path(os.environ.get("DVC_ROOT") or Path.cwd()).resolve()
+
+
+def state_folder() -> Path:
+    """Locks and checkpoints: what must survive a stage's end, and is no result."""
+    return project_root() / _STATE_FOLDER
+
+
+@cache
+def source_sha256() -> str:
+    """A run is never resumed by other code than began it."""
+    folder = Path(__file__).parent
+    sources = sorted(folder.rglob("*.py"))
+    named = (f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() for path in sources)
+    return sha256_of_bytes(b"\0".join(named))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -61,3 +62,13 @@ def markdown_cell(text: str) -> str:
 def _three_digits(value: float) -> str:
     """Or all of the whole part, where it has more."""
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
+    plain = {_plain(option): option for option in allowed}
+    matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
+    return plain[matches[0]] if matches else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

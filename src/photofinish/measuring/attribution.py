@@ -18,11 +18,11 @@ from itertools import islice, pairwise
 
 import torch
 
-from photofinish.hardware.devices import gradient_scaler, has_fast_bf16, memory_bytes, memory_format
-from photofinish.hardware.main_memory import available_memory_bytes
+from photofinish.machine.memory import available_memory_bytes
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.clock import Clock
+from photofinish.training.torch_device import gradient_scaler, has_fast_bf16, memory_bytes, memory_format
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _MOST_SHARE = 0.01

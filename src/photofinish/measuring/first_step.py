@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.dropout import _DropoutNd
 
-from photofinish.batches.batches import Batch, Batches
-from photofinish.batches.randomness import batch_order
-from photofinish.datasets.images import Int64Array
-from photofinish.hardware.devices import autocast
+from photofinish.data.images import Int64Array
 from photofinish.results.records import FirstStep, Print
+from photofinish.training.batches import Batch, Batches
+from photofinish.training.randomness import batch_order
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import autocast
 
 _CHUNK = 1 << 20
 _MOST_IMAGES = 64

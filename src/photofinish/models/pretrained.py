@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
-from photofinish.params.networks import Model, TorchvisionModel
-from photofinish.params.weights import FetchedWeights, InitialWeights
+from photofinish.params.networks import FetchedWeights, InitialWeights, Model, TorchvisionModel
 
 RECORD = "weights.json"
 _ADVICE = "run `dvc repro --force download-weights`"

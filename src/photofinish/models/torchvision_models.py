@@ -15,6 +15,7 @@ from photofinish.errors import MistakeError, UserError
 if TYPE_CHECKING:
     from photofinish.params.networks import TorchvisionModel
 
+
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 _AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")

@@ -6,11 +6,10 @@ import re
 import shutil
 from pathlib import Path, PurePosixPath
 
-from photofinish.datasets.fetching import Fetcher
-from photofinish.files import sha256_of_file, write_text_atomically
+from photofinish.data.fetching import Fetcher
+from photofinish.files import sha256_of_file, state_folder, write_text_atomically
 from photofinish.models.pretrained import RECORD
-from photofinish.params.weights import FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
-from photofinish.provenance import state_folder
+from photofinish.params.networks import FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
 
 SHA256_PREFIX = re.compile(r"-([0-9a-f]{8,})\.pth$")
 """What the names of torchvision's files end in."""

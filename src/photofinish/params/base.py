@@ -1,11 +1,14 @@
-"""What every part of the schema is made of: closed, strict models and the types of single values."""
+"""What all settings have in common, and how a plan file of them is read back."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from photofinish.errors import UserError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
 
@@ -43,3 +46,13 @@ def list_of(count: int, what: str) -> BeforeValidator:
         return tuple(value)
 
     return BeforeValidator(check)
+
+
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
+    try:
+        return schema.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} is not a plan that can be read: run `dvc repro plan` ({error})") from error

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from photofinish.params.base import (
-    Name,
-    PositiveFloat,
-    PositiveInt,
-    Seed,
-    Settings,
-    Share,
-    is_whole_number,
-    list_of,
-)
+from photofinish.files import project_root
+from photofinish.params.base import Name, PositiveFloat, PositiveInt, Seed, Settings, Share, is_whole_number, list_of
 from photofinish.params.torchvision_names import DATASETS, EMNIST_VARIANTS
+
+if TYPE_CHECKING:
+    from photofinish.data.images import PartName
+
 
 _SIZES = "a fraction between 0 and 1, or a count of at least 1"
 
@@ -206,3 +205,33 @@ class DatasetPlan(Settings):
     """a folder or an address that has the files in torchvision's layout, for machines without internet"""
     local_files: str | None
     """sha256 of the names, sizes and times of the files on this machine that the data set is made of"""
+
+
+LocalDataset = CsvDataset | FolderDataset
+
+
+@dataclass(frozen=True)
+class Place:
+    key: str
+    """of params.yaml, below the data set: path, parts.train, ..."""
+    part: PartName | None
+    """None where the parts are drawn, or where a column tells them"""
+    given: str
+    """the path as the user wrote it"""
+    path: Path
+
+
+def places(dataset: LocalDataset) -> list[Place]:
+    by_part: list[tuple[str, PartName | None, str | None]] = [("path", None, dataset.path)]
+    if dataset.parts is not None:
+        by_part += [
+            ("parts.train", "train", dataset.parts.train),
+            ("parts.validation", "validation", dataset.parts.validation),
+            ("parts.test", "test", dataset.parts.test),
+        ]
+    return [Place(key, part, given, _located(given)) for key, part, given in by_part if given is not None]
+
+
+def _located(given: str) -> Path:
+    """Relative paths start at the project's folder, wherever the stage runs."""
+    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user

@@ -12,9 +12,9 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from photofinish.params.nearest import nearest_name
-from photofinish.params.training import SHORTHAND_KEYS
+from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.params.yaml_reader import KeyPath
+from photofinish.wording import nearest_name
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"

@@ -1,4 +1,4 @@
-"""The settings of networks."""
+"""The settings of networks, and which published weights they start from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from photofinish.params.base import NonNegativeInt, PositiveInt, Settings
+from photofinish.params.base import Name, NonNegativeInt, PositiveInt, Settings
 from photofinish.params.torchvision_names import CLASSIFIERS
 
 Init = Literal["default", "xavier_uniform"]
@@ -53,3 +53,28 @@ class TorchvisionModel(Settings):
 
 
 Model = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
+
+
+class PublishedWeights(Settings):
+    model: str
+    weights: str
+    """a name of torchvision's, such as IMAGENET1K_V1"""
+
+
+class WeightsPlan(Settings):
+    """data/plan/weights.json: what `download-weights` goes by."""
+
+    mirror: str | None
+    """a folder or an address that has the files under weights/"""
+    experiments: dict[Name, PublishedWeights | None]
+
+
+class FetchedWeights(PublishedWeights):
+    file: str
+    sha256: str
+
+
+class InitialWeights(Settings):
+    """data/weights/<experiment>/weights.json, which every experiment has."""
+
+    published: FetchedWeights | None

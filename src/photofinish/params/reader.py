@@ -12,14 +12,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.params.base import is_name
-from photofinish.params.comparing import Comparing
+from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset
-from photofinish.params.device_rules import misfits
-from photofinish.params.devices import Devices
+from photofinish.params.devices import Devices, misfits
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, of_pydantic, unknown_name, without_echoes
-from photofinish.params.nearest import nearest_name
-from photofinish.params.training import SHORTHAND_KEYS, Experiment
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
+from photofinish.wording import nearest_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)

@@ -4,6 +4,8 @@ Written out, so that `plan` can check a name without the seconds that importing 
 them with torchvision's own.
 """
 
+from __future__ import annotations
+
 _V1 = ("IMAGENET1K_V1",)
 _V1_AND_V2 = ("IMAGENET1K_V1", "IMAGENET1K_V2")
 

@@ -8,27 +8,37 @@ from pathlib import Path
 
 import pandas as pd
 
-from photofinish.comparison.attribution import attribution_table
-from photofinish.comparison.references import Elsewhere, elsewhere, elsewhere_figures
-from photofinish.comparison.scaling import break_even_table, scaling_table
-from photofinish.comparison.table import (
+from photofinish.comparing.elsewhere import Elsewhere, elsewhere, elsewhere_figures
+from photofinish.comparing.scaling import break_even_table, scaling_table
+from photofinish.comparing.table import (
     DeviceResult,
+    attribution_table,
     comparison_metrics,
     comparison_table,
     confusion_table,
     history_table,
 )
-from photofinish.comparison.verdict import Verdict, verdict
+from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import write_json_atomically, write_text_atomically
-from photofinish.params.comparing import Comparing
-from photofinish.report.confusion import confusion_pictures
-from photofinish.report.curves import learning_curves
-from photofinish.report.measured import measured_table
-from photofinish.report.pages import Gallery, Report, as_markdown, as_page
-from photofinish.report.parts import step_pictures
-from photofinish.report.paying_tables import elsewhere_table, paying_table
-from photofinish.report.ratios import break_even_pictures, speedup_pictures
-from photofinish.report.tables import parity_table, shown_table, speedup_figures, speedup_table, why_table
+from photofinish.params.compare import Comparing
+from photofinish.report.page import Gallery, Report, as_markdown, as_page
+from photofinish.report.pictures import (
+    break_even_pictures,
+    confusion_pictures,
+    learning_curves,
+    speedup_pictures,
+    step_pictures,
+)
+from photofinish.report.tables import (
+    elsewhere_table,
+    measured_table,
+    parity_table,
+    paying_table,
+    shown_table,
+    speedup_figures,
+    speedup_table,
+    why_table,
+)
 from photofinish.results.references import Reference
 
 FIGURES, METRICS = "figures", "metrics"

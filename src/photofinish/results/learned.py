@@ -14,7 +14,7 @@ from torch import nn
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model
-from photofinish.params.training import Experiment
+from photofinish.params.experiment import Experiment
 from photofinish.results import records
 
 

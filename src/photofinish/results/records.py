@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
-from photofinish.hardware.energy import Energy
-from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.hardware.load import LoadWindow
-from photofinish.params.training import Experiment
+from photofinish.machine.energy import Energy
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.load import LoadWindow
+from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
 
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"

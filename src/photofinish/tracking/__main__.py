@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from photofinish.processes.quick_imports import quick_imports
+from photofinish.processes import quick_imports
 
 if __name__ == "__main__":
     with quick_imports():

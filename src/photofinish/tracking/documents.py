@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.files import sha256_of_bytes
-from photofinish.hardware.hosts import CpuHost, GpuHost
-from photofinish.params.training import Experiment
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.params.experiment import Experiment
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 

@@ -1,4 +1,4 @@
-"""Bring one MLflow run in line with a document: what is there already stays, what is missing is added."""
+"""A run's files in MLflow: each is sent once, and again only if it changed or was deleted there."""
 
 from __future__ import annotations
 
@@ -10,18 +10,50 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import psutil
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
 from mlflow.tracking import MlflowClient
 
+from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.results import records
 from photofinish.tracking import documents
-from photofinish.tracking.artifacts import is_there, mirror_artifacts
-from photofinish.tracking.documents import Point, RunDocument, RunFacts
+from photofinish.tracking.documents import TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
 from photofinish.tracking.model_artifact import MODEL, log_model
 from photofinish.tracking.store import Store
+
+
+def mirror_artifacts(store: Store, run: Run, artifacts: list[Artifact]) -> None:
+    """Folder by folder: the tag that names a folder's content comes last, so what was cut off is sent anew."""
+    run_id = str(run.info.run_id)
+    for folder, group in groupby(sorted(artifacts, key=_folder), key=_folder):
+        paths = [path for path, _ in group]
+        tag, content = f"{TAG_MIRRORED}.{folder}", _digest(paths)
+        is_sent = run.data.tags.get(tag) == content
+        for path in paths:
+            if not is_sent or not is_there(store, run_id, (path, folder)):
+                store.client.log_artifact(run_id, str(path), folder)
+        if not is_sent:
+            store.client.set_tag(run_id, tag, content)
+
+
+def is_there(store: Store, run_id: str, artifact: Artifact) -> bool:
+    """Artifacts in a folder of this machine may have been deleted; a server is trusted to keep what it got."""
+    path, folder = artifact
+    if store.local_artifacts is None:
+        return True
+    return (store.local_artifacts / run_id / "artifacts" / folder / path.name).is_file()
+
+
+def _folder(artifact: Artifact) -> str:
+    return artifact[1]
+
+
+def _digest(paths: list[Path]) -> str:
+    return sha256_of_bytes(json.dumps([[path.name, sha256_of_file(path)] for path in paths]).encode())
+
 
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
@@ -198,7 +230,10 @@ def _mirror_model(store: Store, run_id: str, model_id: str | None, document: Run
     if pickled:
         log_model(store, run_id, model_id, pickled, record, versions)
         return
-    from photofinish.results.learned import load_network, pickle_network  # imports torch: seconds
+    from photofinish.results.learned import (
+        load_network,
+        pickle_network,  # imports torch: seconds
+    )
 
     with tempfile.TemporaryDirectory() as folder:
         rebuilt = Path(folder) / f"{MODEL}.pth"

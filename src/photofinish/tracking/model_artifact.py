@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import mlflow.pyfunc  # here, so that it is read while the stage starts up
+import mlflow.pyfunc
 import numpy as np
 from mlflow.entities import LoggedModelOutput
 from mlflow.models import Model

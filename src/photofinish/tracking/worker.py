@@ -21,8 +21,8 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")
 os.environ.setdefault("MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT", "4")
 
 from photofinish.errors import UserError
-from photofinish.processes.quick_imports import quick_imports
-from photofinish.provenance import project_root, state_folder
+from photofinish.files import project_root, state_folder
+from photofinish.processes import quick_imports
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.tracking import documents
 from photofinish.tracking.documents import DatasetFacts, RunFacts

@@ -1,1 +1,1 @@
-"""The one trainer, and what it needs."""
+"""The one loop, and what it needs: batches, steps, optimisers, devices, checkpoints."""

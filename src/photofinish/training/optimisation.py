@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 from photofinish.errors import UserError
 
 if TYPE_CHECKING:
-    from photofinish.params import training as params
+    from photofinish.params import experiment as params
 
 
 def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:

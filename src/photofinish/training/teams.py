@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from photofinish.batches.batches import WHOLE, Batch, Batches, Share
 from photofinish.errors import MistakeError, UserError
-from photofinish.hardware.devices import forget_peak_memory, peak_memory_bytes
+from photofinish.training.batches import WHOLE, Batch, Batches, Share
+from photofinish.training.torch_device import forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A process that is lost is noticed at once; this bounds waiting for one that hangs, or writes a checkpoint."""

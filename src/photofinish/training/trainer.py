@@ -19,17 +19,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from photofinish.batches.batches import Batch, Batches, steps_per_epoch
-from photofinish.batches.randomness import seed_epoch
 from photofinish.errors import UserError
-from photofinish.hardware.devices import autocast, gradient_scaler, memory_format
 from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.training.batches import Batch, Batches, steps_per_epoch
 from photofinish.training.clock import Clock
 from photofinish.training.optimisation import Schedule, build_optimizer
+from photofinish.training.randomness import seed_epoch
 from photofinish.training.teams import Team
+from photofinish.training.torch_device import autocast, gradient_scaler, memory_format
 
 if TYPE_CHECKING:
-    from photofinish.params.training import Experiment
+    from photofinish.params.experiment import Experiment
+
 
 WARM_UP_STEPS = 3
 

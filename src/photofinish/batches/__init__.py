@@ -1,1 +1,0 @@
-"""Where batches come from, and in which order."""

@@ -1,0 +1,135 @@
+"""Labelled images, as every source hands them to `split`."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from photofinish.errors import MistakeError, UserError
+
+UInt8Array = npt.NDArray[np.uint8]
+Int64Array = npt.NDArray[np.int64]
+PartName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images are decoded when asked for, so that a data set may be larger than memory."""
+
+    shape: tuple[int, int, int]
+    """channels, height, width"""
+    labels: Int64Array
+    class_names: tuple[str, ...]
+    read: Callable[[Int64Array], UInt8Array]
+    """the images of the given rows: (count, channels, height, width)"""
+    own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
+    """the rows of each part that the source itself has; where it has none, `split` divides all rows"""
+
+
+def from_array(
+    images: UInt8Array,
+    labels: Int64Array,
+    class_names: tuple[str, ...],
+    own_parts: Mapping[PartName, Int64Array] | None = None,
+) -> LabelledImages:
+    """Of images that lie in memory, or in a memory-mapped file."""
+    _, channels, height, width = images.shape
+    return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
+
+
+Size = tuple[int, int]
+"""height, width"""
+Shape = tuple[int, int, int]
+"""channels, height, width"""
+_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_MOST_SIZES_SHOWN = 5
+_MOST_THREADS = 8  # PIL decodes outside Python's lock, but copying the pixels is within it
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+
+
+def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
+    """As (channels, height, width). Transparency is dropped, as torchvision does."""
+    image = _in_bytes(image).convert("L" if channels == 1 else "RGB")
+    if size is not None and (image.height, image.width) != size:
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)  # PIL's always smooths what it shrinks
+    pixels = np.array(image, dtype=np.uint8)
+    return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
+    try:
+        with Image.open(path) as image:
+            return prepared(image, size, channels)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
+    """(count, channels, height, width), in the order of `paths`; without a size the images must be of one."""
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        images = list(pool.map(lambda path: decode(path, size, channels), paths))
+    for path, image in zip(paths, images, strict=True):
+        if image.shape != images[0].shape:
+            raise UserError(f"{path} is of {_pixels(image.shape)} pixels, {paths[0]} of {_pixels(images[0].shape)}")
+    return np.stack(images)
+
+
+def shape_in_file(path: Path) -> Shape:
+    """Of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
+    try:
+        with Image.open(path) as image:
+            grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
+            return (1 if grey else 3), image.height, image.width
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels: int | None) -> Shape:
+    """What the images of data set `name` become: as they are stored if all agree, else by its settings.
+
+    Where grey images are among coloured ones, all are coloured.
+    """
+    seen = Counter(shapes)
+    sizes = sorted({shape[1:] for shape in seen})
+    if size is None and len(sizes) > 1:
+        listed = ", ".join(f"{height}x{width}" for height, width in sizes[:_MOST_SIZES_SHOWN])
+        more = f" and {len(sizes) - _MOST_SIZES_SHOWN} more" if len(sizes) > _MOST_SIZES_SHOWN else ""
+        raise MistakeError(
+            f"the images are of {len(sizes)} sizes (height x width: {listed}{more}): "
+            f"set datasets.{name}.size in params.yaml to the one that all are to be resized to"
+        )
+    height, width = size or sizes[0]
+    return channels or max(shape[0] for shape in seen), height, width
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """With a byte a channel: PIL itself would cut off what is brighter than 255, and warns of some palettes."""
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        return image.convert("RGBA")
+    return image
+
+
+def _unreadable(path: Path, error: BaseException) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"{path} is missing")
+    reason = str(error) if not isinstance(error, UnidentifiedImageError) else "it is no image that PIL knows"
+    return UserError(f"{path} can't be read as an image: {reason}")
+
+
+def _pixels(shape: tuple[int, ...]) -> str:
+    return "x".join(str(side) for side in shape[1:])

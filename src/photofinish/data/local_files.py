@@ -1,0 +1,215 @@
+"""What params.yaml says of this machine's files: whether they are there, and which ones a data set is made of, as one
+sha256: where it changes, `download` runs again."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, Place, places
+from photofinish.params.mistakes import Mistake, unknown_name
+from photofinish.params.reader import Params
+
+
+@dataclass(frozen=True)
+class Record:
+    line: int
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """What could be read of it; what couldn't is among the problems, each with its line (0: the whole file)."""
+
+    header: tuple[str, ...] = ()
+    records: list[Record] = field(default_factory=list)
+    problems: list[tuple[int, str]] = field(default_factory=list)
+
+    def column(self, name: str) -> list[str] | None:
+        """The cells of a column, a record each; None if there is no such column."""
+        if name not in self.header:
+            return None
+        index = self.header.index(name)
+        return [record.cells[index] for record in self.records]
+
+
+def read_csv(path: Path) -> CsvFile:
+    return parse_csv(path.read_bytes())
+
+
+def parse_csv(data: bytes) -> CsvFile:
+    """UTF-8 with or without a byte order mark; fields may be quoted; blank lines don't count."""
+    if not data.strip():
+        return CsvFile(problems=[(0, "the file is empty")])
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"this is not UTF-8 text (byte 0x{data[error.start]:02x}): save the file as CSV in UTF-8"
+        return CsvFile(problems=[(line, problem)])
+    if "\0" in text:
+        return CsvFile(problems=[(0, "this is no text, it has zero bytes: save the file as CSV in UTF-8")])
+    return _checked(text)
+
+
+def _checked(text: str) -> CsvFile:
+    found = CsvFile()
+    header: tuple[str, ...] = ()
+    try:
+        for record in _records(text):
+            if not header:
+                header = record.cells
+            elif len(record.cells) == len(header):
+                found.records.append(record)
+            else:
+                problem = f"has {_fields(len(record.cells))}, the header has {len(header)}"
+                found.problems.append((record.line, problem))
+    except _BrokenRecordError as error:
+        found.problems.append((error.line, f"can't be read as CSV, nor can what follows: {error}"))
+    for name, count in Counter(header).items():
+        if count > 1:
+            found.problems.append((0, f"the header names the column '{name}' {count} times"))
+    return CsvFile(header, found.records, found.problems)
+
+
+class _BrokenRecordError(Exception):
+    def __init__(self, line: int, reason: object) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+def _records(text: str) -> Iterator[Record]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if len(cells) > 1 or (cells and cells[0].strip()):
+                yield Record(line, tuple(cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise _BrokenRecordError(line, error) from error
+
+
+def _fields(count: int) -> str:
+    return f"{count} field{'' if count == 1 else 's'}"
+
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision's IMG_EXTENSIONS"""
+
+
+@dataclass(frozen=True)
+class ClassFolder:
+    name: str
+    images: list[str] = field(default_factory=list)
+    """relative to the folder that holds the classes, in torchvision's order"""
+    linked_folders: list[str] = field(default_factory=list)
+    """links to folders, which are not followed: they may lead anywhere, and round in circles"""
+
+
+def class_folders(root: Path) -> list[ClassFolder]:
+    """Sorted by name; what is hidden doesn't count."""
+    return [_class_folder(root, name) for name in sorted(_visible(root)) if (root / name).is_dir()]
+
+
+def _class_folder(root: Path, name: str) -> ClassFolder:
+    found: list[tuple[str, str]] = []
+    linked: list[str] = []
+    todo = [name]
+    while todo:
+        folder = todo.pop()
+        if (root / folder).is_symlink():
+            linked.append(folder)
+            continue
+        for entry in _visible(root / folder).values():
+            if os.path.isdir(entry):  # noqa: PTH112  # entry.is_dir() fails on a link that leads round in a circle
+                todo.append(f"{folder}/{entry.name}")
+            elif entry.name.lower().endswith(IMAGE_SUFFIXES):
+                found.append((folder, entry.name))
+    return ClassFolder(name, [f"{folder}/{file}" for folder, file in sorted(found)], sorted(linked))
+
+
+def _visible(folder: Path) -> dict[str, os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry for entry in entries if not entry.name.startswith(".")}
+
+
+def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
+    """The paths in params.yaml that lead nowhere, or to something else, and names of no folder in reference/."""
+    for name, dataset in _local(params.datasets).items():
+        for place in places(dataset):
+            problem = _problem(place, dataset)
+            if problem:
+                yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
+    yield from _unknown_references(params.comparing.references, references)
+
+
+def _unknown_references(chosen: Literal["all", "none"] | tuple[str, ...], folder: Path) -> Iterator[Mistake]:
+    if isinstance(chosen, str):
+        return
+    machines = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    for number, name in enumerate(chosen):
+        if name not in machines:
+            problem = unknown_name("folder", name, machines) if machines else f"{folder}/ has no folder yet"
+            yield Mistake(("compare", "references", number), problem, name)
+
+
+def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
+    """Of each data set that is made of local files, all of whose paths lead somewhere."""
+    return {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
+
+
+def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
+    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
+
+
+def _problem(place: Place, dataset: LocalDataset) -> str | None:
+    path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
+    start = "" if Path(place.given).is_absolute() else "; relative paths start at the folder of params.yaml"
+    if not path.exists():
+        return f"there is no such {wanted} ({path}): put it there, or correct the path{start}"
+    if path.is_dir() != isinstance(dataset, FolderDataset):
+        return f"this must be a {wanted}, and {path} is a {'folder' if path.is_dir() else 'file'}"
+    return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
+
+
+def _sha256(dataset: LocalDataset) -> str:
+    digest = hashlib.sha256()
+    for place in places(dataset):
+        digest.update(f"{place.key}\n".encode())
+        lines = _csv_lines(place, dataset) if isinstance(dataset, CsvDataset) else _folder_lines(place)
+        for line in lines:
+            digest.update(line)
+    return digest.hexdigest()
+
+
+def _csv_lines(place: Place, dataset: CsvDataset) -> Iterator[bytes]:
+    """The CSV itself, and the state of the files it lists; what is wrong with either, `download` tells."""
+    data = place.path.read_bytes()
+    yield data
+    folder = place.path.parent
+    for path in parse_csv(data).column(dataset.path_column) or ():
+        yield _state_of(path, os.path.join(folder, path))  # noqa: PTH118  # three times as fast
+
+
+def _folder_lines(place: Place) -> Iterator[bytes]:
+    for found in class_folders(place.path):
+        yield f"{found.name}/\n".encode(errors="surrogateescape")
+        for path in [*found.images, *found.linked_folders]:
+            yield _state_of(path, os.path.join(place.path, path))  # noqa: PTH118  # three times as fast
+
+
+def _state_of(name: str, path: str) -> bytes:
+    try:
+        status = os.stat(path)  # noqa: PTH116  # so is this
+        state = f"{status.st_size} {status.st_mtime_ns}"
+    except (OSError, ValueError):  # not there, or a name that no file can have
+        state = "missing"
+    return f"{name}\0{state}\n".encode(errors="surrogateescape")

@@ -1,0 +1,65 @@
+"""A packed split: one uint8 file of images a part, that can be memory-mapped, and a manifest that describes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from photofinish.data import MANIFEST
+from photofinish.data.images import Int64Array, PartName, UInt8Array
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_file
+
+PARTS: tuple[PartName, ...] = ("train", "validation", "test")
+
+
+class Manifest(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    class_names: tuple[str, ...]
+    shape: tuple[int, int, int]
+    """channels, height, width"""
+    counts: dict[PartName, int]
+    mean: tuple[float, ...]
+    """of the training part, a channel each, on the scale from 0 to 1"""
+    std: tuple[float, ...]
+    sha256: dict[str, str]
+
+
+class PackedSplit:
+    """Reads a folder that `split` wrote; each file is checked against its sha256 the first time it is used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / MANIFEST
+        try:
+            self.manifest = Manifest.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
+
+    def images(self, part: PartName) -> UInt8Array:
+        """(count, channels, height, width), memory-mapped."""
+        return np.load(self._checked(images_file(part)), mmap_mode="r")  # type: ignore[no-any-return]
+
+    def labels(self, part: PartName) -> Int64Array:
+        return np.load(self._checked(labels_file(part)))  # type: ignore[no-any-return]
+
+    def _checked(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file() or sha256_of_file(path) != self.manifest.sha256.get(name):
+            raise UserError(f"{path} is missing or damaged: run `dvc repro --force split`")
+        return path
+
+
+def images_file(part: PartName) -> str:
+    return f"{part}-images.npy"
+
+
+def labels_file(part: PartName) -> str:
+    return f"{part}-labels.npy"
+
+
+def rows_file(part: PartName) -> str:
+    return f"{part}-rows.npy"

@@ -1,1 +1,0 @@
-"""The machine: what it is, how busy it is, and which device trains."""

@@ -1,0 +1,164 @@
+"""How much memory there is, and whether a split that is to lie on the device (`input: resident`) fits there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.errors import MistakeError
+from photofinish.machine.cpu import read_or_empty
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.params.datasets import Dataset, SyntheticDataset
+from photofinish.params.experiment import Experiment
+from photofinish.wording import byte_size
+
+_MEMORY_FACTS = Path("/proc/meminfo")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
+"""of control groups version 2 and 1"""
+_USED_KEYS = ("anon", "total_rss")
+"""what can't be given back: files in the page cache can"""
+
+
+def available_memory_bytes() -> int:
+    """What is free now, within the tightest of all limits."""
+    import psutil  # which what asks for the total alone does without
+
+    left_bytes = (max(0, limit_bytes - _used_bytes(folder)) for folder, limit_bytes in _limits())
+    return min([psutil.virtual_memory().available, *left_bytes])
+
+
+def total_memory_bytes() -> int:
+    return min([_machine_bytes(), *(limit_bytes for _, limit_bytes in _limits())])
+
+
+def _machine_bytes() -> int:
+    """By Linux's own file, in which a container may find its limit, and nowhere else."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", read_or_empty(_MEMORY_FACTS), re.MULTILINE)
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _limits() -> Iterator[tuple[Path, int]]:
+    for folder in _cgroup_folders():
+        limit_bytes = _limit_bytes(folder)
+        if limit_bytes is not None:
+            yield folder, limit_bytes
+
+
+def _cgroup_folders() -> Iterator[Path]:
+    """This process's control groups that may limit memory, each with those around it.
+
+    Inside a container, where the listed path may be one of the host's, it is the outermost folder that counts.
+    """
+    for line in read_or_empty(_OWN_CGROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "memory" in controllers.split(","):
+            root = _CGROUPS / "memory" if controllers else _CGROUPS
+            own = Path(path.lstrip("/"))
+            yield from (root / part for part in (own, *own.parents) if (root / part).is_dir())
+
+
+def _limit_bytes(folder: Path) -> int | None:
+    for name in _LIMIT_FILES:
+        text = read_or_empty(folder / name).strip()
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+def _used_bytes(folder: Path) -> int:
+    facts = dict(line.split() for line in read_or_empty(folder / "memory.stat").splitlines())
+    return next((int(facts[key]) for key in _USED_KEYS if key in facts), 0)
+
+
+_BYTES_A_VALUE = 4  # float32, whatever precision the network computes in
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    shape: tuple[int, int, int]
+    """channels, height, width"""
+    train: int
+    """images, like the next"""
+    validation: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that the images of a training may take."""
+
+    what: str
+    """of which device, in words"""
+    available_bytes: int
+    copies: int = 1
+    """processes that hold all images each"""
+
+
+def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
+    if experiment.input.name != "resident":
+        return
+    for room in rooms:
+        needed_bytes = room.copies * resident_bytes(experiment, split)
+        if needed_bytes > room.available_bytes:
+            each = f", once in each of {room.copies} processes" if room.copies > 1 else ""
+            raise MistakeError(
+                f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
+                f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))} take "
+                f"{byte_size(needed_bytes)} as float32{each}; {room.what} has {byte_size(room.available_bytes)}. "
+                f"`input: loader` reads them from disk batch by batch and gives the same result"
+            )
+
+
+def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
+    """Training images that are cropped at random lie there with their border."""
+    channels, height, width = split.shape
+    border = 2 * experiment.augmentation.crop_padding
+    training = split.train * channels * (height + border) * (width + border)
+    return _BYTES_A_VALUE * (training + split.validation * channels * height * width)
+
+
+def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
+    """As the training starts: what other programs have taken of the main memory is gone. All images pass through it on
+    their way to a GPU."""
+    main = Room("the main memory now", available_memory_bytes(), processes)
+    return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
+
+
+def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
+    """Of both devices when nothing else runs."""
+    processes = max(cpu_host.processes, gpu_host.processes)
+    return [Room("the main memory", total_memory_bytes(), processes), *_gpu_room(gpu_host)]
+
+
+def _gpu_room(host: GpuHost) -> list[Room]:
+    """Every GPU of a training holds all the images; one that has no memory of its own tells no size."""
+    return [Room(f"the GPU ({gpu.name})", gpu.memory_bytes) for gpu in host.accelerators if gpu.memory_bytes]
+
+
+def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manifest: Path) -> SplitSize | None:
+    """What is known of a split when the plan is made: all if it was made already from this very plan.
+
+    Of another plan's split nothing can be told: the change may be what makes it fit.
+    """
+    try:
+        is_current = plan_file.read_text(encoding="utf-8") == plan_text
+        if is_current and manifest.stat().st_mtime >= plan_file.stat().st_mtime:
+            facts = json.loads(manifest.read_bytes())
+            return SplitSize(tuple(facts["shape"]), facts["counts"]["train"], facts["counts"]["validation"])
+    except FileNotFoundError:
+        pass
+    return _synthetic_size(dataset) if isinstance(dataset, SyntheticDataset) else None
+
+
+def _synthetic_size(dataset: SyntheticDataset) -> SplitSize:
+    validation, test = (_count(size, dataset.images) for size in (dataset.validation, dataset.test))
+    return SplitSize(dataset.shape, dataset.images - validation - test, validation)
+
+
+def _count(size: float | int | None, images: int) -> int:
+    return round(size * images) if isinstance(size, float) else size or 0

@@ -1,0 +1,111 @@
+"""What a training runs with besides the hardware: versions, variables, the commit."""
+
+from __future__ import annotations
+
+import ast
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+from photofinish.machine.cpu import read_or_empty
+
+
+def torch_version() -> str:
+    return _version("torch")
+
+
+def torchvision_version() -> str:
+    return _version("torchvision")
+
+
+def torch_cuda_version() -> str | None:
+    """The CUDA (or ROCm) version torch was built for."""
+    build = _build("torch").get("cuda") or torch_rocm_version()
+    return str(build) if build else None
+
+
+def torch_rocm_version() -> str | None:
+    build = _build("torch").get("hip")
+    return str(build) if build else None
+
+
+def _version(package: str) -> str:
+    return str(_build(package).get("__version__", "unknown"))
+
+
+@cache
+def _build(package: str) -> dict[str, object]:
+    """The plain values in its version.py, which isn't run: torchvision's would import torch."""
+    spec = util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return {}
+    source = read_or_empty(Path(spec.origin).parent / "version.py")
+    return {
+        name.id: line.value.value
+        for line in ast.parse(source).body
+        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant)
+        for name in (line.targets if isinstance(line, ast.Assign) else [line.target])
+        if isinstance(name, ast.Name)
+    }
+
+
+CPU_VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
+    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+)  # fmt: skip
+GPU_VARIABLES = (
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE", "ONEAPI_DEVICE_SELECTOR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "ROCR_VISIBLE_DEVICES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ZE_AFFINITY_MASK",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Software:
+    python: str
+    torch: str
+    torchvision: str
+    cuda: str | None
+    variables: dict[str, str]
+
+
+def software_facts(variables: tuple[str, ...]) -> Software:
+    """Versions, and those of the variables that are set: choosing another GPU is no news to the CPU."""
+    return Software(
+        python=platform.python_version(),
+        torch=torch_version(),
+        torchvision=torchvision_version(),
+        cuda=torch_cuda_version(),
+        variables={name: os.environ[name] for name in variables if name in os.environ},
+    )
+
+
+_PACKAGES = (
+    "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
+)  # fmt: skip
+
+
+def package_versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+def git_commit() -> str | None:
+    """The commit that is checked out, marked if the files differ from it; each dvc.lock always does while dvc runs."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*dvc.lock")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{head}-dirty" if changed else head
+
+
+def _git(*arguments: str) -> str:
+    ran = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10)
+    return ran.stdout.strip()

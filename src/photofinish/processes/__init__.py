@@ -1,1 +1,0 @@
-"""Processes: how they start, wait for each other, and end before their time."""

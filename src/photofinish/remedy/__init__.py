@@ -1,1 +1,0 @@
-"""A diagnosis' remedy, tried: what it really gives, beside what was predicted."""

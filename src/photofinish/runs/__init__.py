@@ -1,0 +1,1 @@
+"""One training as a stage: from split to record."""

@@ -1,0 +1,102 @@
+"""How the trained networks do on the test images: every device's network judged on the same device, the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from photofinish.data.images import Int64Array
+from photofinish.data.packed import PackedSplit
+from photofinish.errors import UserError
+from photofinish.files import write_text_atomically
+from photofinish.results import records
+from photofinish.results.learned import load_network
+from photofinish.training.batches import Normaliser
+
+_BATCH_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Judged:
+    evaluation: records.Evaluation
+    actual: Int64Array
+    """the class of each test image"""
+    predicted: dict[records.DeviceLabel, Int64Array]
+    """what each device's network takes it for"""
+
+
+def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit) -> Judged:
+    """Judge each device's network; a device that was unavailable is left out."""
+    devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    predicted: dict[records.DeviceLabel, Int64Array] = {}
+    for device, folder in learned.items():
+        record = records.read_training(folder)
+        if isinstance(record, records.Training):
+            devices[device], predicted[device] = _evaluate_one(load_network(folder, record), record, split)
+    evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
+    return Judged(evaluation, split.labels("test"), predicted)
+
+
+def _evaluate_one(
+    network: nn.Module, record: records.Training, split: PackedSplit
+) -> tuple[records.DeviceEvaluation, Int64Array]:
+    if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
+        raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
+    labels = split.labels("test")
+    outputs = _outputs(network, record, split)
+    loss = cross_entropy(outputs, torch.from_numpy(np.array(labels))).item()
+    predicted: Int64Array = outputs.argmax(dim=1).numpy()
+    return score(labels, predicted, loss, record.class_names), predicted
+
+
+def score(
+    labels: Int64Array, predicted: Int64Array, loss: float, class_names: tuple[str, ...]
+) -> records.DeviceEvaluation:
+    classes = list(range(len(class_names)))
+    precision, recall, f1, counts = precision_recall_fscore_support(
+        labels, predicted, labels=classes, zero_division=0.0
+    )
+    return records.DeviceEvaluation(
+        test_accuracy=float(np.mean(labels == predicted)),
+        test_loss=loss,
+        macro_f1=float(f1.mean()),
+        classes={
+            class_name: records.ClassScores(
+                precision=float(precision[index]),
+                recall=float(recall[index]),
+                f1=float(f1[index]),
+                image_count=int(counts[index]),
+            )
+            for index, class_name in enumerate(class_names)
+        },
+        confusion=tuple(tuple(row) for row in confusion_matrix(labels, predicted, labels=classes).tolist()),
+    )
+
+
+@torch.inference_mode()
+def _outputs(network: nn.Module, record: records.Training, split: PackedSplit) -> torch.Tensor:
+    """In double precision, so that the judgement adds no rounding of its own to what the devices learned."""
+    network.double().eval()
+    normalise = Normaliser(record.mean, record.std)
+    images = split.images("test")
+    starts = range(0, len(images), _BATCH_SIZE)
+    parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
+    return torch.cat([network(normalise(part).double()) for part in parts])
+
+
+def write_evaluation(judged: Judged, folder: Path) -> None:
+    records.write_record(folder / records.EVALUATION, judged.evaluation)
+    write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
+
+
+def predictions_csv(judged: Judged) -> str:
+    """A row for each test image, as they are stored: its class and what each device's network takes it for."""
+    header = ",".join(["actual", *judged.predicted])
+    rows = zip(judged.actual.tolist(), *(each.tolist() for each in judged.predicted.values()), strict=True)
+    return "".join(f"{line}\n" for line in [header, *(",".join(map(str, row)) for row in rows)])

@@ -1,0 +1,90 @@
+"""What a training stage was asked to do, and the result where its device isn't there. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.data import MANIFEST
+from photofinish.data.packed import PackedSplit
+from photofinish.errors import MistakeError
+from photofinish.files import sha256_of_bytes, sha256_of_file, source_sha256, to_json
+from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.memory import SplitSize, refuse_too_large, resident_bytes, room_now
+from photofinish.models.pretrained import checked_file, fetched_weights
+from photofinish.params.experiment import Experiment
+from photofinish.params.networks import FetchedWeights
+from photofinish.processes import own_rank
+from photofinish.results import records
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    name: str
+    device: records.DeviceLabel
+    experiment: Experiment
+    host: CpuHost | GpuHost
+    data: Path
+    out: Path
+    weights: Path | None = None
+    """the folder that `download-weights` left for the experiment"""
+    processes: int = 1
+    """that train together, over all nodes"""
+
+    def check(self) -> None:
+        """What only the machine and the split tell, and needs no torch."""
+        self.check_batch_size()
+        self.check_memory()
+
+    def check_batch_size(self) -> None:
+        """Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for."""
+        count, key = max(self.processes, 1), "devices.cpu.processes"
+        if isinstance(self.host, GpuHost):
+            count, key = max(self.processes, len(self.host.accelerators)), "devices.gpu.count"
+        if self.experiment.batch_size < count:
+            raise MistakeError(
+                f"experiments.{self.name}.batch_size is {self.experiment.batch_size}, and {count} devices or processes "
+                f"share each batch ({key}): raise the one or lower the other in params.yaml"
+            )
+
+    def check_memory(self) -> None:
+        # One of several processes counts for itself: the others may have loaded theirs already.
+        processes = 1 if own_rank() else self.processes
+        refuse_too_large(self.name, self.experiment, self._split_size(), room_now(self.host, processes))
+
+    def resident_fits(self) -> bool:
+        """Whether `input: resident` would be let through, or is there already."""
+        needed_bytes = resident_bytes(self.experiment, self._split_size())
+        is_there = self.experiment.input.name == "resident"
+        return is_there or all(needed_bytes <= room.available_bytes for room in room_now(self.host, 1))
+
+    def _split_size(self) -> SplitSize:
+        manifest = PackedSplit(self.data).manifest
+        return SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
+
+    def data_sha256(self) -> str:
+        """Of the split's manifest, which holds the sha256 of each data file."""
+        return sha256_of_file(self.data / MANIFEST)
+
+    def fetched_weights(self) -> FetchedWeights | None:
+        """The published weights that the network starts from."""
+        return fetched_weights(self.experiment.model, self.weights)
+
+    def weights_file(self) -> Path | None:
+        """Theirs, checked against its sha256."""
+        fetched = self.fetched_weights()
+        return checked_file(fetched, self.weights) if fetched and self.weights else None
+
+    def key(self) -> str:
+        """Of everything that determines the run, bit for bit: settings, machine, data and code."""
+        fetched = self.fetched_weights()
+        facts = [self.name, self.device, self.experiment.model_dump(), self.host.model_dump(), self.processes]
+        sha256 = [self.data_sha256(), fetched.sha256 if fetched else None, source_sha256()]
+        return sha256_of_bytes(to_json([*facts, *sha256]).encode())
+
+
+def write_unavailable(task: TrainingTask, reason: str) -> None:
+    """Both parts, for whoever reads them; there is nothing to time."""
+    record = records.Unavailable(device=task.device, experiment=task.experiment, reason=reason)
+    records.write_record(task.out / records.LEARNED / records.RECORD, record)
+    records.write_record(task.out / records.TIMED / records.TIMINGS, records.Untimed())

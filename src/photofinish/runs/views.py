@@ -1,0 +1,201 @@
+"""What `learned/` holds for people to look at: the first batch as a picture, and the network's summary."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from photofinish.data.packed import Manifest
+from photofinish.files import write_bytes_atomically, write_text_atomically
+from photofinish.results import records
+from photofinish.training.batches import Batches
+
+MOST_IMAGES = 64
+MOST_BYTES = 300_000
+"""of the file; where it would be larger, it shows fewer images"""
+_COLUMNS = 8
+_TILE_PIXELS = 96
+"""of an image's longer side, about"""
+_WIDEST_LABEL_PIXELS = 120
+_FONT_PIXELS, _LABEL_PIXELS, _GAP_PIXELS = 15, 22, 8
+_PAPER, _INK = "white", "black"
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""mean and standard deviation of each channel, as the network's images were made with them"""
+
+
+def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normalisation) -> bytes:
+    """A PNG of as many of a batch's normalised images as fit; the same images give the same bytes."""
+    tiles = [_tile(pixels) for pixels in _displayable(images[:MOST_IMAGES], *normalisation)]
+    for count in range(MOST_IMAGES, _COLUMNS, -_COLUMNS):
+        if len(png := _png(_arrange(tiles[:count], labels[:count]))) <= MOST_BYTES:
+            return png
+    return _png(_arrange(tiles[:_COLUMNS], labels[:_COLUMNS]))
+
+
+def _displayable(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """uint8 in (count, height, width, 3 or 1): in colour, or as the grey of all channels where they aren't three."""
+    scale, shift = (torch.tensor(values).view(-1, 1, 1) for values in (std, mean))
+    shares = images.detach().cpu().float() * scale + shift
+    if shares.shape[1] != 3:
+        shares = shares.mean(dim=1, keepdim=True)
+    return (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def _tile(pixels: torch.Tensor) -> Image.Image:
+    """A small image in whole multiples of its pixels, which stay sharp squares; a large one scaled down."""
+    height, width = pixels.shape[:2]
+    tile = Image.fromarray(pixels.squeeze(2).numpy())
+    longer = max(height, width)
+    if longer > _TILE_PIXELS:
+        size = tuple(max(1, side * _TILE_PIXELS // longer) for side in (width, height))
+        return tile.resize((size[0], size[1]), Image.Resampling.BOX)
+    times = _TILE_PIXELS // longer
+    return tile.resize((width * times, height * times), Image.Resampling.NEAREST)
+
+
+def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> Image.Image:
+    font = ImageFont.load_default(_FONT_PIXELS)
+    widest = min(_WIDEST_LABEL_PIXELS, max(round(font.getlength(label)) for label in labels))
+    width = max(tiles[0].width, widest) + _GAP_PIXELS
+    height = tiles[0].height + _LABEL_PIXELS + _GAP_PIXELS
+    columns = min(_COLUMNS, len(tiles))
+    rows = -(-len(tiles) // columns)
+    grid = Image.new(tiles[0].mode, (columns * width + _GAP_PIXELS, rows * height + _GAP_PIXELS), _PAPER)
+    draw = ImageDraw.Draw(grid)
+    for index, (tile, label) in enumerate(zip(tiles, labels, strict=True)):
+        left, top = _GAP_PIXELS + index % columns * width, _GAP_PIXELS + index // columns * height
+        grid.paste(tile, (left, top))
+        text = _shortened(label, font, width - _GAP_PIXELS)
+        draw.text((left, top + tile.height + _LABEL_PIXELS // 2), text, fill=_INK, font=font, anchor="lm")
+    return grid
+
+
+def _shortened(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: int) -> str:
+    if font.getlength(label) <= most_pixels:
+        return label
+    kept = next(
+        length for length in range(len(label) - 1, -1, -1) if font.getlength(label[:length] + "…") <= most_pixels
+    )
+    return label[:kept] + "…"
+
+
+def _png(image: Image.Image) -> bytes:
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()
+
+
+_HEADER = ("layer", "type", "output", "parameters")
+_FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD = 2
+
+
+@dataclass
+class _Layer:
+    name: str
+    kind: str
+    parameters: int
+    outputs: list[str] = field(default_factory=list)
+    """shapes, each once: a module may be used several times"""
+
+    def note_output(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
+        shape = "x".join(map(str, tensor.shape[1:]))
+        if shape not in self.outputs:
+            self.outputs.append(shape)
+
+    def row(self) -> tuple[str, str, str, str]:
+        return self.name, self.kind, ", ".join(self.outputs) or "-", f"{self.parameters:,}"
+
+
+class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up PyTorch's own formulas, as its FlopCounterMode does, which would import the compiler: seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No compiler is at work here that would have to be kept out of `__torch_dispatch__`."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.operations += formula(*args, **kwargs, out_val=out)
+        return out
+
+
+def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
+    """A table of the modules that compute or hold parameters, and the totals; the network stays as it is."""
+    layers = []
+    with ExitStack() as undone, _evaluating(network), _OperationCounter() as counter:
+        for name, module in network.named_modules():
+            own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+            if own or not any(module.children()):
+                layer = _Layer(name or "(network)", type(module).__name__, own)
+                undone.callback(module.register_forward_hook(layer.note_output).remove)
+                layers.append(layer)
+        device = next(chain(network.parameters(), network.buffers())).device
+        # Convolutions, matrix products and attention are counted. With gradients, as in training: without, attention
+        # would take a fused path that is not.
+        with torch.enable_grad():
+            network(torch.zeros(1, *image_shape, device=device))
+    rows = [_HEADER, *(layer.row() for layer in layers)]
+    return f"{_table(rows)}\n\n{_totals(network, counter.operations // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD)}"
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """So that no running mean is moved and no random number drawn."""
+    were_training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module in were_training:
+            module.training = True
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), row[-1].rjust(widths[-1])]
+        )
+        for row in rows
+    )
+
+
+def _totals(network: nn.Module, multiply_adds: int) -> str:
+    parameters = list(network.parameters())
+    state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in chain(parameters, network.buffers()))
+    totals = {
+        "parameters": f"{sum(parameter.numel() for parameter in parameters):,}",
+        "trainable": f"{sum(parameter.numel() for parameter in parameters if parameter.requires_grad):,}",
+        "size": f"{state_bytes / 1e6:,.2f} MB, with buffers",
+        "multiply-adds": f"{multiply_adds:,} for one image, forward",
+    }
+    return "".join(f"{name:<13}  {total}\n" for name, total in totals.items())
+
+
+def write_views(folder: Path, network: nn.Module, training: Batches, manifest: Manifest) -> None:
+    """The first batch of the first epoch as the network got it, and the network's summary."""
+    images, labels = next(iter(training.shuffled(0)))
+    names = [manifest.class_names[label] for label in labels.tolist()]
+    write_bytes_atomically(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
+    write_text_atomically(folder / records.SUMMARY, summarise(network, manifest.shape))

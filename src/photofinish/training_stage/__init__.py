@@ -1,1 +1,0 @@
-"""The stages train-cpu and train-gpu around the trainer."""
