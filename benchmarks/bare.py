@@ -1,48 +1,68 @@
-"""The loop that is left when all else is taken away: tensors in memory, no validation, no losses kept, no logging."""
+"""The loop that is left when all else is taken away: tensors in memory, no losses kept, no logging."""
 
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.data import Part
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
 from photofinish.training.torch_device import keep_freed_memory
 
 WARM_UP_STEPS = 3
+VALIDATION_BATCH = 1000
+"""of what was tried, the quickest for LeNet"""
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
     keep_freed_memory()  # a setting that anyone can make, with MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_
     network = workload.network()
-    images, labels = torch.from_numpy(workload.data.train.images.copy()), torch.from_numpy(workload.data.train.labels)
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (workload.data.mean, workload.data.std))
-    images = (images.float() / 255 - mean) / std
+    # Colours innermost, for whole images to be gathered so and seen as (count, channels, height, width).
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
-    if convolves:  # colours innermost, for whole images to be gathered so and seen as (count, channels, height, width)
+    if convolves:
         network = network.to(memory_format=torch.channels_last)
-        images = images.permute(0, 2, 3, 1).contiguous()
+    images, labels = _tensors(workload, workload.data.train, colours_innermost=convolves)
+    validation_images, validation_labels = _tensors(workload, workload.data.validation, colours_innermost=convolves)
 
-    def train(network: nn.Module, batches: tuple[torch.Tensor, ...]) -> float:
-        optimizer = torch.optim.SGD(
-            network.parameters(), lr=workload.learning_rate, momentum=workload.momentum, foreach=False
-        )
+    def seen(batch: torch.Tensor) -> torch.Tensor:
+        return batch.permute(0, 3, 1, 2) if convolves else batch
+
+    def train(network: nn.Module, batches: tuple[torch.Tensor, ...], optimizer: torch.optim.Optimizer) -> None:
         network.train()
-        started_seconds = now_seconds()
         for rows in batches:
-            batch = images.index_select(0, rows)
-            loss = cross_entropy(
-                network(batch.permute(0, 3, 1, 2) if convolves else batch), labels.index_select(0, rows)
-            )
-            optimizer.zero_grad(set_to_none=True)
+            loss = cross_entropy(network(seen(images.index_select(0, rows))), labels.index_select(0, rows))
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        return now_seconds() - started_seconds
+
+    @torch.inference_mode()
+    def validate(network: nn.Module) -> int:
+        network.eval()
+        parts = (torch.split(part, VALIDATION_BATCH) for part in (validation_images, validation_labels))
+        return sum(int((network(seen(batch)).argmax(1) == right).sum()) for batch, right in zip(*parts, strict=True))
+
+    def optimizer_of(network: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            network.parameters(), lr=workload.learning_rate, momentum=workload.momentum, foreach=False
+        )
 
     orders = [torch.split(workload.order(epoch), workload.batch_size) for epoch in range(workload.epochs)]
-    train(copy.deepcopy(network), orders[0][:WARM_UP_STEPS])
-    seconds = train(network, tuple(rows for order in orders for rows in order))
-    return [seconds / workload.epochs] * workload.epochs, network
+    warmed = copy.deepcopy(network)
+    train(warmed, orders[0][:WARM_UP_STEPS], optimizer_of(warmed))
+    optimizer, ends = optimizer_of(network), [now_seconds()]
+    for order in orders:
+        train(network, order, optimizer)
+        validate(network)
+        ends.append(now_seconds())
+    return [end - start for start, end in pairwise(ends)], network
+
+
+def _tensors(workload: Workload, part: Part, *, colours_innermost: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (workload.data.mean, workload.data.std))
+    images = (torch.from_numpy(part.images.copy()).float() / 255 - mean) / std
+    return images.permute(0, 2, 3, 1).contiguous() if colours_innermost else images, torch.from_numpy(part.labels)
