@@ -16,6 +16,7 @@ from photofinish.data.listed_images import read_copies
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file, write_json_atomically
 from photofinish.params.datasets import DatasetPlan
+from photofinish.params.torchvision_names import DATASETS
 
 _IMAGES, _LABELS = "images.npy", "labels.npy"
 _BRIGHTEST = 16
@@ -49,7 +50,7 @@ class Source:
 
 SOURCES: dict[str, Source] = {
     "digits": Source(fetch_digits, read_digits),
-    **dict.fromkeys(torchvision_source.PARTS, Source(torchvision_source.fetch, torchvision_source.read)),
+    **dict.fromkeys(DATASETS, Source(torchvision_source.fetch, torchvision_source.read)),
     "csv": Source(csv_source.fetch, read_copies),
     "folder": Source(folder_source.fetch, read_copies),
     "synthetic": Source(synthetic.fetch, synthetic.read),

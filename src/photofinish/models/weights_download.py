@@ -38,7 +38,7 @@ def _fetch(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> FetchedW
     file = PurePosixPath(url).name
     prefix = SHA256_PREFIX.search(file)
     assert prefix is not None  # a test holds all of torchvision's names to it
-    fetcher.fetch(url, folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
+    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
     return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))
 
 

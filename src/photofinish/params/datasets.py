@@ -90,22 +90,18 @@ class DigitsDataset(_DatasetSettings):
 class TorchvisionDataset(_DatasetSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
-    source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # a tuple of names is one
+    source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
 
     @classmethod
     def _own_parts(cls, source: str) -> tuple[str, ...] | None:
-        return DATASETS[source]
+        return tuple(DATASETS[source])
 
 
-class EmnistDataset(_DatasetSettings):
+class EmnistDataset(TorchvisionDataset):
     """EMNIST comes in several variants, each a data set of its own."""
 
     source: Literal["EMNIST"]
     variant: Literal[EMNIST_VARIANTS]  # type: ignore[valid-type]
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return ("train", "test")
 
 
 class Parts(Settings):
