@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import pytest
 from conftest import ROOT
@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photofinish.data import archives
-from photofinish.data import archives as archive_members
 from photofinish.data.archives import unpack
 from photofinish.errors import UserError
 
@@ -222,18 +221,26 @@ def test_a_bomb_is_refused_by_what_it_really_unpacks_to(tmp_path: Path, suffix: 
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_bomb_is_stopped_long_before_it_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = write_zip(tmp_path / "bomb.zip", {"zeros": ZEROS})
+@pytest.mark.parametrize("suffix", [".tar.gz", ".zip", ".gz"])
+def test_a_bomb_is_stopped_long_before_it_fills_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    archive = tmp_path / f"bomb{suffix}"
+    if suffix in COMPRESS:
+        archive.write_bytes(COMPRESS[suffix](ZEROS))
+    else:
+        write_archive(archive, {"zeros": ZEROS})
     written: list[int] = []
 
-    def too_large(_: Path, limit_bytes: int) -> UserError:
-        written.append((tmp_path / ".unpacked.unpacking" / "zeros").stat().st_size - limit_bytes)
-        return UserError("too large")
+    def measured(size_bytes: int) -> str:
+        unpacking = tmp_path / ".unpacked.unpacking"
+        written.append(sum(path.stat().st_size for path in unpacking.iterdir()))
+        return str(size_bytes)
 
-    monkeypatch.setattr(archives, "too_large", too_large)
-    with pytest.raises(UserError):
+    monkeypatch.setattr(archives, "decimal", measured)  # of the message that refuses it
+    with pytest.raises(UserError, match="would unpack to more than"):
         unpack(archive, tmp_path / "unpacked")
-    assert 0 < written[0] <= 4096
+    assert max(written) <= archive.stat().st_size * 200 + 10_000
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -267,7 +274,7 @@ def test_a_bomb_of_holes_is_refused(tmp_path: Path) -> None:
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "data.tar").write_bytes(bytes(header) + bytes(1024))
-    assert_refused(tmp_path / "data.tar", "would unpack to more than")
+    assert_refused(tmp_path / "data.tar", "'holes' is a link, a device or of an unknown kind")
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -279,7 +286,7 @@ def test_a_bomb_behind_the_end_of_a_tar_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_header_too_large_for_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_members, "_LARGEST_READ_BYTES", 10_000)
+    monkeypatch.setattr(archives, "_LARGEST_HEADER_BYTES", 10_000)
     assert_refused(write_tar(tmp_path / "data.tar.gz", {"x" * 20_000: b""}), "a header of 20.* kB")
 
 
@@ -294,15 +301,12 @@ def test_more_than_the_disk_has_room_for_is_refused(tmp_path: Path, monkeypatch:
 
 
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive, really_open = write_archive(tmp_path / "data.zip"), Path.open
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(path: Path, mode: str = "r", *others: object, **more: object) -> IO[bytes]:
-        if mode == "wb":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return really_open(path, mode, *others, **more)  # type: ignore[call-overload, no-any-return]
-
+    archive = write_archive(tmp_path / "data.zip")
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(Path, "open", full)
+        full_disk.setattr(shutil, "copyfileobj", full)
         with pytest.raises(UserError, match="no room for what is in"):
             unpack(archive, tmp_path / "unpacked")
     assert list(tmp_path.iterdir()) == [archive]
@@ -332,7 +336,7 @@ def test_a_tar_whose_header_leads_backwards_does_not_go_round_in_circles(tmp_pat
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "data.tar").write_bytes(bytes(header) * 2 + bytes(1024))
-    assert_refused(tmp_path / "data.tar", "negative size|leads backwards")
+    assert_refused(tmp_path / "data.tar", "negative size")
 
 
 def test_a_sparse_member_whose_map_leads_backwards_is_refused(tmp_path: Path) -> None:
@@ -344,7 +348,7 @@ def test_a_sparse_member_whose_map_leads_backwards_is_refused(tmp_path: Path) ->
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "data.tar").write_bytes(bytes(header) + bytes(512 + 1024))
-    assert_refused(tmp_path / "data.tar", "leads backwards")
+    assert_refused(tmp_path / "data.tar", "'holes' is a link, a device or of an unknown kind")
 
 
 @pytest.mark.parametrize("suffix", [*TARS, ".zip", ".gz", ".bz2", ".xz"])
