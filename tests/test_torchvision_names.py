@@ -13,7 +13,7 @@ import torchvision
 from torchvision import datasets
 from torchvision.models import get_model_weights
 
-from photofinish.data.torchvision_files import TORCHVISION_FILES
+from photofinish.data.torchvision_source import FILES
 from photofinish.models.weights_download import SHA256_PREFIX
 from photofinish.params.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
 
@@ -83,8 +83,9 @@ def test_the_files_are_those_that_torchvision_would_fetch_and_keep_there(
     def keep(*_: object, **__: object) -> None:
         """Unpack nothing."""
 
-    files = TORCHVISION_FILES[name]
-    last_addresses = {f"{files.addresses[-1]}{file}" for file in files.md5_of}
+    files = FILES[name]
+    addresses = (files.address, *files.also_at)
+    last_addresses = {f"{addresses[-1]}{file}" for file in files.md5_of}
     for module in [module for key, module in sys.modules.items() if key.startswith("torchvision.datasets.")]:
         for function, replacement in (("download_url", record), ("extract_archive", keep)):
             if hasattr(module, function):
@@ -94,7 +95,7 @@ def test_the_files_are_those_that_torchvision_would_fetch_and_keep_there(
         with suppress(RuntimeError, OSError):  # it misses the files that weren't fetched
             getattr(datasets, name)(root=str(tmp_path), download=True, **variant, **arguments)
     assert fetched == {
-        tmp_path / files.folder / file: ({f"{address}{file}" for address in files.addresses}, md5)
+        tmp_path / files.folder / file: ({f"{address}{file}" for address in addresses}, md5)
         for file, md5 in files.md5_of.items()
     }
 

@@ -18,7 +18,7 @@ from torchvision_archives import MAKERS, md5_of, tar
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import divide
-from photofinish.data.torchvision_files import TORCHVISION_FILES
+from photofinish.data.torchvision_source import FILES
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import Dataset, DatasetPlan
 from photofinish.params.torchvision_names import DATASETS
@@ -57,10 +57,10 @@ def make_mirror(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> P
     for name, data in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    files = TORCHVISION_FILES[source]
+    files = FILES[source]
     checked = {Path(name).name: md5_of(data) for name, data in made.items()}
     md5_of_file = {name: md5 and checked[name] for name, md5 in files.md5_of.items()}
-    monkeypatch.setitem(TORCHVISION_FILES, source, replace(files, md5_of=md5_of_file))
+    monkeypatch.setitem(FILES, source, replace(files, md5_of=md5_of_file))
     return folder
 
 
@@ -227,8 +227,8 @@ def test_without_a_mirror_each_of_a_data_sets_addresses_is_tried(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(server, make_mirror("MNIST", tmp_path / "made", monkeypatch), "there/")
-    addresses = (server.url("gone/"), server.url("there/"))
-    monkeypatch.setitem(TORCHVISION_FILES, "MNIST", replace(TORCHVISION_FILES["MNIST"], addresses=addresses))
+    files = replace(FILES["MNIST"], address=server.url("gone/"), also_at=(server.url("there/"),))
+    monkeypatch.setitem(FILES, "MNIST", files)
     plan = plan_of("MNIST", None)
     download(plan, tmp_path / "raw")
     assert len(read_raw(plan, tmp_path / "raw").labels) == 30
@@ -238,7 +238,8 @@ def test_where_no_address_has_the_file_the_error_names_each_and_advises_once(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses = (server.url("one/"), server.url("two/"))
-    monkeypatch.setitem(TORCHVISION_FILES, "MNIST", replace(TORCHVISION_FILES["MNIST"], addresses=addresses))
+    files = replace(FILES["MNIST"], address=addresses[0], also_at=addresses[1:])
+    monkeypatch.setitem(FILES, "MNIST", files)
     with pytest.raises(UserError) as caught:
         download(plan_of("MNIST", None), tmp_path / "raw")
     for address in addresses:

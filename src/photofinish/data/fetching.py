@@ -125,20 +125,21 @@ class Fetcher:
         kept = self.cache / f"{_key(identity)}-{places[-1]}"
         with sole_writer(self.cache, kept.name, patience_seconds=math.inf):
             if not _placed(kept, target):
-                self._download(addresses, kept, expected, where)
-                _place(kept, target)
+                sha256 = self._download(addresses, kept, expected, where)
+                _copy_checked(kept, target, _Expected(None, sha256))
 
-    def _download(self, addresses: Sequence[str], kept: Path, expected: _Expected, where: str) -> None:
-        """Into the cache, from the first address that has it; its checksum comes first: a whole file always has one."""
+    def _download(self, addresses: Sequence[str], kept: Path, expected: _Expected, where: str) -> str:
+        """Into the cache, from the first address that has it; its sha256."""
         name, faults = PurePosixPath(where).name, []
         with DownloadDisplay(name) as display:
             for address in addresses:
                 part = self.cache / f"{_key(address)}-{name}.part"
                 try:
-                    write_text_atomically(_checksum_of(kept), _transferred(address, part, expected, display))
+                    sha256 = _transferred(address, part, expected, display)
+                    write_text_atomically(_checksum_of(kept), sha256)  # first: a whole file always has one
                     os.replace(part, kept)
                     _drop(part)
-                    return
+                    return sha256
                 except (_TransferError, _WrongBytesError) as error:
                     faults.append(f"{address}: {error}")
         advice = f"Where this address can't be reached, {_MIRROR_SETTING} may name a folder or an address with {where}"
@@ -157,23 +158,19 @@ def _checksum_of(kept: Path) -> Path:
 
 def _placed(kept: Path, target: Path) -> bool:
     """Whether the cache had it and it could be copied; a damaged one is dropped."""
-    if not (kept.is_file() and _checksum_of(kept).is_file()):
+    checksum = _checksum_of(kept)
+    if not (kept.is_file() and checksum.is_file()):
         return False
     try:
-        _place(kept, target)
+        recorded = checksum.read_text(encoding="utf-8", errors="replace")
+        if len(recorded) != _SHA256_DIGITS:
+            raise _WrongBytesError(f"{checksum.name} holds no sha256")
+        _copy_checked(kept, target, _Expected(None, recorded))
     except _WrongBytesError as error:
         print(f"{kept} is damaged ({error}): it is fetched again", file=sys.stderr, flush=True)
         kept.unlink()
         return False
     return True
-
-
-def _place(kept: Path, target: Path) -> None:
-    """Copy it, never link: DVC makes the files it manages read-only, through every link."""
-    recorded = _checksum_of(kept).read_text(encoding="utf-8", errors="replace")
-    if len(recorded) != _SHA256_DIGITS:
-        raise _WrongBytesError(f"{_checksum_of(kept).name} holds no sha256")
-    _copy_checked(kept, target, _Expected(None, recorded))
 
 
 def _copy_from_folder(mirror: str, places: Sequence[str], target: Path, expected: _Expected) -> None:
@@ -194,7 +191,7 @@ def _copy_from_folder(mirror: str, places: Sequence[str], target: Path, expected
 
 
 def _copy_checked(source: Path, target: Path, expected: _Expected) -> None:
-    """`target` appears only when it is whole and has the expected checksums."""
+    """`target` appears only when it is whole and right. Never a link: DVC makes its files read-only, through links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     check_room(target.parent, source.stat().st_size, target.name)
     with explained_when_full(target.parent, target.name), atomic_file(target) as copy:
