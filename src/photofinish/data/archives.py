@@ -57,11 +57,19 @@ def unpack(archive: Path, folder: Path) -> None:
     shutil.rmtree(unpacking, ignore_errors=True)  # a killed process may have left it
     unpacking.mkdir(parents=True)
     try:
-        with _damage_explained(archive):
-            _unpack_all(archive, unpacking)
+        _unpack_all(archive, unpacking)
         for path in (unpacking, *unpacking.rglob("*")):
             path.chmod(_FOLDER_MODE if path.is_dir() else _FILE_MODE)
         _merge(archive, unpacking, folder)
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's fault; gzip and bz2 raise OSErrors of their own, without a number
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{archive} is damaged, cut short or not what its name says ({reason}): delete"
+            f" {archive.name} where downloads are kept (.photofinish/downloads) and run again; if that changes nothing,"
+            " get a good copy and let `mirror:` in params.yaml name its folder"
+        ) from error
     finally:
         shutil.rmtree(unpacking, ignore_errors=True)
 
@@ -180,21 +188,6 @@ def _writing(archive: Path, member: str, folder: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise _refusal(archive, member, f"can't be written: {error.strerror}") from error
-
-
-@contextmanager
-def _damage_explained(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except (*_DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's fault; gzip and bz2 raise OSErrors of their own, without a number
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"{archive} is damaged, cut short or not what its name says ({reason}): delete"
-            f" {archive.name} where downloads are kept (.photofinish/downloads) and run again; if that changes nothing,"
-            " get a good copy and let `mirror:` in params.yaml name its folder"
-        ) from error
 
 
 def _merge(archive: Path, unpacked: Path, folder: Path) -> None:

@@ -22,6 +22,8 @@ from photofinish.params.reader import Params
 
 @dataclass(frozen=True)
 class Record:
+    """A row of a CSV, with the line that it starts on."""
+
     line: int
     cells: tuple[str, ...]
 
@@ -84,6 +86,8 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 
 @dataclass(frozen=True)
 class ClassFolder:
+    """A class of a folder data set."""
+
     name: str
     images: list[str] = field(default_factory=list)
     """relative to the folder that holds the classes, in torchvision's order"""

@@ -130,7 +130,12 @@ def _from_zero(labels: Int64Array, part: Any) -> tuple[Int64Array, tuple[str, ..
 
 
 def _images_in_memory(parts: list[Any], dataset: Dataset) -> tuple[Shape, _ReadRows]:
-    images = np.concatenate([_channels_first(np.asarray(part.data)) for part in parts])
+    images = np.concatenate([np.asarray(part.data) for part in parts])
+    # torchvision holds grey images without channels, CIFAR's with theirs last, the others' with theirs first.
+    if images.ndim == 3:
+        images = images[:, np.newaxis]
+    elif images.shape[1] != 3:
+        images = images.transpose(0, 3, 1, 2)
     channels, height, width = images.shape[1:]
     shape = dataset.channels or channels, *(dataset.size or (height, width))
     if shape == (channels, height, width):
@@ -142,13 +147,6 @@ def _images_in_memory(parts: list[Any], dataset: Dataset) -> tuple[Shape, _ReadR
         return Image.fromarray(image[0] if channels == 1 else np.ascontiguousarray(image.transpose(1, 2, 0)))
 
     return shape, lambda rows: np.stack([prepared(as_pil(image), shape[1:], shape[0]) for image in images[rows]])
-
-
-def _channels_first(images: UInt8Array) -> UInt8Array:
-    """torchvision holds grey images without channels, CIFAR's with theirs last, the others' with theirs first."""
-    if images.ndim == 3:
-        return images[:, np.newaxis]
-    return images if images.shape[1] == 3 else images.transpose(0, 3, 1, 2)
 
 
 def _images_in_files(paths: list[Path], plan: DatasetPlan) -> tuple[Shape, _ReadRows]:
