@@ -277,7 +277,7 @@ def test_after_some_tries_the_message_names_the_address_and_the_way_out(site: Si
 @pytest.mark.parametrize("faults", [[server_side.status(404)], [server_side.status(503)] * 4, [server_side.spoilt] * 2])
 def test_where_one_address_fails_the_next_is_asked(site: Site, faults: list[server_side.Fault]) -> None:
     site.server.files["first/images.gz"] = CONTENT
-    site.server.faults = faults
+    site.server.faults = [*faults]
     site.fetch(site.server.url("first/images.gz"), site.server.url("images.gz"))
     assert site.is_fetched()
     assert [path for path, _ in site.server.asked] == ["first/images.gz"] * len(faults) + ["images.gz"]
