@@ -79,6 +79,13 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     return info
 
 
+def sealed(header: bytearray) -> bytes:
+    """A tar's header with the checksum that belongs to it."""
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
 @pytest.mark.parametrize("suffix", [*TARS, ".zip"])
 def test_every_kind_of_archive_is_unpacked_whole_with_plain_permissions(tmp_path: Path, suffix: str) -> None:
     unpack(write_archive(tmp_path / f"data-1.0{suffix}"), tmp_path / "new" / "unpacked")
@@ -210,19 +217,7 @@ ZEROS = bytes(4_000_000)
 
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tar.bz2", ".tar.xz", ".zip", ".gz", ".bz2", ".xz"])
-def test_a_bomb_is_refused_by_what_it_really_unpacks_to(tmp_path: Path, suffix: str) -> None:
-    archive = tmp_path / f"bomb{suffix}"
-    if suffix in COMPRESS:
-        archive.write_bytes(COMPRESS[suffix](ZEROS))
-    else:
-        write_archive(archive, {"zeros": ZEROS})
-    assert archive.stat().st_size * 200 + 10_000 < len(ZEROS)
-    assert_refused(archive, "would unpack to more than")
-
-
-@pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("suffix", [".tar.gz", ".zip", ".gz"])
-def test_a_bomb_is_stopped_long_before_it_fills_the_disk(
+def test_a_bomb_is_refused_by_what_it_really_unpacks_to_long_before_it_fills_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     archive = tmp_path / f"bomb{suffix}"
@@ -230,17 +225,17 @@ def test_a_bomb_is_stopped_long_before_it_fills_the_disk(
         archive.write_bytes(COMPRESS[suffix](ZEROS))
     else:
         write_archive(archive, {"zeros": ZEROS})
-    written: list[int] = []
+    limit_bytes = archive.stat().st_size * 200 + 10_000
+    assert limit_bytes < len(ZEROS)
+    written_bytes: list[int] = []
 
     def measured(size_bytes: int) -> str:
-        unpacking = tmp_path / ".unpacked.unpacking"
-        written.append(sum(path.stat().st_size for path in unpacking.iterdir()))
+        written_bytes.extend(path.stat().st_size for path in (tmp_path / ".unpacked.unpacking").iterdir())
         return str(size_bytes)
 
-    monkeypatch.setattr(archives, "decimal", measured)  # of the message that refuses it
-    with pytest.raises(UserError, match="would unpack to more than"):
-        unpack(archive, tmp_path / "unpacked")
-    assert max(written) <= archive.stat().st_size * 200 + 10_000
+    monkeypatch.setattr(archives, "decimal", measured)  # of the message, while what was unpacked is still there
+    assert_refused(archive, "would unpack to more than")
+    assert sum(written_bytes) <= 2 * limit_bytes  # the message names two sizes
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -271,9 +266,7 @@ def test_a_bomb_of_holes_is_refused(tmp_path: Path) -> None:
     header = bytearray(tarfile.TarInfo("holes").tobuf(tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE
     header[483:495] = b"%011o\0" % len(ZEROS)
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "data.tar").write_bytes(bytes(header) + bytes(1024))
+    (tmp_path / "data.tar").write_bytes(sealed(header) + bytes(1024))
     assert_refused(tmp_path / "data.tar", "'holes' is a link, a device or of an unknown kind")
 
 
@@ -333,9 +326,7 @@ def test_a_compression_that_nobody_here_knows_is_an_error(tmp_path: Path) -> Non
 def test_a_tar_whose_header_leads_backwards_does_not_go_round_in_circles(tmp_path: Path) -> None:
     header = bytearray(tarfile.TarInfo("a").tobuf(tarfile.GNU_FORMAT))
     header[124:136] = b"\xff" * 10 + b"\xfc\x00"
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "data.tar").write_bytes(bytes(header) * 2 + bytes(1024))
+    (tmp_path / "data.tar").write_bytes(sealed(header) * 2 + bytes(1024))
     assert_refused(tmp_path / "data.tar", "negative size")
 
 
@@ -345,9 +336,7 @@ def test_a_sparse_member_whose_map_leads_backwards_is_refused(tmp_path: Path) ->
     for place, value in ((124, 512), (386, 0), (398, -512), (410, 0), (422, 100), (483, 100)):
         encoded = b"\xff" + value.to_bytes(11, "big", signed=True) if value < 0 else b"%011o\0" % value
         header[place : place + 12] = encoded
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "data.tar").write_bytes(bytes(header) + bytes(512 + 1024))
+    (tmp_path / "data.tar").write_bytes(sealed(header) + bytes(512 + 1024))
     assert_refused(tmp_path / "data.tar", "'holes' is a link, a device or of an unknown kind")
 
 

@@ -39,6 +39,8 @@ _FILES_A_FOLDER = 1000
 
 @dataclass(frozen=True, order=True)
 class _Problem:
+    """What is wrong, and where."""
+
     file: str
     line: int
     """as an editor counts; 0 where it is about the file as a whole"""
@@ -56,6 +58,8 @@ def _place(file: str, line: int) -> str:
 
 @dataclass(frozen=True)
 class _ListedImage:
+    """An image as the user's data has it, not looked at yet."""
+
     file: str
     """what lists it, as the user calls it: the CSV, or in a folder the image itself"""
     line: int
@@ -145,14 +149,14 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
             if not found.images and not found.linked_folders:
                 text = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
                 problems.append(_Problem(f"{place.given}/{found.name}", 0, text))
-
-        def of_class(path: str, name: str, place: Place = place) -> _ListedImage:
-            return _ListedImage(f"{place.given}/{path}", 0, place.path, path, name, place.part)
-
-        folders = [of_class(found.name, found.name) for found in classes]
+        folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
-        listed += [of_class(path, found.name) for found in classes for path in found.images]
+        listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
     _check_and_copy(plan, listed, class_names, problems, folder)
+
+
+def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
+    return _ListedImage(f"{place.given}/{path}", 0, place.path, path, class_name, place.part)
 
 
 def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
