@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from photofinish.data.images import PartName
 
-    Parts = Mapping[PartName, Mapping[str, Any]]
+    PartArguments = Mapping[PartName, Mapping[str, Any]]
 
 _V1 = ("IMAGENET1K_V1",)
 _V1_AND_V2 = ("IMAGENET1K_V1", "IMAGENET1K_V2")
@@ -101,11 +101,11 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = {
 }
 """Each with the names of its weights."""
 
-_BY_FLAG: Parts = {"train": {"train": True}, "test": {"train": False}}
-_BY_NAME: Parts = {"train": {"split": "train"}, "test": {"split": "test"}}
-_ALL_BY_NAME: Parts = {"train": {"split": "train"}, "validation": {"split": "val"}, "test": {"split": "test"}}
+_BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
+_BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
+_ALL_BY_NAME: PartArguments = {"train": {"split": "train"}, "validation": {"split": "val"}, "test": {"split": "test"}}
 
-DATASETS: dict[str, Parts] = {
+DATASETS: dict[str, PartArguments] = {
     "CIFAR10": _BY_FLAG,
     "CIFAR100": _BY_FLAG,
     "Caltech101": {},
