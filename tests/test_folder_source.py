@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from image_files import BLUE, CALTECH, GREEN, RED, plan_of, run_download, through_pil, write_bomb, write_picture
 
-from photofinish.data.folder_source import IMAGE_SUFFIXES
 from photofinish.data.images import LabelledImages
+from photofinish.data.local_files import IMAGE_SUFFIXES
 from photofinish.data.sources import download, read_raw
 from photofinish.errors import MistakeError
 

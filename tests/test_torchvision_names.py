@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from urllib.error import URLError
 
 import pytest
 import torchvision
 from torchvision import datasets
 from torchvision.models import get_model_weights
 
-from photofinish.data.torchvision_source import PARTS
+from photofinish.data.torchvision_source import FILES
 from photofinish.models.weights_download import SHA256_PREFIX
 from photofinish.params.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
 
@@ -52,17 +56,48 @@ def test_every_data_set_of_torchvision_is_a_source_or_left_out_for_a_reason() ->
         | NOT_FOR_CLASSIFICATION
     )
     classes = {name for name in datasets.__all__ if inspect.isclass(getattr(datasets, name))}
-    assert classes - left_out == {*DATASETS, "EMNIST"}
+    assert classes - left_out == set(DATASETS)
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_the_parts_are_those_that_are_asked_of_the_class(name: str) -> None:
-    assert tuple(PARTS[name]) == DATASETS[name]
+def test_the_parts_are_those_that_can_be_asked_of_the_class(name: str) -> None:
     taken = inspect.signature(getattr(datasets, name)).parameters
-    for arguments in PARTS[name].values():
-        assert set(arguments) < set(taken)
+    for arguments in DATASETS[name].values():
+        assert set(arguments) < set(taken) or "kwargs" in taken
     assert ("train" in taken or "split" in taken) == bool(DATASETS[name])
-    assert {"download", "kwargs"} & set(taken)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_files_are_those_that_torchvision_would_fetch_and_keep_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: dict[Path, tuple[set[str], str | None]] = {}
+
+    def record(url: str, root: Path, filename: str | None = None, md5: str | None = None) -> None:
+        file = Path(root, filename or PurePosixPath(url).name)
+        fetched.setdefault(file, (set(), md5))[0].add(url)
+        if url in last_addresses:
+            return
+        raise URLError("let it try the next")
+
+    def keep(*_: object, **__: object) -> None:
+        """Unpack nothing."""
+
+    files = FILES[name]
+    addresses = (files.address, *files.also_at)
+    last_addresses = {f"{addresses[-1]}{file}" for file in files.md5_of}
+    for module in [module for key, module in sys.modules.items() if key.startswith("torchvision.datasets.")]:
+        for function, replacement in (("download_url", record), ("extract_archive", keep)):
+            if hasattr(module, function):
+                monkeypatch.setattr(module, function, replacement)
+    variant = {"split": "letters"} if name == "EMNIST" else {}
+    for arguments in list(DATASETS[name].values()) or [{}]:
+        with suppress(RuntimeError, OSError):  # it misses the files that weren't fetched
+            getattr(datasets, name)(root=str(tmp_path), download=True, **variant, **arguments)
+    assert fetched == {
+        tmp_path / files.folder / file: ({f"{address}{file}" for address in addresses}, md5)
+        for file, md5 in files.md5_of.items()
+    }
 
 
 def test_the_variants_of_emnist_are_torchvisions() -> None:

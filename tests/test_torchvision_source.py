@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from faulty_server import FileServer, serving
 from pydantic import TypeAdapter
-from torchvision_archives import MAKERS
+from torchvision_archives import MAKERS, md5_of, tar
 
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import divide
+from photofinish.data.torchvision_source import FILES
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import Dataset, DatasetPlan
 from photofinish.params.torchvision_names import DATASETS
@@ -36,7 +40,7 @@ COUNTS = {
 
 def plan_of(source: str, mirror: Path | str | None, **settings: Any) -> DatasetPlan:
     variant = {"variant": "letters"} if source == "EMNIST" else {}
-    own = DATASETS.get(source, ("train", "test"))
+    own = DATASETS.get(source, ())
     drawn = {part: 0.2 for part in ("validation", "test") if part not in own}
     dataset: Dataset = TypeAdapter(Dataset).validate_python({"source": source, **variant, **drawn, **settings})
     return DatasetPlan(name="mine", dataset=dataset, mirror=None if mirror is None else str(mirror), local_files=None)
@@ -49,9 +53,14 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def make_mirror(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, data in MAKERS[source](monkeypatch).items():
+    made = MAKERS[source](monkeypatch)
+    for name, data in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+    files = FILES[source]
+    checked = {Path(name).name: md5_of(data) for name, data in made.items()}
+    md5_of_file = {name: md5 and checked[name] for name, md5 in files.md5_of.items()}
+    monkeypatch.setitem(FILES, source, replace(files, md5_of=md5_of_file))
     return folder
 
 
@@ -74,7 +83,7 @@ def test_each_is_fetched_from_a_mirror_and_read_with_its_own_parts(
     assert tuple(len(raw.own_parts.get(part, ())) for part in ("train", "validation", "test")) == COUNTS.get(
         source, (0, 0, 0)
     )
-    assert tuple(raw.own_parts) == DATASETS.get(source, ("train", "test"))
+    assert tuple(raw.own_parts) == tuple(DATASETS[source])
     if raw.own_parts:
         assert np.array_equal(np.concatenate(list(raw.own_parts.values())), rows)
     assert raw.labels.dtype == np.int64
@@ -99,7 +108,7 @@ def test_the_images_are_those_that_torchvision_shows(
 
 
 def test_every_source_is_tested_here() -> None:
-    assert set(MAKERS) == {*DATASETS, "EMNIST"}
+    assert set(MAKERS) == set(DATASETS)
 
 
 @pytest.mark.parametrize(
@@ -203,14 +212,57 @@ def test_a_file_with_another_md5_is_refused_and_leaves_nothing(
     assert not (tmp_path / "raw").exists()
 
 
-def test_torchvision_is_as_it_was_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision.datasets import mnist, svhn, utils
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as running:
+        yield running
 
-    functions = [utils.download_url, utils.extract_archive, svhn.download_url, mnist.extract_archive]
-    fetched("SVHN", tmp_path, monkeypatch)
-    with pytest.raises(UserError):
-        download(plan_of("MNIST", tmp_path / "nowhere"), tmp_path / "raw")
-    assert functions == [utils.download_url, utils.extract_archive, svhn.download_url, mnist.extract_archive]
+
+def serve(server: FileServer, mirror: Path, below: str = "") -> None:
+    files = {path.relative_to(mirror): path.read_bytes() for path in mirror.rglob("*") if path.is_file()}
+    server.files |= {below + (path.name if below else path.as_posix()): data for path, data in files.items()}
+
+
+def test_without_a_mirror_each_of_a_data_sets_addresses_is_tried(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(server, make_mirror("MNIST", tmp_path / "made", monkeypatch), "there/")
+    files = replace(FILES["MNIST"], address=server.url("gone/"), also_at=(server.url("there/"),))
+    monkeypatch.setitem(FILES, "MNIST", files)
+    plan = plan_of("MNIST", None)
+    download(plan, tmp_path / "raw")
+    assert len(read_raw(plan, tmp_path / "raw").labels) == 30
+
+
+def test_where_no_address_has_the_file_the_error_names_each_and_advises_once(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = (server.url("one/"), server.url("two/"))
+    files = replace(FILES["MNIST"], address=addresses[0], also_at=addresses[1:])
+    monkeypatch.setitem(FILES, "MNIST", files)
+    with pytest.raises(UserError) as caught:
+        download(plan_of("MNIST", None), tmp_path / "raw")
+    for address in addresses:
+        assert f"{address}train-images-idx3-ubyte.gz" in str(caught.value)
+    assert str(caught.value).count("PHOTOFINISH_MIRROR") == 1
+    assert not (tmp_path / "raw").exists()
+
+
+def test_an_address_may_be_the_mirror(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(server, make_mirror("Flowers102", tmp_path / "made", monkeypatch))
+    plan = plan_of("Flowers102", server.address, size=4)
+    download(plan, tmp_path / "raw")
+    assert len(read_raw(plan, tmp_path / "raw").labels) == 12
+
+
+def test_an_archive_of_other_files_than_torchvision_expects_is_told_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = make_mirror("FGVCAircraft", tmp_path / "mirror", monkeypatch)  # no checksum of it is known
+    (mirror / "fgvc-aircraft-2013b.tar.gz").write_bytes(tar({"other.txt": b"something else"}))
+    with pytest.raises(UserError, match="aren't as torchvision expects them: Dataset not found"):
+        download(plan_of("FGVCAircraft", mirror), tmp_path / "raw")
+    assert not (tmp_path / "raw").exists()
 
 
 @pytest.mark.parametrize("source", ["MNIST", "FashionMNIST"])

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 
 class Display:
+    """Something that takes long, under a title."""
+
     def __init__(self, title: str, make_bar: Callable[[], Progress], lines: TextIO) -> None:
         self._title, self._lines = title, lines
         self._bar = make_bar() if sys.stderr.isatty() else None
@@ -30,6 +32,7 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
+        """A line under the title, above the bar if there is one."""
         line = f"{self._title}  {text}"
         if self._bar:
             self._bar.console.print(line, highlight=False, markup=False)
@@ -38,6 +41,8 @@ class Display:
 
 
 class DownloadDisplay(Display):
+    """How much of a file has come."""
+
     def __init__(self, name: str) -> None:
         super().__init__(name, _download_bar, sys.stderr)
         if self._bar:
@@ -45,17 +50,19 @@ class DownloadDisplay(Display):
         self._started_seconds = time.monotonic()
 
     def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
-        """Also when a connection was lost: a download goes on from `done_bytes`."""
+        """It comes from `place`; again, when a connection was lost, from `done_bytes` on."""
         size = "of unknown size" if total_bytes is None else decimal(total_bytes)
         self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
         if self._bar:
             self._bar.update(self._bar.task_ids[0], total=total_bytes, completed=done_bytes)
 
     def advance(self, new_bytes: int) -> None:
+        """So much more has come."""
         if self._bar:
             self._bar.advance(self._bar.task_ids[0], new_bytes)
 
     def ended(self, size_bytes: int) -> None:
+        """All of it is there."""
         self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
 
 

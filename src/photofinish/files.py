@@ -21,10 +21,12 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_bytes(data: bytes) -> str:
+    """In hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
+    """Likewise, however large the file is."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -70,6 +72,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def free_bytes(folder: Path) -> int:
+    """How much room is left on the folder's disk."""
     return shutil.disk_usage(folder).free
 
 
@@ -85,6 +88,7 @@ def check_room(folder: Path, needed_bytes: int, what: str) -> None:
 
 @contextmanager
 def explained_when_full(folder: Path, what: str) -> Iterator[None]:
+    """A disk that fills up while `what` is written becomes a message."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from photofinish.files import write_text_atomically
 from photofinish.machine.accelerators import Accelerators
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import Room, planned_split_size, refuse_too_large, room_ever
-from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
+from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
 from photofinish.params.reader import Params
 from photofinish.source_code import stage_code
@@ -69,7 +69,7 @@ def _text(settings: BaseModel) -> str:
 def _dataset_plan(name: str, params: Params, local_files: str | None) -> DatasetPlan:
     """The mirror is left out where nothing is fetched: another one is then no reason to begin anew."""
     dataset = params.datasets[name]
-    mirror = _mirror(params) if isinstance(dataset, TorchvisionDataset | EmnistDataset) else None
+    mirror = _mirror(params) if isinstance(dataset, TorchvisionDataset) else None
     return DatasetPlan(name=name, dataset=dataset, mirror=mirror, local_files=local_files)
 
 

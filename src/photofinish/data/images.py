@@ -21,14 +21,17 @@ from photofinish.errors import MistakeError, UserError
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 PartName = Literal["train", "validation", "test"]
+Size = tuple[int, int]
+"""height, width"""
+Shape = tuple[int, int, int]
+"""channels, height, width"""
 
 
 @dataclass(frozen=True)
 class LabelledImages:
     """Images are decoded when asked for, so that a data set may be larger than memory."""
 
-    shape: tuple[int, int, int]
-    """channels, height, width"""
+    shape: Shape
     labels: Int64Array
     class_names: tuple[str, ...]
     read: Callable[[Int64Array], UInt8Array]
@@ -48,10 +51,6 @@ def from_array(
     return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
 
 
-Size = tuple[int, int]
-"""height, width"""
-Shape = tuple[int, int, int]
-"""channels, height, width"""
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _MOST_SIZES_SHOWN = 5
 _MOST_THREADS = 8  # PIL decodes outside Python's lock, but copying the pixels is within it
@@ -68,6 +67,7 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
 
 
 def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
+    """The image in a file, as `prepared` gives it."""
     try:
         with Image.open(path) as image:
             return prepared(image, size, channels)
@@ -81,7 +81,8 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8
         images = list(pool.map(lambda path: decode(path, size, channels), paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:
-            raise UserError(f"{path} is of {_pixels(image.shape)} pixels, {paths[0]} of {_pixels(images[0].shape)}")
+            sides, others = ("x".join(map(str, shape[1:])) for shape in (image.shape, images[0].shape))
+            raise UserError(f"{path} is of {sides} pixels, {paths[0]} of {others}")
     return np.stack(images)
 
 
@@ -129,7 +130,3 @@ def _unreadable(path: Path, error: BaseException) -> UserError:
         return UserError(f"{path} is missing")
     reason = str(error) if not isinstance(error, UnidentifiedImageError) else "it is no image that PIL knows"
     return UserError(f"{path} can't be read as an image: {reason}")
-
-
-def _pixels(shape: tuple[int, ...]) -> str:
-    return "x".join(str(side) for side in shape[1:])

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, PartName, UInt8Array
+from photofinish.data.images import Int64Array, PartName, Shape, UInt8Array
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 
@@ -16,11 +16,12 @@ PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 
 class Manifest(BaseModel):
+    """What a packed split holds."""
+
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    """channels, height, width"""
+    shape: Shape
     counts: dict[PartName, int]
     mean: tuple[float, ...]
     """of the training part, a channel each, on the scale from 0 to 1"""
@@ -44,6 +45,7 @@ class PackedSplit:
         return np.load(self._checked(images_file(part)), mmap_mode="r")  # type: ignore[no-any-return]
 
     def labels(self, part: PartName) -> Int64Array:
+        """A class's number an image."""
         return np.load(self._checked(labels_file(part)))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:
@@ -54,12 +56,15 @@ class PackedSplit:
 
 
 def images_file(part: PartName) -> str:
+    """The name of the file with a part's images."""
     return f"{part}-images.npy"
 
 
 def labels_file(part: PartName) -> str:
+    """The name of the file with its labels."""
     return f"{part}-labels.npy"
 
 
 def rows_file(part: PartName) -> str:
+    """The name of the file that tells which rows of the raw data its images are."""
     return f"{part}-rows.npy"

@@ -1,4 +1,7 @@
-"""The handwritten digits that come with scikit-learn: 1,797 images of 8x8 pixels, no download needed."""
+"""Where raw data comes from, by the source's name: fetched whole or not at all, read back as it was fetched.
+
+Here are also the two that need no files of others: scikit-learn's digits, and images made from the seed.
+"""
 
 from __future__ import annotations
 
@@ -9,51 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
 
-from photofinish.data import csv_source, folder_source, synthetic, torchvision_source
-from photofinish.data.images import LabelledImages, from_array
-from photofinish.data.listed_images import read_copies
+from photofinish.data import local_images, torchvision_source
+from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_file, write_json_atomically
-from photofinish.params.datasets import DatasetPlan
-
-_IMAGES, _LABELS = "images.npy", "labels.npy"
-_BRIGHTEST = 16
-
-
-def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
-    from sklearn.datasets import load_digits  # takes seconds to import, so only here
-
-    digits = load_digits()
-    np.save(folder / _IMAGES, digits.images.astype(np.uint8))
-    np.save(folder / _LABELS, digits.target.astype(np.int64))
-
-
-def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
-    """The raw values run from 0 to 16; here they fill the range of a byte."""
-    shades = np.load(folder / _IMAGES)
-    images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
-    return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
-
+from photofinish.files import sha256_of_file, write_json_atomically, write_text_atomically
+from photofinish.params.datasets import DatasetPlan, SyntheticDataset
+from photofinish.params.torchvision_names import DATASETS
 
 _CHECKSUMS = "sha256.json"
-
-
-@dataclass(frozen=True)
-class Source:
-    fetch: Callable[[DatasetPlan, Path], None]
-    """all the files into a folder that is empty"""
-    read: Callable[[DatasetPlan, Path], LabelledImages]
-    """the images, from that folder alone"""
-
-
-SOURCES: dict[str, Source] = {
-    "digits": Source(fetch_digits, read_digits),
-    **dict.fromkeys(torchvision_source.PARTS, Source(torchvision_source.fetch, torchvision_source.read)),
-    "csv": Source(csv_source.fetch, read_copies),
-    "folder": Source(folder_source.fetch, read_copies),
-    "synthetic": Source(synthetic.fetch, synthetic.read),
-}
+_IMAGES, _LABELS = "images.npy", "labels.npy"
+_BRIGHTEST = 16
+_RECIPE = "recipe.json"
+_KNOTS = 4  # a pattern is drawn through so many random shades a side
+_BYTES_A_WORD = 8
+_PATTERN, _NOISE = 0, 1  # what a stream of random numbers is for
 
 
 def download(plan: DatasetPlan, folder: Path) -> None:
@@ -62,7 +37,7 @@ def download(plan: DatasetPlan, folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        _source_of(plan).fetch(plan, unfinished)
+        SOURCES[plan.dataset.source].fetch(plan, unfinished)
         files = sorted(path for path in unfinished.rglob("*") if path.is_file())
         checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
         write_json_atomically(unfinished / _CHECKSUMS, checksums)
@@ -83,8 +58,104 @@ def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
         path = folder / name
         if not path.is_file() or sha256_of_file(path) != expected:
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force download`")
-    return _source_of(plan).read(plan, folder)
+    return SOURCES[plan.dataset.source].read(plan, folder)
 
 
-def _source_of(plan: DatasetPlan) -> Source:
-    return SOURCES[plan.dataset.source]
+def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
+    """The 1,797 images of 8x8 pixels that come with scikit-learn."""
+    from sklearn.datasets import load_digits  # takes seconds to import, so only here
+
+    digits = load_digits()
+    np.save(folder / _IMAGES, digits.images.astype(np.uint8))
+    np.save(folder / _LABELS, digits.target.astype(np.int64))
+
+
+def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
+    """The raw values run from 0 to 16; here they fill the range of a byte."""
+    shades = np.load(folder / _IMAGES)
+    images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
+    return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
+
+
+class _Recipe(BaseModel):
+    """What made images follow from."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    images: int
+    shape: Shape
+    classes: int
+    seed: int
+
+
+def fetch_synthetic(plan: DatasetPlan, folder: Path) -> None:
+    """Just the recipe."""
+    dataset = plan.dataset
+    assert isinstance(dataset, SyntheticDataset)
+    recipe = _Recipe(images=dataset.images, shape=dataset.shape, classes=dataset.classes, seed=dataset.seed)
+    write_text_atomically(folder / _RECIPE, recipe.model_dump_json(indent=2) + "\n")
+
+
+def read_synthetic(_plan: DatasetPlan, folder: Path) -> LabelledImages:
+    """A smooth pattern a class, half hidden by noise of every image's own.
+
+    Each image follows from the seed and its row alone, whichever are made together, and from whole numbers only, so
+    that it has the same bytes on every machine.
+    """
+    recipe = _Recipe.model_validate_json((folder / _RECIPE).read_bytes())
+
+    def read(rows: Int64Array) -> UInt8Array:
+        classes, pattern_of = np.unique(rows % recipe.classes, return_inverse=True)
+        patterns = np.stack([_pattern(recipe, int(number)) for number in classes]) >> 1
+        images = np.empty((len(rows), *recipe.shape), dtype=np.uint8)
+        for image, row, pattern in zip(images, rows, pattern_of, strict=True):
+            noise = _random_bytes(recipe.seed, _NOISE, int(row), image.size).reshape(recipe.shape)
+            np.add(noise >> 1, patterns[pattern], out=image)
+        return images
+
+    labels = np.arange(recipe.images, dtype=np.int64) % recipe.classes
+    return LabelledImages(recipe.shape, labels, tuple(str(number) for number in range(recipe.classes)), read)
+
+
+def _pattern(recipe: _Recipe, number: int) -> UInt8Array:
+    """A few random shades, with straight lines between them."""
+    channels, height, width = recipe.shape
+    knots = _random_bytes(recipe.seed, _PATTERN, number, channels * _KNOTS * _KNOTS).astype(np.int64)
+    down, across = _weights(height), _weights(width)
+    drawn: Int64Array = down @ knots.reshape(channels, _KNOTS, _KNOTS) @ across.T
+    shades: Int64Array = drawn // (down[0].sum() * across[0].sum())
+    return shades.astype(np.uint8)
+
+
+def _weights(side: int) -> Int64Array:
+    """How much each knot counts for each pixel of a side, in whole numbers that have the same sum for each pixel."""
+    steps = max(1, side - 1)
+    positions = np.arange(side, dtype=np.int64)[:, np.newaxis] * (_KNOTS - 1)
+    weights: Int64Array = np.maximum(0, steps - np.abs(positions - np.arange(_KNOTS) * steps))
+    return weights
+
+
+def _random_bytes(seed: int, purpose: int, number: int, count: int) -> UInt8Array:
+    """The first of a stream that is the purpose's and the number's own; NumPy promises its raw words for good."""
+    key: npt.NDArray[np.uint64] = np.array([2 * seed + purpose, number], dtype=np.uint64)
+    words = np.random.Philox(key=key).random_raw(-(-count // _BYTES_A_WORD))
+    return np.asarray(words, dtype="<u8").view(np.uint8)[:count]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A way to come by raw data, and to read it."""
+
+    fetch: Callable[[DatasetPlan, Path], None]
+    """all the files into a folder that is empty"""
+    read: Callable[[DatasetPlan, Path], LabelledImages]
+    """the images, from that folder alone"""
+
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(fetch_digits, read_digits),
+    **dict.fromkeys(DATASETS, Source(torchvision_source.fetch, torchvision_source.read)),
+    "csv": Source(local_images.fetch_csv, local_images.read_copies),
+    "folder": Source(local_images.fetch_folder, local_images.read_copies),
+    "synthetic": Source(fetch_synthetic, read_synthetic),
+}

@@ -18,22 +18,25 @@ from photofinish.params.datasets import DatasetPlan
 Channels = tuple[float, ...]
 _SHADES = 256
 _BYTES_AT_A_TIME = 16 << 20
-_DRAWN: tuple[PartName, ...] = ("test", "validation")
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
+    """Write the packed split into `folder`; its manifest."""
+    mean, std = plan.dataset.mean, plan.dataset.std
+    if mean is not None and len(mean) != raw.shape[0]:
+        raise MistakeError(
+            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; the images have {raw.shape[0]} channels"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    dataset = plan.dataset
-    _check_normalisation(plan, raw)
     rows = divide(raw, plan)
     statistics = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
     manifest = Manifest(
         class_names=raw.class_names,
         shape=raw.shape,
         counts={part: len(chosen) for part, chosen in rows.items()},
-        mean=dataset.mean or statistics["train"][0],
-        std=dataset.std or statistics["train"][1],
+        mean=mean or statistics["train"][0],
+        std=std or statistics["train"][1],
         sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
     )
     write_text_atomically(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
@@ -47,65 +50,59 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     """
     own, dataset = raw.own_parts, plan.dataset
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
-    to_draw: dict[PartName, float | int] = {}
     sizes: tuple[tuple[PartName, float | int | None], ...] = (
         ("test", dataset.test),
         ("validation", dataset.validation),
     )
+    counts: dict[PartName, int] = {}
     for part, size in sizes:
         if part not in own and size is None:
             raise MistakeError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
         if part in own and size is not None:
             raise MistakeError(f"datasets.{plan.name}.{part} is of no use in params.yaml: the source has such a part")
         if size is not None:
-            to_draw[part] = size
-    drawn = _draw(rest, raw, {part: _count(size, len(rest)) for part, size in to_draw.items()}, plan)
+            counts[part] = size if isinstance(size, int) else max(1, round(size * len(rest)))
+    if len(rest) - sum(counts.values()) < 1:
+        told = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
+        raise MistakeError(
+            f"{told} leave nothing to train on: there are {len(rest)} images to divide; make them smaller in"
+            f" params.yaml, datasets.{plan.name}"
+        )
+    drawn: dict[PartName, Int64Array] = {}
+    for part, count in counts.items():
+        rest, drawn[part] = _draw(rest, count, part, raw, plan)
     return {
-        "train": drawn["train"],
+        "train": np.sort(rest),
         "validation": drawn.get("validation", own.get("validation", _NO_ROWS)),
         "test": drawn.get("test", own.get("test", _NO_ROWS)),
     }
 
 
 def _draw(
-    rest: Int64Array, raw: LabelledImages, counts: dict[PartName, int], plan: DatasetPlan
-) -> dict[PartName, Int64Array]:
-    where = f"in params.yaml, datasets.{plan.name}"
-    if len(rest) - sum(counts.values()) < 1:
-        sizes = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
-        raise MistakeError(
-            f"{sizes} leave nothing to train on: there are {len(rest)} images to divide; make them smaller {where}"
+    rows: Int64Array, count: int, part: PartName, raw: LabelledImages, plan: DatasetPlan
+) -> tuple[Int64Array, Int64Array]:
+    """The rows that are left, and those that were drawn."""
+    labels = raw.labels[rows]
+    try:
+        rest, chosen = train_test_split(
+            rows, test_size=count, random_state=plan.dataset.seed, shuffle=True, stratify=labels
         )
-    parts: dict[PartName, Int64Array] = {}
-    for part, count in counts.items():
-        try:
-            rest, chosen = train_test_split(
-                rest, test_size=count, random_state=plan.dataset.seed, shuffle=True, stratify=raw.labels[rest]
-            )
-        except ValueError as error:
-            why = _lone_classes(raw, rest) or error
-            raise MistakeError(f"a {part} part of {count} images can't be drawn evenly {where}: {why}") from None
-        parts[part] = np.sort(chosen)
-    return {**parts, "train": np.sort(rest)}
-
-
-def _lone_classes(raw: LabelledImages, rest: Int64Array) -> str:
-    """Names of classes with too few images to be in two parts: often a label that is written wrongly."""
-    counts = np.bincount(raw.labels[rest], minlength=len(raw.class_names))
-    lone = [name for name, count in zip(raw.class_names, counts, strict=False) if count == 1]
-    return f"there is only one image left of {', '.join(map(repr, lone))}" if lone else ""
-
-
-def _check_normalisation(plan: DatasetPlan, raw: LabelledImages) -> None:
-    mean = plan.dataset.mean
-    if mean is not None and len(mean) != raw.shape[0]:
+    except ValueError as error:
+        # Often a label that is written wrongly.
+        of_class = np.bincount(labels, minlength=len(raw.class_names))
+        lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
+        why = f"there is only one image left of {', '.join(lone)}" if lone else error
         raise MistakeError(
-            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; the images have {raw.shape[0]} channels"
-        )
+            f"a {part} part of {count} images can't be drawn evenly in params.yaml, datasets.{plan.name}: {why}"
+        ) from None
+    return rest, np.sort(chosen)
 
 
 def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> tuple[Channels, Channels]:
-    """Write the part's files, some images at a time; return its mean and standard deviation."""
+    """Write the part's files, some images at a time; its mean and standard deviation, a channel each.
+
+    On the scale from 0 to 1, and exact: from how often each of the 256 values occurs.
+    """
     np.save(folder / labels_file(part), raw.labels[rows])
     np.save(folder / rows_file(part), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
@@ -118,21 +115,11 @@ def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -
             packed.write(np.ascontiguousarray(images).data)
             for channel in range(raw.shape[0]):
                 counts[channel] += np.bincount(images[:, channel].ravel(), minlength=_SHADES)
-    return _mean_and_std(counts)
-
-
-def _count(size: float | int, total: int) -> int:
-    return size if isinstance(size, int) else max(1, round(size * total))
-
-
-def _mean_and_std(counts: Int64Array) -> tuple[Channels, Channels]:
-    """Of each channel, on the scale from 0 to 1, exact: from how often each of the 256 values occurs."""
     values = np.arange(_SHADES) / (_SHADES - 1)
     means, stds = [], []
-    for channel in counts:
-        share = channel / max(1, channel.sum())
-        mean = float(share @ values)
-        std = float(np.sqrt(share @ (values - mean) ** 2))
-        means.append(mean)
+    for of_channel in counts:
+        share = of_channel / max(1, of_channel.sum())
+        means.append(float(share @ values))
+        std = float(np.sqrt(share @ (values - means[-1]) ** 2))
         stds.append(std if std > 0 else 1.0)  # a channel of one value: dividing by it must be safe
     return tuple(means), tuple(stds)

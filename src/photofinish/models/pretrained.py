@@ -31,6 +31,7 @@ def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
 
 
 def checked_file(fetched: FetchedWeights, folder: Path) -> Path:
+    """The weights' file, which has the sha256 that its record says."""
     path = folder / fetched.file
     if not path.is_file() or sha256_of_file(path) != fetched.sha256:
         raise UserError(f"{path} is missing or damaged: {_ADVICE}")

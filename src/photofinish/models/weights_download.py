@@ -24,7 +24,7 @@ def download_weights(plan: WeightsPlan, folder: Path) -> None:
         for name, wanted in plan.experiments.items():
             of_experiment = unfinished / name
             of_experiment.mkdir(parents=True)
-            published = None if wanted is None else _fetch(wanted, of_experiment, fetcher)
+            published = None if wanted is None else _fetched(wanted, of_experiment, fetcher)
             record = InitialWeights(published=published).model_dump_json(indent=2) + "\n"
             write_text_atomically(of_experiment / RECORD, record)
         shutil.rmtree(folder, ignore_errors=True)
@@ -33,17 +33,12 @@ def download_weights(plan: WeightsPlan, folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _fetch(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> FetchedWeights:
-    url = _url_of(wanted)
-    file = PurePosixPath(url).name
-    prefix = SHA256_PREFIX.search(file)
-    assert prefix is not None  # a test holds all of torchvision's names to it
-    fetcher.fetch(url, folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
-    return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))
-
-
-def _url_of(wanted: PublishedWeights) -> str:
+def _fetched(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> FetchedWeights:
     from torchvision.models import get_model_weights  # takes seconds to import, and only few ask for weights
 
     url: str = get_model_weights(wanted.model)[wanted.weights].url
-    return url
+    file = PurePosixPath(url).name
+    prefix = SHA256_PREFIX.search(file)
+    assert prefix is not None  # a test holds all of torchvision's names to it
+    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
+    return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))

@@ -90,22 +90,18 @@ class DigitsDataset(_DatasetSettings):
 class TorchvisionDataset(_DatasetSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
-    source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # a tuple of names is one
+    source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
 
     @classmethod
     def _own_parts(cls, source: str) -> tuple[str, ...] | None:
-        return DATASETS[source]
+        return tuple(DATASETS[source])
 
 
-class EmnistDataset(_DatasetSettings):
+class EmnistDataset(TorchvisionDataset):
     """EMNIST comes in several variants, each a data set of its own."""
 
     source: Literal["EMNIST"]
     variant: Literal[EMNIST_VARIANTS]  # type: ignore[valid-type]
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return ("train", "test")
 
 
 class Parts(Settings):
@@ -212,6 +208,8 @@ LocalDataset = CsvDataset | FolderDataset
 
 @dataclass(frozen=True)
 class Place:
+    """Where images of a local data set are."""
+
     key: str
     """of params.yaml, below the data set: path, parts.train, ..."""
     part: PartName | None
@@ -222,6 +220,7 @@ class Place:
 
 
 def places(dataset: LocalDataset) -> list[Place]:
+    """All of them, in the order of their parts."""
     by_part: list[tuple[str, PartName | None, str | None]] = [("path", None, dataset.path)]
     if dataset.parts is not None:
         by_part += [
@@ -229,9 +228,9 @@ def places(dataset: LocalDataset) -> list[Place]:
             ("parts.validation", "validation", dataset.parts.validation),
             ("parts.test", "test", dataset.parts.test),
         ]
-    return [Place(key, part, given, _located(given)) for key, part, given in by_part if given is not None]
-
-
-def _located(given: str) -> Path:
-    """Relative paths start at the project's folder, wherever the stage runs."""
-    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
+    root = project_root()  # where relative paths start, wherever the stage runs
+    return [
+        Place(key, part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
+        for key, part, given in by_part
+        if given is not None
+    ]

@@ -6,6 +6,14 @@ them with torchvision's own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from photofinish.data.images import PartName
+
+    PartArguments = Mapping[PartName, Mapping[str, Any]]
+
 _V1 = ("IMAGENET1K_V1",)
 _V1_AND_V2 = ("IMAGENET1K_V1", "IMAGENET1K_V2")
 
@@ -93,35 +101,37 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = {
 }
 """Each with the names of its weights."""
 
-_TRAIN_AND_TEST = ("train", "test")
-_ALL_THREE = ("train", "validation", "test")
+_BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
+_BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
+_ALL_BY_NAME: PartArguments = {"train": {"split": "train"}, "validation": {"split": "val"}, "test": {"split": "test"}}
 
-DATASETS: dict[str, tuple[str, ...]] = {
-    "CIFAR10": _TRAIN_AND_TEST,
-    "CIFAR100": _TRAIN_AND_TEST,
-    "Caltech101": (),
-    "Caltech256": (),
-    "Country211": _ALL_THREE,
-    "DTD": _ALL_THREE,
-    "EuroSAT": (),
-    "FGVCAircraft": _ALL_THREE,
-    "FashionMNIST": _TRAIN_AND_TEST,
-    "Flowers102": _ALL_THREE,
-    "Food101": _TRAIN_AND_TEST,
-    "GTSRB": _TRAIN_AND_TEST,
-    "Imagenette": ("train", "validation"),
-    "KMNIST": _TRAIN_AND_TEST,
-    "MNIST": _TRAIN_AND_TEST,
-    "OxfordIIITPet": _TRAIN_AND_TEST,
-    "QMNIST": _TRAIN_AND_TEST,
-    "RenderedSST2": _ALL_THREE,
-    "SEMEION": (),
-    "STL10": _TRAIN_AND_TEST,
-    "SUN397": (),
-    "SVHN": _TRAIN_AND_TEST,
-    "USPS": _TRAIN_AND_TEST,
+DATASETS: dict[str, PartArguments] = {
+    "CIFAR10": _BY_FLAG,
+    "CIFAR100": _BY_FLAG,
+    "Caltech101": {},
+    "Caltech256": {},
+    "Country211": {**_ALL_BY_NAME, "validation": {"split": "valid"}},
+    "DTD": _ALL_BY_NAME,
+    "EMNIST": _BY_FLAG,
+    "EuroSAT": {},
+    "FGVCAircraft": _ALL_BY_NAME,
+    "FashionMNIST": _BY_FLAG,
+    "Flowers102": _ALL_BY_NAME,
+    "Food101": _BY_NAME,
+    "GTSRB": _BY_NAME,
+    "Imagenette": {"train": {"split": "train"}, "validation": {"split": "val"}},
+    "KMNIST": _BY_FLAG,
+    "MNIST": _BY_FLAG,
+    "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
+    "QMNIST": _BY_FLAG,
+    "RenderedSST2": _ALL_BY_NAME,
+    "SEMEION": {},
+    "STL10": _BY_NAME,
+    "SUN397": {},
+    "SVHN": _BY_NAME,
+    "USPS": _BY_FLAG,
 }
-"""Each with the parts that it comes divided into; EMNIST, which comes in variants, is apart.
+"""Each with the parts that it comes divided into, and what asks its class for them; the others come undivided.
 
 Left out are those that torchvision no longer downloads (StanfordCars, FER2013, LFWPeople, ImageNet), that lie on Google
 Drive as HDF5 (PCAM), whose test images have no labels (Places365, CLEVRClassification, INaturalist), whose parts have

@@ -1,0 +1,342 @@
+"""A user's own images, listed in a CSV or in a folder a class: every problem is told at once, then they are copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all
+from photofinish.data.local_files import IMAGE_SUFFIXES, CsvFile, class_folders, parse_csv
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import write_text_atomically
+from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
+from photofinish.wording import nearest_name
+
+_COLOURS = 3
+_PARTS: dict[str, PartName] = {
+    "train": "train",
+    "validation": "validation",
+    "val": "validation",
+    "valid": "validation",
+    "test": "test",
+}
+_MOST_SHOWN = 100
+_MOST_NAMES_SHOWN = 12
+_DECODED_AT_A_TIME = 1024
+_MOST_THREADS = 8
+_TABLE = "images.json"
+_FILES_A_FOLDER = 1000
+
+
+@dataclass(frozen=True, order=True)
+class _Problem:
+    """What is wrong, and where."""
+
+    file: str
+    line: int
+    """as an editor counts; 0 where it is about the file as a whole"""
+    text: str
+
+    def __str__(self) -> str:
+        """On one line, whatever characters a name has."""
+        told = f"{_place(self.file, self.line)}  {self.text}"
+        return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in told)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+@dataclass(frozen=True)
+class _ListedImage:
+    """An image as the user's data has it, not looked at yet."""
+
+    file: str
+    """what lists it, as the user calls it: the CSV, or in a folder the image itself"""
+    line: int
+    """of the CSV; 0 for an image in a folder"""
+    folder: Path
+    """in which the image must lie"""
+    path: str
+    """within that folder"""
+    label: str
+    part: PartName | None
+    """None where the parts are drawn later"""
+
+    def problem(self, text: str) -> _Problem:
+        return _Problem(self.file, self.line, text)
+
+    @cached_property
+    def real_path(self) -> Path:
+        """With all links followed, so that one file has one name."""
+        return Path(os.path.realpath(self.folder / self.path))
+
+    @cached_property
+    def is_within(self) -> bool:
+        """Whether it lies in its folder, as it is written and where links lead."""
+        if not self.path or "\0" in self.path or Path(self.path).is_absolute():
+            return False
+        inside = Path(os.path.realpath(self.folder))
+        as_written = os.path.normpath(inside / self.path)
+        return Path(as_written).is_relative_to(inside) and self.real_path.is_relative_to(inside)
+
+
+class _Table(BaseModel):
+    """An item for every image, in the user's order."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    class_names: tuple[str, ...]
+    shape: Shape
+    """channels, height, width, once decoded"""
+    files: tuple[str, ...]
+    origins: tuple[str, ...]
+    """the path that the user's data has for it"""
+    labels: tuple[int, ...]
+    parts: tuple[PartName, ...] | None
+    """None where they are drawn later"""
+
+
+def fetch_csv(plan: DatasetPlan, folder: Path) -> None:
+    """Copy the images that a CSV lists; a MistakeError tells of all that is wrong."""
+    dataset = plan.dataset
+    assert isinstance(dataset, CsvDataset)
+    listed: list[_ListedImage] = []
+    problems: list[_Problem] = []
+    for place in places(dataset):
+        images, faults = _read_csv(place, dataset)
+        listed += images
+        problems += faults
+    if dataset.classes is not None:
+        class_names = dataset.classes
+        problems += _unknown_labels(listed, class_names, "classes of params.yaml")
+    else:
+        class_names = tuple(sorted({image.label for image in listed if image.label and image.part in ("train", None)}))
+        if any(image.part == "train" for image in listed):
+            problems += _unknown_labels(listed, class_names, "the labels of the training rows")
+    if dataset.split_column is not None:
+        problems += _part_problems(plan.name, dataset, listed)
+    _check_and_copy(plan, listed, class_names, problems, folder)
+
+
+def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
+    """Copy the images of a folder a class, as torchvision's ImageFolder finds them; likewise."""
+    dataset = plan.dataset
+    assert isinstance(dataset, FolderDataset)
+    listed: list[_ListedImage] = []
+    problems: list[_Problem] = []
+    class_names: list[str] = []
+    for place in places(dataset):
+        classes = class_folders(place.path)
+        if place.part in ("train", None):
+            class_names = [found.name for found in classes]
+        if not classes:
+            text = "has no folders in it: it must have a folder of images for each class"
+            problems.append(_Problem(place.given, 0, text))
+        for found in classes:
+            for linked in found.linked_folders:
+                text = "is a link to a folder, which isn't followed: put the folder itself there"
+                problems.append(_Problem(f"{place.given}/{linked}", 0, text))
+            if not found.images and not found.linked_folders:
+                text = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
+                problems.append(_Problem(f"{place.given}/{found.name}", 0, text))
+        folders = [_in_folder(place, found.name, found.name) for found in classes]
+        problems += _unknown_labels(folders, class_names, "the class folders of the training part")
+        listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
+    _check_and_copy(plan, listed, class_names, problems, folder)
+
+
+def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
+    return _ListedImage(f"{place.given}/{path}", 0, place.path, path, class_name, place.part)
+
+
+def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
+    """What either of them left in `folder`."""
+    table = _Table.model_validate_json((folder / _TABLE).read_bytes())
+    paths = [folder / file for file in table.files]
+    channels, height, width = table.shape
+    rows_of: dict[PartName, list[int]] = {}
+    for row, part in enumerate(table.parts or ()):
+        rows_of.setdefault(part, []).append(row)
+    return LabelledImages(
+        shape=table.shape,
+        labels=np.array(table.labels, dtype=np.int64),
+        class_names=table.class_names,
+        read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels),
+        own_parts={part: np.array(rows, dtype=np.int64) for part, rows in rows_of.items()},
+    )
+
+
+def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], list[_Problem]]:
+    table = parse_csv(place.path.read_bytes())
+    problems = [_Problem(place.given, line, text) for line, text in table.problems]
+    if not table.header:
+        return [], problems
+    if not table.records and not problems:
+        problems.append(_Problem(place.given, 0, "there are no rows below the header"))
+    wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
+    if dataset.split_column is not None:
+        wanted["split_column"] = dataset.split_column
+    cells = {key: table.column(column) for key, column in wanted.items()}
+    problems += [_no_column(place, table, key, wanted[key]) for key, column in cells.items() if column is None]
+    paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
+    listed = []
+    for index, path in enumerate(paths or ()):
+        label, split = labels[index] if labels else None, splits[index] if splits else None
+        part = place.part if split is None else _PARTS.get(split.lower())
+        image = _ListedImage(place.given, table.records[index].line, place.path.parent, path, label or "", part)
+        listed.append(image)
+        if label == "":
+            problems.append(image.problem("the label is empty"))
+        elif label is not None and dataset.classes is None and label != label.strip():
+            problems.append(image.problem(f"the label {label!r} has spaces around it"))
+        if split is not None and part is None:
+            problems.append(image.problem(f"'{split}' is no part; allowed: {', '.join(_PARTS)}"))
+    return listed, problems
+
+
+def _no_column(place: Place, table: CsvFile, key: str, column: str) -> _Problem:
+    nearest = nearest_name(column, table.header)
+    hint = f"; did you mean '{nearest}'?" if nearest else ";"
+    shown = ", ".join(f"'{name}'" for name in table.header)
+    commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
+    return _Problem(place.given, 0, f"there is no column '{column}' ({key}){hint} it has: {shown}{commas}")
+
+
+def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> list[_Problem]:
+    """Where a column tells the parts: whether it and the sizes in params.yaml together make all three."""
+    found = {image.part for image in listed}
+    if found <= {None}:
+        return []
+    file, column = listed[0].file, f"'{dataset.split_column}'"
+    texts = []
+    if "train" not in found:
+        texts.append(f"no row has 'train' in the column {column}: there is nothing to train on")
+    for part, size in (("validation", dataset.validation), ("test", dataset.test)):
+        key = f"datasets.{name}.{part}"
+        if part in found and size is not None:
+            texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
+        if part not in found and size is None:
+            texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
+    return [_Problem(file, 0, text) for text in texts]
+
+
+def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:
+    """`what_they_are` says where the class names come from."""
+    known, problems = set(class_names), []
+    shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
+    for image in listed:
+        if image.label and image.label not in known:
+            nearest = nearest_name(image.label, class_names)
+            hint = f"did you mean '{nearest}'? " if nearest else ""
+            problems.append(image.problem(f"'{image.label}' is not among {what_they_are}; {hint}there are: {shown}"))
+    return problems
+
+
+def _check_and_copy(
+    plan: DatasetPlan,
+    listed: Sequence[_ListedImage],
+    class_names: Sequence[str],
+    problems: list[_Problem],
+    folder: Path,
+) -> None:
+    """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
+    shape, faults = _check_images(plan, listed)
+    problems = sorted(problems + faults)
+    if problems or shape is None:
+        lines = [f"  {problem}" for problem in problems[:_MOST_SHOWN]]
+        if len(problems) > _MOST_SHOWN:
+            lines.append(f"  and {len(problems) - _MOST_SHOWN} more")
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        raise MistakeError(f"data set '{plan.name}' has {count}; nothing was written\n" + "\n".join(lines))
+    number_of = {name: number for number, name in enumerate(class_names)}
+    files = []
+    for row, image in enumerate(listed):
+        suffix = Path(image.path).suffix.lower()
+        files.append(f"images/{row // _FILES_A_FOLDER:04d}/{row % _FILES_A_FOLDER:03d}{suffix}")
+        (folder / files[-1]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image.real_path, folder / files[-1])
+    table = _Table(
+        class_names=tuple(class_names),
+        shape=shape,
+        files=tuple(files),
+        origins=tuple(image.path for image in listed),
+        labels=tuple(number_of[image.label] for image in listed),
+        parts=tuple(image.part for image in listed if image.part) or None,
+    )
+    write_text_atomically(folder / _TABLE, table.model_dump_json(indent=1) + "\n")
+
+
+def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Shape | None, list[_Problem]]:
+    """Look at every file, and decode it: the shape that they come in if all are right, and what is wrong."""
+    size, channels = plan.dataset.size, plan.dataset.channels or _COLOURS
+    faults = {image: fault for image in listed if (fault := _fault_of_file(image))}
+    again = _listed_again([image for image in listed if image.is_within])
+
+    def shape_or_fault(image: _ListedImage) -> Shape | str:
+        try:
+            count, height, width = decode(image.real_path, None, channels).shape
+        except UserError as error:
+            return str(error)
+        return count, height, width
+
+    to_decode = [image for image in listed if image not in faults and image not in again]
+    found: list[Shape | str] = []
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(to_decode), _DECODED_AT_A_TIME):  # so that Ctrl-C needn't wait for them all
+            found += pool.map(shape_or_fault, to_decode[start : start + _DECODED_AT_A_TIME])
+    problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]
+    problems += [image.problem(text) for image, text in zip(to_decode, found, strict=True) if isinstance(text, str)]
+    shapes = [shape for shape in found if not isinstance(shape, str)]
+    try:
+        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems
+    except MistakeError as error:
+        return None, [*problems, _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))]
+
+
+def _fault_of_file(image: _ListedImage) -> str | None:
+    if not image.path:
+        return "the image's path is empty"
+    if "\0" in image.path:
+        return f"{image.path!r} can't be the path of a file"
+    try:
+        image.path.encode()
+    except UnicodeEncodeError:  # bytes that aren't UTF-8 are kept as halves of characters, which can't be written again
+        return f"{image.path!a}: the name is not UTF-8; give the file another one"
+    if not image.is_within:
+        return f"{image.path} leads out of {image.folder}: images must lie in it, and links in it too"
+    try:
+        status = image.real_path.stat()
+    except FileNotFoundError:
+        return f"{image.path}: there is no such file"
+    except OSError as error:
+        return f"{image.path}: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{image.path} is no file"
+    return None if status.st_size else f"{image.path}: the file is empty (0 bytes)"
+
+
+def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:
+    """Files that are listed more than once, where they are listed again."""
+    first_of: dict[Path, _ListedImage] = {}
+    again: dict[_ListedImage, str] = {}
+    for image in listed:
+        first = first_of.setdefault(image.real_path, image)
+        if first is image:
+            continue
+        text = f"{image.path} is listed before, {_place(first.file, first.line)}"
+        if first.label != image.label:
+            text += f", with another label: '{first.label}' there, '{image.label}' here"
+        if first.part != image.part:
+            text += f", in another part: {first.part} there, {image.part} here; one must not be tested on the other"
+        again[image] = text
+    return again
