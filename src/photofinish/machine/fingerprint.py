@@ -56,10 +56,10 @@ class GpuHost(Host):
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
-def fingerprint(devices: Devices, accelerators: Accelerators | None = None) -> tuple[CpuHost, GpuHost]:
-    """With what was seen of the accelerators before, or after a look at them."""
+def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
+    """After one look at this machine, for both devices."""
     cpu = cpu_facts()
-    return _cpu_host(devices.cpu, cpu), _gpu_host(devices.gpu, cpu, accelerators or all_accelerators())
+    return _cpu_host(devices.cpu, cpu), _gpu_host(devices.gpu, cpu, all_accelerators())
 
 
 def _cpu_host(settings: CpuDevice, cpu: CpuFacts) -> CpuHost:
