@@ -26,7 +26,7 @@ FREE_OF_TORCH = (
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "source_code"), ("params",), ("machine",),
-    ("data",), ("plan", "surroundings"), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("data",), ("plan",), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("runs",), ("comparing",), ("report",),
 )  # fmt: skip
 

@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
 
@@ -55,8 +57,6 @@ def _usable_cores() -> int:
     and arithmetic gains nothing by the second one."""
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is None:
-        import psutil  # where it isn't needed, the stage surroundings does without
-
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     return len({_siblings(number) or str(number) for number in affinity(0)})
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from photofinish.errors import MistakeError
 from photofinish.machine.cpu import read_or_empty
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -27,8 +29,6 @@ _USED_KEYS = ("anon", "total_rss")
 
 def available_memory_bytes() -> int:
     """What is free now, within the tightest of all limits."""
-    import psutil  # which what asks for the total alone does without
-
     left_bytes = (max(0, limit_bytes - _used_bytes(folder)) for folder, limit_bytes in _limits())
     return min([psutil.virtual_memory().available, *left_bytes])
 
