@@ -96,10 +96,12 @@ def doubts(windows: Iterable[LoadWindow]) -> list[str]:
         (slowed, f"the GPU held its clock down ({reasons})"),
     ]
     total_seconds = sum(one.wall_seconds for one in seen) or 1.0
-    shares = [
-        (sum(one.wall_seconds for one in doubtful) / total_seconds, bool(doubtful), text) for doubtful, text in told
-    ]
-    return [f"{text} in {share:.0%} of the time" for share, is_so, text in shares if is_so and share >= DOUBTFUL_SHARE]
+    found = []
+    for doubtful, text in told:
+        share = sum(one.wall_seconds for one in doubtful) / total_seconds
+        if doubtful and share >= DOUBTFUL_SHARE:
+            found.append(f"{text} in {share:.0%} of the time")
+    return found
 
 
 LEAST_WINDOW_SECONDS = 0.5

@@ -108,10 +108,14 @@ class YamlDocument:
         """The line of the key at `path`, or of the deepest part of it that the file has."""
         node, line = self._root, 1
         for part in path:
-            found = _child(node, part)
+            found: tuple[yaml.Node, yaml.Node] | None = None
+            if isinstance(node, yaml.MappingNode):  # the last such key: before it are those that `<<` brought in
+                found = next(((key, value) for key, value in reversed(node.value) if key.value == part), None)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                found = node.value[part], node.value[part]
             if found is None:
                 break
-            line, node = found
+            line, node = found[0].start_mark.line + 1, found[1]
         return line
 
 
@@ -124,16 +128,6 @@ def _read_text(path: Path) -> str:
         raise MistakeError(f"{path}  this is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise MistakeError(f"{path}  can't be read: {error.strerror}") from None
-
-
-def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):  # behind the keys that `<<` brought in, which it overrides
-            if key.value == part:
-                return key.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark.line + 1, node.value[part]
-    return None
 
 
 def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
