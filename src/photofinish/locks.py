@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,15 +30,27 @@ def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None)
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     with ExitStack() as stack:
         for name in sorted(held):
-            stack.enter_context(_lock(_file(folder, name), name, patience_seconds))
+            path = _file(folder, name)
+            lock, holder = FileLock(path), path.with_suffix(".pid")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                print(f"waiting: process {_pid_in(holder)} is writing {name}", file=sys.stderr, flush=True)
+                try:
+                    lock.acquire(timeout=patience_seconds)
+                except Timeout:
+                    raise UserError(
+                        f"process {_pid_in(holder)} is still writing {name}: "
+                        f"wait until it is done, or end it, then run again"
+                    ) from None
+            stack.callback(lock.release)
+            holder.write_text(str(os.getpid()), encoding="utf-8")
         yield time.monotonic() - started_seconds
 
 
-@contextmanager
-def retired(folder: Path, name: str) -> Iterator[bool]:
+def retired(folder: Path, name: str) -> AbstractContextManager[bool]:
     """Hold a lock for the last time, if nobody holds it: its files are gone afterwards. Gives whether it does."""
-    with _retired(_file(folder, name)) as is_free:
-        yield is_free
+    return _retired(_file(folder, name))
 
 
 def remove_forgotten_locks(folder: Path, unused_since_unix_seconds: float) -> None:
@@ -76,26 +88,6 @@ def _retired(path: Path) -> Iterator[bool]:
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{sha256_of_bytes(name.encode())[:16]}.lock"
-
-
-@contextmanager
-def _lock(path: Path, name: str, patience_seconds: float) -> Iterator[None]:
-    lock, holder = FileLock(path), path.with_suffix(".pid")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"waiting: process {_pid_in(holder)} is writing {name}", file=sys.stderr, flush=True)
-        try:
-            lock.acquire(timeout=patience_seconds)
-        except Timeout:
-            raise UserError(
-                f"process {_pid_in(holder)} is still writing {name}: wait until it is done, or end it, then run again"
-            ) from None
-    try:
-        holder.write_text(str(os.getpid()), encoding="utf-8")
-        yield
-    finally:
-        lock.release()
 
 
 def _pid_in(holder: Path) -> str:

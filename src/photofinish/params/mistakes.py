@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.params.experiment import SHORTHAND_KEYS
@@ -63,8 +63,15 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     return f"unknown {what}{hint} allowed: {shown} and {len(allowed) - _FIRST_NAMES} more"
 
 
-def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
-    """Put one of pydantic's complaints about `schema` in words; `path` is where the user's file has it."""
+def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:
+    """Pydantic's complaints about `schema` in words; `path_of` tells where the user's file has what pydantic names."""
+    for detail in error.errors():
+        # Of a list with a bad item, pydantic counts only the good ones, and so calls it too short as well.
+        if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]:
+            yield _in_words(detail, path_of(detail["loc"]), schema)
+
+
+def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
@@ -90,13 +97,6 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
         return Mistake(path, f"must be {_type_in_words(kind, path[-1], value)}", value)
     problem = error["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
     return Mistake(path, problem.replace("less than or equal to", "at most"), value)
-
-
-def without_echoes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Pydantic counts only the good items of a list, and so calls one with a bad item too short as well."""
-    return [
-        error for error in errors if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]
-    ]
 
 
 def _type_in_words(kind: str, key: str | int, value: Any) -> str:

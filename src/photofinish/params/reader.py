@@ -16,7 +16,7 @@ from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, of_pydantic, unknown_name, without_echoes
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import nearest_name
 
@@ -148,10 +148,9 @@ class _Reader:
         try:
             Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                path = _without_tag(detail["loc"])
-                if detail["type"] != "missing" or len(path) > 1:
-                    self._add(of_pydantic(detail, path, Experiment), ("defaults",), given)
+            for mistake in mistakes_of(error, Experiment, _without_tag):
+                if mistake.problem != REQUIRED or len(mistake.path) > 1:  # else the experiments may give it
+                    self._add(mistake, ("defaults",), given)
         unknown = given.keys() - Experiment.model_fields.keys()
         self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
         self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
@@ -170,8 +169,7 @@ class _Reader:
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                mistake = of_pydantic(detail, _without_tag(detail["loc"]), Experiment)
+            for mistake in mistakes_of(error, Experiment, _without_tag):
                 if mistake.has_value and not _has(given, mistake.path):
                     self._add(mistake, ("defaults",), defaults)
                 elif not self._is_told_of_defaults(mistake, given, defaults):
@@ -200,8 +198,7 @@ class _Reader:
         try:
             return validate(_json(given))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                mistake = of_pydantic(detail, (*where, *detail["loc"][tags:]), schema)
+            for mistake in mistakes_of(error, schema, lambda location: (*where, *location[tags:])):
                 self.mistakes.setdefault(mistake.path, mistake)
         return None
 
