@@ -19,17 +19,14 @@ def main() -> None:
     parser.add_argument(
         "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
     )
-    parser.add_argument("--surroundings", type=Path, help="what was seen of this machine; looked at anew without")
     args = parser.parse_args()
     with quick_imports():
         from photofinish.data.local_files import misplaced
         from photofinish.params.reader import read_params
         from photofinish.plan import write_plan
-        from photofinish.surroundings import accelerators_seen
 
     params = read_params(args.params, partial(misplaced, references=args.references))
-    seen = accelerators_seen(args.surroundings) if args.surroundings else None
-    write_plan(params, args.out, args.splits, args.stages, seen)
+    write_plan(params, args.out, args.splits, args.stages)
 
 
 if __name__ == "__main__":

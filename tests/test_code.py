@@ -14,7 +14,31 @@ from photofinish.files import sha256_of_file
 from photofinish.source_code import stage_code
 
 SCRIPTS = sorted((ROOT / "stages").glob("*.py"))
-_CODE_IN = "import sys; from pathlib import Path; from photofinish.source_code import stage_code;"
+LIST_IT = """
+import sys
+from pathlib import Path
+from photofinish.source_code import stage_code
+code = stage_code(Path(sys.argv[1]))
+print(code.sha256, *code.root)
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package and the scripts in a folder of their own, to be changed."""
+    for name in ("src/photofinish", "stages"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / Path(name).name, ignore=ignored)
+    return tmp_path
+
+
+def listed(script: Path) -> tuple[str, set[str]]:
+    """The sha256 of the code that a script in the copy runs, and the files that are part of it."""
+    command, environment = [sys.executable, "-c", LIST_IT, str(script)], {"PYTHONPATH": str(script.parent.parent)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    sha256, *files = ran.stdout.split()
+    return sha256, set(files)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -36,27 +60,50 @@ def test_each_file_has_its_sha256() -> None:
     assert code["stages/train.py"] == sha256_of_file(ROOT / "stages/train.py")
 
 
-def test_every_way_to_import_counts_but_what_is_only_for_the_type_checker(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src/photofinish", tmp_path / "photofinish", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "stages").mkdir()
-    script = tmp_path / "stages" / "some.py"
+def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_and_what_only_mirrors(
+    copy: Path,
+) -> None:
+    script = copy / "stages" / "some.py"
     script.write_text(
         "from typing import TYPE_CHECKING\n"
         "import photofinish.wording\n"
         "from photofinish.machine import (\n    cpu,\n    software as versions,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
         "def later():\n    from photofinish.training.clock import Clock\n"
+        "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
+        "MIRRORS = [sys.executable, '-m', 'photofinish.tracking']\n"
     )
-    command = [sys.executable, "-c", f"{_CODE_IN} print(*stage_code(Path(sys.argv[1])).root)", str(script)]
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": ""}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert set(ran.stdout.split()) == {
+    starting = copy / "photofinish" / "starting"
+    starting.mkdir()
+    (starting / "__init__.py").touch()
+    (starting / "__main__.py").write_text("from photofinish.errors import run_stage\n")
+    assert listed(script)[1] == {
         "photofinish/__init__.py",
+        "photofinish/errors.py",
         "photofinish/machine/__init__.py",
         "photofinish/machine/cpu.py",
         "photofinish/machine/software.py",
+        "photofinish/starting/__init__.py",
+        "photofinish/starting/__main__.py",
         "photofinish/training/__init__.py",
         "photofinish/training/clock.py",
         "photofinish/wording.py",
         "stages/some.py",
     }
+
+
+def test_what_tracking_starts_determines_no_result() -> None:
+    assert "photofinish/tracking/client.py" in stage_code(ROOT / "stages/train.py").root
+    assert "photofinish/tracking/__main__.py" not in stage_code(ROOT / "stages/train.py").root
+
+
+@pytest.mark.parametrize(
+    ("changed", "begins_anew"),
+    [("report/report.py", {"compare"}), ("training/trainer.py", {"train"}), ("tracking/__main__.py", set())],
+)
+def test_a_comma_begins_only_the_stages_anew_that_run_it(copy: Path, changed: str, begins_anew: set[str]) -> None:
+    scripts = {name: copy / "stages" / f"{name}.py" for name in ("split", "train", "compare")}
+    before = {name: listed(script)[0] for name, script in scripts.items()}
+    with (copy / "photofinish" / changed).open("a", encoding="utf-8") as file:
+        file.write('"""One comma, no more"""\n')
+    assert {name for name, script in scripts.items() if listed(script)[0] != before[name]} == begins_anew

@@ -14,12 +14,15 @@ from photofinish.params.devices import Devices, misfits
 @pytest.mark.parametrize(
     ("devices", "problem"),
     [
-        ({"cpu": {"processes": 9}}, "must be at least 9: devices.cpu.processes is 9"),
-        ({"gpu": {"count": 9}}, "must be at least 9: devices.gpu.count is 9"),
-        ({"cpu": {"processes": 9}, "gpu": {"count": 10}}, "must be at least 10: devices.gpu.count is 10"),
+        ({"cpu": {"processes": 9}}, "9 ... (devices.cpu.processes)"),
+        ({"gpu": {"count": 9}}, "9 ... (devices.gpu.count)"),
+        (
+            {"cpu": {"processes": 9}, "gpu": {"count": 10}},
+            "10 ... (devices.gpu.count)",
+        ),
         (
             {"gpu": {"count": "all", "strategy": "data_parallel", "device_ids": list(range(9))}},
-            "must be at least 9: devices.gpu.count is 9",
+            "9 ... (devices.gpu.count)",
         ),
     ],
 )
@@ -29,7 +32,7 @@ def test_a_batch_without_an_image_for_each_device_is_a_mistake_of_its_experiment
     experiments = {"small": make_experiment(batch_size=8), "large": make_experiment(batch_size=10)}
     [mistake] = misfits(Devices.model_validate_json(json.dumps(devices)), experiments)
     assert (mistake.path, mistake.value) == (("experiments", "small", "batch_size"), 8)
-    assert mistake.problem.startswith(problem)
+    assert mistake.problem.replace("devices or processes share each batch", "...").startswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,8 @@ def test_data_parallel_on_another_kind_of_accelerator_is_refused(
     from photofinish.runs import distributed
 
     monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
-    host = GpuHost.model_construct(kind="auto", strategy="data_parallel", device_ids=None, missing=None)
+    facts = {"device_ids": None, "output_device": None, "accelerators": (), "missing": None}
+    host = GpuHost.model_construct(kind="auto", strategy="data_parallel", **facts)
     task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
     refused = pytest.raises(MistakeError, match=rf"is for cuda, and the accelerator here is {kind}: .*strategy to ddp")
     with refused, distributed.team_for(task, None):

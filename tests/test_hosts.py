@@ -328,7 +328,7 @@ def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], re
 @pytest.mark.usefixtures("four_gpus")
 def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
     settings = GpuDevice(count="all", strategy="data_parallel", output_device=30)
-    with pytest.raises(MistakeError, match=r"output_device in params\.yaml is 30, which is not among .* 0, 1, 2, 3$"):
+    with pytest.raises(MistakeError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"):
         hosts.fingerprint(Devices(gpu=settings))
 
 

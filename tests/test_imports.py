@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from source_imports import SOURCES, imported_modules
+from source_imports import ROOT, SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
     "models.registry", "models.torchvision_models", "results.epochs",
@@ -26,7 +30,7 @@ FREE_OF_TORCH = (
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "source_code"), ("params",), ("machine",),
-    ("data",), ("plan", "surroundings"), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("data",), ("plan",), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("runs",), ("comparing",), ("report",),
 )  # fmt: skip
 
@@ -101,3 +105,25 @@ def test_data_flows_one_way_no_package_imports_one_that_comes_after_it() -> None
         if module.startswith("photofinish.") and place[module.split(".")[1]] > place[belongs_to(path)]
     ]
     assert not backwards
+
+
+def undeclared(folders: Iterable[str], requirements: Iterable[str]) -> set[str]:
+    """The packages that are imported there and named by none of the requirements."""
+    declared = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    own = {"photofinish", "benchmarks", *(path.stem for path in files), *(path.parent.name for path in files)}
+    imported = {module.partition(".")[0] for path in files for module in imported_modules(path)}
+    providers = packages_distributions()
+    return {
+        name
+        for name in imported - own - sys.stdlib_module_names
+        if not {provider.lower().replace("_", "-") for provider in providers.get(name, [name])} & declared
+    }
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed, groups = project["project"]["dependencies"], project["dependency-groups"]
+    assert undeclared(("src", "stages"), needed) == set()
+    assert undeclared(("tests", "benchmarks", "examples"), [*needed, *groups["dev"], *groups["bench"]]) == set()
+    assert "pydantic" in undeclared(("src",), ())

@@ -199,8 +199,8 @@ ONE_MISTAKE = [
     (
         "count: 1",
         "count: 2, strategy: data_parallel, output_device: 2",
-        "11  devices.gpu = {",
-        "output_device 2 is not one of the GPUs in use",
+        "11  devices.gpu.output_device = 2",
+        "must be one of the GPUs in use: 0, 1",
     ),
     ("threads: auto", "threads: auto, processes: 0", "10  devices.cpu.processes = 0", "must be at least 1"),
     ("skip", "error", '11  devices.gpu.if_missing = "error"', "unknown value; allowed: skip, fail"),

@@ -27,8 +27,8 @@ _PARAMS: dict[str, Any] = {
     },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
-_EVERY_TIME = {"stages/dvc.yaml:surroundings"}
-_FROM_NOTHING = {*_EVERY_TIME, "plan", "download@digits", "split@digits", "download-weights", "compare"}
+_EVERY_TIME = {"plan"}
+_FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
 
 
 def _new_project(root: Path) -> Project:
@@ -92,7 +92,7 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     output, git_status = first_output
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
-    assert git_status == "?? dvc.lock\n?? stages/dvc.lock\n"
+    assert git_status == "?? dvc.lock\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
     assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
@@ -102,15 +102,15 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     assert len(statuses) == 4
 
 
-def test_with_nothing_changed_there_is_but_a_look_at_the_surroundings(project: Project) -> None:
+def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> None:
     assert _stages_run(project.repro()) == _EVERY_TIME
     assert project.git("status", "--porcelain") == ""
 
 
 def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
-    verdict = project.root / "src" / "photofinish" / "comparison" / "verdict.py"
+    verdict = project.root / "src" / "photofinish" / "comparing" / "verdict.py"
     verdict.write_text(verdict.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "compare"}
 
 
 def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_tells_this_mlflow(
@@ -121,7 +121,7 @@ def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_t
     changes = (f"experiments.{_OWN}.optimizer.lr=0.02", f"+experiments.{_OWN}.batch_size=64")
     options = [part for change in changes for part in ("--set-param", change)]
     output = _dvc(project, "exp", "run", "--temp", "--name", "slower", *options)
-    assert _stages_run(output) == {*_EVERY_TIME, "plan", "compare"} | _of(_OWN)
+    assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_OWN)
     assert project.git("status", "--porcelain") == ""
     new = _run_addresses(project) - runs_before
     assert len(new) >= 3  # both devices and the comparison
@@ -144,7 +144,7 @@ def _run_addresses(project: Project) -> set[str]:
 
 def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: Project) -> None:
     output = _dvc(project, "exp", "run", "-S", "defaults.epochs=3")
-    assert _stages_run(output) == {*_EVERY_TIME, "plan", "compare"} | _of(_INHERITS)
+    assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_INHERITS)
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
 
@@ -156,7 +156,7 @@ def test_a_changed_default_reruns_only_the_experiment_that_inherits_it(project: 
 
 def test_a_price_trains_nothing_again(project: Project) -> None:
     project.write_params({**_PARAMS, "compare": {"target_accuracy": 0.5, "prices": {"cpu_hour": 3.6}}})
-    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "compare"}
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
     assert float(row["cost"]) == pytest.approx(float(row["total_seconds"]) / 1000)
@@ -165,7 +165,7 @@ def test_a_price_trains_nothing_again(project: Project) -> None:
 
 def test_a_removed_experiment_leaves_the_report_though_its_results_stay(project: Project) -> None:
     project.write_params(_changed(**{_OWN: _PARAMS["experiments"][_OWN]}))
-    assert _stages_run(project.repro()) == {*_EVERY_TIME, "plan", "download-weights", "compare"}
+    assert _stages_run(project.repro()) == {*_EVERY_TIME, "download-weights", "compare"}
     assert (project.root / "results" / _INHERITS / "cpu" / "learned").is_dir()
     assert [path.stem for path in (project.root / "report" / "metrics").iterdir()] == [_OWN]
     for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv"):
@@ -178,10 +178,10 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     timings = project.root / "results" / _OWN / "cpu" / "timed"
     before = contents(timings)
     elsewhere = project.repro(OMP_NUM_THREADS="2")
-    assert _stages_run(elsewhere) == {*_EVERY_TIME, "plan", f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
+    assert _stages_run(elsewhere) == {*_EVERY_TIME, f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
     assert contents(timings) != before
     back = project.repro()
-    assert _stages_run(back) == {*_EVERY_TIME, "plan"}
+    assert _stages_run(back) == _EVERY_TIME
     assert _stages_restored(back) == {f"train-cpu@{_INHERITS}", f"train-cpu@{_OWN}", "compare"}
     assert contents(timings) == before
 
@@ -223,7 +223,7 @@ def test_a_mistake_in_params_stops_everything_before_it_starts(project: Project)
     ran = project.run("dvc", "repro")
     output = ran.stdout + ran.stderr
     assert ran.returncode != 0
-    assert _stages_run(output) == {*_EVERY_TIME, "plan"}
+    assert _stages_run(output) == _EVERY_TIME
     assert "params.yaml has 2 mistakes; nothing was started" in output
     assert "did you mean 'epochs'" in output
     assert "Traceback" not in output

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from image_files import write_picture
 
+from photofinish.machine import cpu, fingerprint
+from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.params.base import read_plan
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.experiment import Experiment
@@ -57,6 +61,15 @@ def folder(params_file: Path) -> Path:
 
 def written_since(folder: Path) -> set[str]:
     return {name for name in files_in(folder) if (folder / name).stat().st_mtime != LONG_AGO}
+
+
+def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
+    """The files that are written when the plan is made once more, as at every `dvc repro`."""
+    plan(folder.parent / "params.yaml", folder, text)
+    written = written_since(folder)
+    for name in written:
+        os.utime(folder / name, (LONG_AGO, LONG_AGO))
+    return written
 
 
 def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -160,6 +173,58 @@ def test_files_beside_the_plans_own_folders_are_left_alone(params_file: Path, fo
     plan(params_file, folder, PARAMS)
     assert "notes.txt" in files_in(folder)
     assert "experiments/left-over.json" not in files_in(folder)
+
+
+# -- what DVC doesn't see by itself ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GPU_VARIABLES)
+def test_a_variable_that_changes_results_begins_the_devices_anew_that_heed_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    gpu = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=1 << 34, driver="580.1")
+    monkeypatch.setattr(fingerprint, "all_accelerators", lambda: {"cuda": (gpu,), "mps": "none", "xpu": "none"})
+    monkeypatch.delenv(name, raising=False)
+    planned_anew(folder)
+    assert planned_anew(folder) == set()
+    monkeypatch.setenv(name, "1")
+    assert planned_anew(folder) == {"hosts/gpu.json", *(["hosts/cpu.json"] if name in CPU_VARIABLES else [])}
+
+
+def test_another_gpu_begins_the_gpu_anew_and_one_that_is_gone_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        gpu = AcceleratorFacts(kind="cuda", name=f"GPU {number}", memory_bytes=1 << 34, driver="580.1")
+        monkeypatch.setattr(fingerprint, "all_accelerators", lambda gpu=gpu: {"cuda": (gpu,)})
+        assert planned_anew(folder) == {"hosts/gpu.json"}
+        assert planned_anew(folder) == set()
+    monkeypatch.setattr(fingerprint, "all_accelerators", lambda: {"cuda": "it fell off the bus"})
+    assert planned_anew(folder) == {"hosts/gpu.json"}
+    assert read_plan(folder / "hosts/gpu.json", GpuHost).missing == "cuda: it fell off the bus"
+
+
+def test_another_count_of_cores_begins_the_cpu_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(cpu, "read_or_empty", lambda _path: "")
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: set(range(97)))
+    assert "hosts/cpu.json" in planned_anew(folder)
+    assert read_plan(folder / "hosts/cpu.json", CpuHost).threads == 97
+
+
+def test_an_image_of_the_users_that_changes_begins_its_data_set_anew(folder: Path) -> None:
+    photos = folder.parent / "photos"
+    for name in ("owl/a.png", "cat/a.png"):
+        write_picture(photos / name)
+    mine = f"  mine: {{source: folder, path: {photos}, validation: 1, test: 1}}\n"
+    params = PARAMS.replace("datasets:\n", "datasets:\n" + mine)
+    assert planned_anew(folder, params) == {"datasets/mine.json"}
+    assert planned_anew(folder, params) == set()
+    write_picture(photos / "owl" / "b.png")
+    assert planned_anew(folder, params) == {"datasets/mine.json"}
+
+
+# -- the stage ------------------------------------------------------------------------------------------
 
 
 def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> None:

@@ -7,16 +7,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.utils.serialize import parse_yaml
+from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
 from photofinish.errors import MistakeError
 from photofinish.params.yaml_reader import YamlDocument
 
 SCALARS = """
-0 1 -1 +1 007 08 0o17 0O17 0x1F 0xg 0b11 1_000 1e3 1e-3 1E-3 1e400 12e03 1.5e3 1.5E+3 1_000.5 .5 +.5 -.5 5. 1.0 -0.0
-.inf -.inf .nan .NaN nan inf 1e e5 .e5 1:30 1:30:00 1:30.5 1.2.3 2024-01-01 2024-1-1 2024-01-01x 2024-01-01T10:20:30
+0 1 -1 +1 007 08 017 0_7 _1 1_ 1__0 _ + - . .. +. 0b12 -0b1 +0x1 .5e3 .5e+3 5.e3 ._5 ._ 1,000 0o17 0O17 0x1F
+0xg 0b11 1_000 1e3 1e-3 1E-3 1e400 12e03 1.5e3 1.5E+3 1_000.5 .5 +.5 -.5 5. 1.0 -0.0
+.inf -.inf .nan .NaN nan inf 1e e5 .e5 1:30 1:30:00 -1:30 60:00 1:30.5 1.2.3 2024-01-01 2024-1-1 2024-01-01x
+2024-01-01T10:20:30
 true True TRUE tRue false False FALSE yes Yes no No on off y n ~ null Null NULL none None
 fp32 sgd digits-mlp -x ../x a/b 'true' '1' "1e-3" [] {} [1,2]
+"""
+
+ALIKE = r"""
+a: [1, 2,]|a: [,]|a: []|a: {}|a: {x: 1,}|a: {x}|a: {x, y: 1}|a: [x: 1]|a: {"x":1}|a: [a, [b, {c: d}]]|a: [1|a: ]
+a: {x: 1
+a: b: c|a: "b|a: 'it''s'|a: "\n"|a: "\x41"|a: "\u00e9"|a: "\ud800"|a: "\q"|a: '\n'|a: "\0"|a: ''|a: ""|a: '~'
+a: "null"
+a: &x 1¶b: *x|a: &x {y: 1}¶b: {<<: *x, z: 2}|a: &x {y: 1}¶b: {<<: [*x, {y: 2}], y: 3}|a: *x|b: {<<: 1}|b: {<<: [1]}
+a: &x 1¶b: {<<: *x}|a: &x {y: 1}¶b: {y: 3, <<: *x}|a: &x {y: 1}¶b: {<<: *x, <<: *x}|a: &a.b 1¶c: *a.b|a: <<|a: '<<'
+a: =
+a: 1¶a: 2|a: {x: 1, x: 2}|a: 1¶ b: 2|a:¶- 1¶- 2|a:¶  - 1¶  -2|a: >¶  text¶  more|a: text¶  more|a: "text¶  more"
+a:|a: ¦¶  text|a: ¦¶  text¶  more¶b: 1|a: ¦-¶  text|a: ¦+¶  text¶¶|a: ¦2¶   x|a: ¦9¶  x|\ta: 1|a:  1 # c|a: 1# c|# c
+---|---¶a: 1|---¶a: 1¶---¶b: 2|a: 1¶...|a: 1¶...¶b: 2|%YAML 1.1¶---¶a: true|%YAML 1.2¶---¶a: yes
+%TAG ! tag:x,2000:¶---¶a: 1
+- 1|[1, 2]|1|text|'text'|null|{a: 1}|[]|? a¶: 1|? {a: 1}¶: 1|a: ? b|? a|a: - b|a: -b|a:b|"a":1|'a': 1|a : 1|"a" : 1
+ a: 1
+a: !!str 1|a: !!int "1"|a: !!int x|a: !!float 1|a: !!bool yes|a: !!bool no|a: !!null x|a: !!binary aGk=|a: !foo 1
+a: !!python/name:os.system x|a: !!seq [1]|a: !!map {x: 1}|a: !!str {x: 1}|a: !!int [1]|!!map {a: 1}
+a: !!timestamp 2024-01-01
+a: @x|a: `x|a: %x|a: &|a: *|a: ¦|a: >|a: #x|a: x#y|a: x #y|a: ?x|a: ? x|a: :x|a: x:|a: x: y|a: x :y|a: http://x
+a: a,b|a: [a,b]
+a: "x" y|a: 'x' y|a: é|a: 日本|é: 1|a: 2024-01-01 10:20:30|a: 2024-02-30|a: 2024-13-45|a: 0000-00-00
 """
 
 TEXT = """\
@@ -40,27 +64,44 @@ def document(params_file: Path, text: str) -> YamlDocument:
     return YamlDocument(params_file)
 
 
+def read_here(params_file: Path, text: str) -> str:
+    """What is read, as text: to Python, 1, 1.0 and true are equal, and nan equals nothing."""
+    try:
+        read = document(params_file, text)
+    except MistakeError:
+        return "refused"
+    return "refused" if read.faulty_keys else repr(read.value or {})
+
+
+def read_by_dvc(text: str) -> str:
+    try:
+        return repr(parse_yaml(text, "params.yaml"))
+    except (YAMLFileCorruptedError, ArithmeticError, LookupError, TypeError, ValueError):
+        return "refused"
+
+
 @pytest.mark.parametrize("written", SCALARS.split())
 def test_a_value_is_what_dvc_takes_it_for(params_file: Path, written: str) -> None:
     text = f"key: {written}\n"
-    ours, dvcs = document(params_file, text).value["key"], parse_yaml(text, params_file)["key"]
-    assert type(ours) is type(dvcs)
-    assert repr(ours) == repr(dvcs)  # nan equals nothing
+    assert read_here(params_file, text) == read_by_dvc(text)
+
+
+@pytest.mark.parametrize("line", ALIKE.strip().splitlines())
+def test_an_awkward_document_is_what_dvc_takes_it_for_or_both_refuse_it(params_file: Path, line: str) -> None:
+    for text in (part.replace("¶", "\n").replace("¦", "|") + "\n" for part in line.split("|")):
+        assert read_here(params_file, text) == read_by_dvc(text), text
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\t# a tab", "a: &x [*x]", "? [a, b]\n: 1", "1: a", "a: &x {y: 1}\n<<: *x\nb: 1\nb: 2"]
+)
+def test_what_dvc_may_read_and_no_setting_can_be_is_refused(params_file: Path, text: str) -> None:
+    assert read_here(params_file, f"{text}\n") == "refused"
 
 
 @pytest.mark.parametrize(
     ("written", "value"),
-    [
-        ("1e-3", 0.001),
-        ("-1", -1),
-        ("true", True),
-        ("yes", "yes"),
-        ("off", "off"),
-        ("~", None),
-        ("1:30", "1:30"),
-        ("2024-01-01", datetime.date(2024, 1, 1)),
-        (".5e3", 500.0),  # to DVC it is text
-    ],
+    [("1e-3", 0.001), ("yes", "yes"), ("~", None), ("1:30", "1:30"), ("2024-01-01", datetime.date(2024, 1, 1))],
 )
 def test_a_value_is_of_the_type_yaml_1_2_gives_it(params_file: Path, written: str, value: Any) -> None:
     assert document(params_file, f"key: {written}\n").value == {"key": value}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,15 +30,27 @@ def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None)
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     with ExitStack() as stack:
         for name in sorted(held):
-            stack.enter_context(_lock(_file(folder, name), name, patience_seconds))
+            path = _file(folder, name)
+            lock, holder = FileLock(path), path.with_suffix(".pid")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                print(f"waiting: process {_pid_in(holder)} is writing {name}", file=sys.stderr, flush=True)
+                try:
+                    lock.acquire(timeout=patience_seconds)
+                except Timeout:
+                    raise UserError(
+                        f"process {_pid_in(holder)} is still writing {name}: "
+                        f"wait until it is done, or end it, then run again"
+                    ) from None
+            stack.callback(lock.release)
+            holder.write_text(str(os.getpid()), encoding="utf-8")
         yield time.monotonic() - started_seconds
 
 
-@contextmanager
-def retired(folder: Path, name: str) -> Iterator[bool]:
+def retired(folder: Path, name: str) -> AbstractContextManager[bool]:
     """Hold a lock for the last time, if nobody holds it: its files are gone afterwards. Gives whether it does."""
-    with _retired(_file(folder, name)) as is_free:
-        yield is_free
+    return _retired(_file(folder, name))
 
 
 def remove_forgotten_locks(folder: Path, unused_since_unix_seconds: float) -> None:
@@ -79,32 +90,12 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{sha256_of_bytes(name.encode())[:16]}.lock"
 
 
-@contextmanager
-def _lock(path: Path, name: str, patience_seconds: float) -> Iterator[None]:
-    lock, holder = FileLock(path), path.with_suffix(".pid")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"waiting: process {_pid_in(holder)} is writing {name}", file=sys.stderr, flush=True)
-        try:
-            lock.acquire(timeout=patience_seconds)
-        except Timeout:
-            raise UserError(
-                f"process {_pid_in(holder)} is still writing {name}: wait until it is done, or end it, then run again"
-            ) from None
-    try:
-        holder.write_text(str(os.getpid()), encoding="utf-8")
-        yield
-    finally:
-        lock.release()
-
-
 def _pid_in(holder: Path) -> str:
     return holder.read_text(encoding="utf-8") if holder.is_file() else "(unknown)"
 
 
 NAME = "photofinish-machine.lock"
-_MOST_BYTES = 200
+_MOST_CHARACTERS = 200
 
 
 @contextmanager
@@ -114,42 +105,28 @@ def machine_to_itself(what: str) -> Iterator[float]:
     The kernel lets go of the lock when its process ends, however it ends. The file stays, for everybody to use.
     """
     path = Path(tempfile.gettempdir()) / NAME
+    lock = FileLock(path, mode=0o666, poll_interval=0.2)  # whatever the umask: other users wait for it too
     started_seconds = time.monotonic()
-    handle = _open(path)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire(timeout=0)
+        except Timeout:
+            holder = path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS] or "another process"
             print(
-                f"waiting: {_holder(handle)} has this machine to itself; timed trainings never overlap ({path})",
+                f"waiting: {holder} has this machine to itself; timed trainings never overlap ({path})",
                 file=sys.stderr,
                 flush=True,
             )
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()}, {what},".encode()[:_MOST_BYTES], 0)
-        yield time.monotonic() - started_seconds
-    finally:
-        # Not by closing alone: processes that were forked from this one hold the file open too.
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
-
-
-def _open(path: Path) -> int:
-    """Never created where it exists: in a common folder, Linux refuses that for another user's file."""
-    try:
-        with suppress(FileExistsError):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(handle, 0o666)  # whatever the umask: other users wait for it too
-            return handle
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            lock.acquire()
     except OSError as error:
         raise UserError(
             f"{path}, which keeps timed trainings on this machine from overlapping, can't be opened: {error.strerror}. "
             f"Remove it, or have its owner remove it, while nothing trains"
         ) from error
-
-
-def _holder(handle: int) -> str:
-    return os.pread(handle, _MOST_BYTES, 0).decode(errors="replace") or "another process"
+    try:
+        with path.open("r+", encoding="utf-8") as file:  # never created: Linux refuses that for another user's file
+            file.truncate()
+            file.write(f"process {os.getpid()}, {what},")
+        yield time.monotonic() - started_seconds
+    finally:
+        lock.release()

@@ -10,80 +10,58 @@ from pydantic import BaseModel
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.files import write_text_atomically
-from photofinish.machine.accelerators import Accelerators
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.machine.memory import Room, planned_split_size, refuse_too_large, room_ever
+from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
 from photofinish.params.reader import Params
 from photofinish.source_code import stage_code
 
 
-def write_plan(
-    params: Params, folder: Path, splits: Path, stages: Path, accelerators: Accelerators | None = None
-) -> None:
+def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
     """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
 
+    It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
+    cpu_host, gpu_host = fingerprint(params.devices)
+    mirror = os.environ.get("PHOTOFINISH_MIRROR") or params.mirror
     local_files = sha256_of_local_files(params.datasets)
-    cpu_host, gpu_host = fingerprint(params.devices, accelerators)
-    wanted: dict[Path, BaseModel] = {
-        folder / "hosts" / "cpu.json": cpu_host,
-        folder / "hosts" / "gpu.json": gpu_host,
-        folder / "weights.json": _weights_plan(params),
-        **{folder / "code" / f"{script.stem}.json": stage_code(script) for script in stages.glob("*.py")},
-        folder / "compare.json": params.comparing,
-        **{
-            folder / "datasets" / f"{name}.json": _dataset_plan(name, params, local_files.get(name))
-            for name in params.datasets
-        },
-        **{folder / "experiments" / f"{name}.json": experiment for name, experiment in params.experiments.items()},
+    weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
+    planned: dict[str, BaseModel] = {
+        "hosts/cpu": cpu_host,
+        "hosts/gpu": gpu_host,
+        "compare": params.comparing,
+        # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
+        "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
+        **{f"experiments/{name}": experiment for name, experiment in params.experiments.items()},
+        **{f"code/{script.stem}": stage_code(script) for script in stages.glob("*.py")},
     }
-    _refuse_too_large(params, wanted, folder, splits, room_ever(cpu_host, gpu_host))
-    for path, settings in wanted.items():
-        text = _text(settings)
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_text_atomically(path, text)
-    for own_folder in {path.parent for path in wanted} - {folder}:
-        for path in own_folder.iterdir():
-            if path.is_file() and path not in wanted:
-                path.unlink()
+    for name, dataset in params.datasets.items():
+        own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
+        planned[f"datasets/{name}"] = DatasetPlan(
+            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name)
+        )
+    texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
 
-
-def _refuse_too_large(
-    params: Params, wanted: dict[Path, BaseModel], folder: Path, splits: Path, rooms: list[Room]
-) -> None:
+    rooms = room_ever(cpu_host, gpu_host)
     for name, experiment in params.experiments.items():
-        dataset = experiment.dataset
-        file = folder / "datasets" / f"{dataset}.json"
-        size = planned_split_size(params.datasets[dataset], file, _text(wanted[file]), splits / dataset / MANIFEST)
+        file = folder / "datasets" / f"{experiment.dataset}.json"
+        manifest = splits / experiment.dataset / MANIFEST
+        size = planned_split_size(params.datasets[experiment.dataset], file, texts[file], manifest)
         if size:
             refuse_too_large(name, experiment, size, rooms)
 
-
-def _text(settings: BaseModel) -> str:
-    return settings.model_dump_json(indent=2) + "\n"
-
-
-def _dataset_plan(name: str, params: Params, local_files: str | None) -> DatasetPlan:
-    """The mirror is left out where nothing is fetched: another one is then no reason to begin anew."""
-    dataset = params.datasets[name]
-    mirror = _mirror(params) if isinstance(dataset, TorchvisionDataset) else None
-    return DatasetPlan(name=name, dataset=dataset, mirror=mirror, local_files=local_files)
-
-
-def _weights_plan(params: Params) -> WeightsPlan:
-    """Without a mirror where no weights are asked for, likewise."""
-    wanted = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
-    return WeightsPlan(mirror=_mirror(params) if any(wanted.values()) else None, experiments=wanted)
+    for path, text in texts.items():
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_text_atomically(path, text)
+    for own_folder in {path.parent for path in texts} - {folder}:
+        for path in own_folder.iterdir():
+            if path.is_file() and path not in texts:
+                path.unlink()
 
 
 def _published_weights(model: Model) -> PublishedWeights | None:
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
     return None
-
-
-def _mirror(params: Params) -> str | None:
-    return os.environ.get("PHOTOFINISH_MIRROR") or params.mirror

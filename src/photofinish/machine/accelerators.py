@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +27,8 @@ AcceleratorKind = Literal["cuda", "mps", "xpu"]
 
 @dataclass(frozen=True)
 class AcceleratorFacts:
+    """What of an accelerator determines speed and bits."""
+
     kind: AcceleratorKind
     name: str
     memory_bytes: int | None
@@ -37,6 +40,7 @@ Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
 
 
 def all_accelerators() -> Accelerators:
+    """After a look at every kind."""
     looks = {"cuda": _cuda_gpus(), "mps": _apple_gpus(), "xpu": _intel_gpus()}
     return {kind: tuple(gpus) or reason for kind, (gpus, reason) in looks.items()}
 
@@ -177,13 +181,19 @@ _SLOWDOWNS = {
 
 @dataclass(frozen=True)
 class GpuState:
+    """How fast it runs just now, and what slows it down, in words."""
+
     clock_mhz: int
     slowdowns: tuple[str, ...]
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState | None]:
     """A function that reads the state of this GPU, or gives None where there is none or its driver doesn't tell."""
-    handle = _handle(uuid) if uuid else None
+    handle: object | None = None
+    if uuid:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def read() -> GpuState | None:
         if handle is None:
@@ -196,12 +206,3 @@ def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState | None]:
         return GpuState(clock_mhz, tuple(word for name, word in _SLOWDOWNS.items() if reasons & getattr(pynvml, name)))
 
     return read
-
-
-def _handle(uuid: str) -> object | None:
-    try:
-        pynvml.nvmlInit()
-        handle: object = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except pynvml.NVMLError:
-        return None
-    return handle

@@ -9,12 +9,16 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
 
 
 @dataclass(frozen=True)
 class CpuFacts:
+    """What of a CPU determines speed and bits."""
+
     model: str
     architecture: str
     usable_cores: int
@@ -24,6 +28,7 @@ class CpuFacts:
 
 
 def cpu_facts() -> CpuFacts:
+    """Of this machine, within the limits of this process."""
     info = read_or_empty(Path("/proc/cpuinfo"))
     flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
     return CpuFacts(
@@ -55,15 +60,9 @@ def _usable_cores() -> int:
     and arithmetic gains nothing by the second one."""
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is None:
-        import psutil  # where it isn't needed, the stage surroundings does without
-
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return len({_siblings(number) or str(number) for number in affinity(0)})
-
-
-def _siblings(hardware_thread: int) -> str:
-    """The hardware threads of its core, it among them; nothing where the system doesn't tell."""
-    return read_or_empty(_TOPOLOGY / f"cpu{hardware_thread}/topology/thread_siblings_list").strip()
+    siblings = {number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)}
+    return len({read_or_empty(path).strip() or str(number) for number, path in siblings.items()})
 
 
 def _cgroup_cores_limit() -> float | None:
@@ -79,6 +78,7 @@ def _cgroup_cores_limit() -> float | None:
 
 
 def mac_cpu_name() -> str:
+    """The name of a Mac's chip; nothing on other systems."""
     if platform.system() != "Darwin":
         return ""
     asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
@@ -91,6 +91,7 @@ def _first_match(pattern: str, text: str) -> str:
 
 
 def read_or_empty(path: Path) -> str:
+    """The text of a file of the system; nothing where there is none or it may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -112,6 +112,7 @@ class EnergyMeter:
         self._reason = "the training was not watched"
 
     def begin(self) -> None:
+        """Count from here on."""
         try:
             self._counter = self._open_counter()
         except CounterError as error:
@@ -125,6 +126,7 @@ class EnergyMeter:
             self._joules()
 
     def training_ended(self) -> Energy:
+        """What was used since the beginning, or why that isn't known."""
         joules = self._joules() - self._begun_joules
         seconds = time.monotonic() - self._begun_seconds
         if self._counter and (seconds < self._counter.least_seconds or joules <= 0):
@@ -159,17 +161,19 @@ def energy_meters(device_kind: str, nvidia_uuids: Sequence[str | None], *, first
 
 def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
     """Of several processes: the sum for each part of the machine, or none where any lacks its share."""
-    seen = list(energies)
-    return tuple(_sum([one for one in seen if one.of == part]) for part in dict.fromkeys(one.of for one in seen))
+    parts: dict[Part, list[Energy]] = {}
+    for energy in energies:
+        parts.setdefault(energy.of, []).append(energy)
+    return tuple(
+        next((share for share in shares if share.joules is None), None)
+        or shares[0].model_copy(update={"joules": sum(share.joules or 0.0 for share in shares)})
+        for shares in parts.values()
+    )
 
 
 def unavailable(energies: Iterable[Energy], reason: str) -> tuple[Energy, ...]:
+    """The same parts of the machine without their figures, and why."""
     return tuple(Energy(of=energy.of, status="unavailable", reason=reason) for energy in energies)
-
-
-def _sum(parts: list[Energy]) -> Energy:
-    lacking = next((part for part in parts if part.joules is None), None)
-    return lacking or parts[0].model_copy(update={"joules": sum(part.joules or 0.0 for part in parts)})
 
 
 def _text(path: Path) -> str:

@@ -10,11 +10,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.errors import MistakeError
-from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
+from photofinish.machine.accelerators import AcceleratorFacts, accelerators_to_use, all_accelerators
 from photofinish.machine.cpu import CpuFacts, cpu_facts, usable_threads
 from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES, Software, software_facts
-from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy
+from photofinish.params.devices import Devices, Strategy, check_data_parallel
 
 
 class Host(BaseModel):
@@ -56,52 +55,29 @@ class GpuHost(Host):
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
-def fingerprint(devices: Devices, accelerators: Accelerators | None = None) -> tuple[CpuHost, GpuHost]:
-    """With what was seen of the accelerators before, or after a look at them."""
-    cpu = cpu_facts()
-    return _cpu_host(devices.cpu, cpu), _gpu_host(devices.gpu, cpu, accelerators or all_accelerators())
-
-
-def _cpu_host(settings: CpuDevice, cpu: CpuFacts) -> CpuHost:
-    return CpuHost(
-        processes=settings.processes,
-        threads=settings.threads or usable_threads(cpu, settings.processes),
+def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
+    """What each device runs on, after one look at this machine."""
+    cpu, wanted = cpu_facts(), devices.gpu
+    used, missing = accelerators_to_use(wanted, all_accelerators())
+    if wanted.strategy == "data_parallel" and used:
+        check_data_parallel(used[0].kind, wanted.device_ids or range(len(used)), wanted.output_device)
+    cpu_host = CpuHost(
+        processes=devices.cpu.processes,
+        threads=devices.cpu.threads or usable_threads(cpu, devices.cpu.processes),
         cpu=cpu,
         software=software_facts(CPU_VARIABLES),
     )
-
-
-def _gpu_host(settings: GpuDevice, cpu: CpuFacts, accelerators: Accelerators) -> GpuHost:
-    used, missing = accelerators_to_use(settings, accelerators)
-    if settings.strategy == "data_parallel" and used:
-        _refuse_data_parallel(settings, used)
-    processes = len(used) if settings.strategy == "ddp" else 1
-    return GpuHost(
-        kind=settings.kind,
-        count=len(used) or settings.wanted_count,
-        strategy=settings.strategy,
-        device_ids=settings.device_ids,
-        output_device=settings.output_device,
-        if_missing=settings.if_missing,
+    gpu_host = GpuHost(
+        kind=wanted.kind,
+        count=len(used) or wanted.wanted_count,
+        strategy=wanted.strategy,
+        device_ids=wanted.device_ids,
+        output_device=wanted.output_device,
+        if_missing=wanted.if_missing,
         accelerators=tuple(used),
         missing=missing,
-        threads=usable_threads(cpu, processes) if used else None,
+        threads=usable_threads(cpu, len(used) if wanted.strategy == "ddp" else 1) if used else None,
         cpu=cpu if used else None,
         software=software_facts(GPU_VARIABLES) if used else None,
     )
-
-
-def _refuse_data_parallel(settings: GpuDevice, used: list[AcceleratorFacts]) -> None:
-    """What params.yaml alone can't tell: which kind `auto` stands for, and how many GPUs `all` are."""
-    kind, output = used[0].kind, settings.output_device
-    if kind != "cuda":
-        raise MistakeError(
-            f"devices.gpu.strategy data_parallel is for cuda, and the accelerator here is {kind}: "
-            f"set devices.gpu.strategy to ddp in params.yaml"
-        )
-    indices = settings.device_ids or range(len(used))
-    if output is not None and output not in indices:
-        raise MistakeError(
-            f"devices.gpu.output_device in params.yaml is {output}, which is not among the GPUs in use: "
-            f"{', '.join(map(str, indices))}"
-        )
+    return cpu_host, gpu_host

@@ -53,61 +53,55 @@ class LoadWindow(BaseModel):
     gpu_slowdowns: tuple[str, ...] = ()
     """why the GPU held its clock down: heat or its power supply"""
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long its threads waited for a core, as far as is known."""
+        return self.waited_for_core_seconds or 0.0
+
+    @property
+    def pages(self) -> int:
+        """Read from a disk because memory was short. Where the system tells, by what was swapped: a split read from
+        its file faults too, as it should."""
+        return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
+
 
 def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     """Why times measured meanwhile are to be taken with care, in words; nothing where the machine was quiet."""
     seen = list(windows)
+    busy = [
+        one
+        for one in seen
+        if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.cores * one.wall_seconds + _TICKS_SECONDS
+    ]
+    waiting = [
+        one
+        for one in seen
+        if one.waited_seconds > MOST_SHARE_WAITED * (one.waited_seconds + one.own_cpu_seconds) + _TICKS_SECONDS
+    ]
+    paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
+    slowed = [one for one in seen if one.gpu_slowdowns]
+
+    others_seconds = sum(one.others_cpu_seconds for one in busy)
+    core_seconds = sum(one.cores * one.wall_seconds for one in busy) or 1.0
+    waited_seconds = sum(one.waited_seconds for one in waiting)
+    wanted_seconds = waited_seconds + sum(one.own_cpu_seconds for one in waiting) or 1.0
+    reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
+    told = [
+        (busy, f"other programs used {others_seconds / core_seconds:.0%} of the cores"),
+        (
+            waiting,
+            f"its threads waited for a core for {waited_seconds / wanted_seconds:.0%} of the time they wanted one,",
+        ),
+        (paging, "memory was read back from a disk"),
+        (slowed, f"the GPU held its clock down ({reasons})"),
+    ]
+    total_seconds = sum(one.wall_seconds for one in seen) or 1.0
     found = []
-    for is_so, tell in _CHECKS:
-        doubtful = [window for window in seen if is_so(window)]
-        share = _seconds(doubtful) / (_seconds(seen) or 1.0)
+    for doubtful, text in told:
+        share = sum(one.wall_seconds for one in doubtful) / total_seconds
         if doubtful and share >= DOUBTFUL_SHARE:
-            found.append(f"{tell(doubtful)} in {share:.0%} of the time")
+            found.append(f"{text} in {share:.0%} of the time")
     return found
-
-
-def _others_were_busy(window: LoadWindow) -> bool:
-    return window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * window.cores * window.wall_seconds + _TICKS_SECONDS
-
-
-def _waited(window: LoadWindow) -> bool:
-    waited = window.waited_for_core_seconds or 0.0
-    return waited > MOST_SHARE_WAITED * (waited + window.own_cpu_seconds) + _TICKS_SECONDS
-
-
-def _paged(window: LoadWindow) -> bool:
-    """Where the system tells, by what was swapped: a split read from its file faults too, as it should."""
-    pages = window.major_page_faults if window.swapped_pages is None else window.swapped_pages
-    return pages > MOST_PAGES_A_SECOND * max(window.wall_seconds, 1.0)
-
-
-def _tell_others(windows: list[LoadWindow]) -> str:
-    core_seconds = sum(window.cores * window.wall_seconds for window in windows)
-    share = sum(window.others_cpu_seconds for window in windows) / core_seconds
-    return f"other programs used {share:.0%} of the cores"
-
-
-def _tell_waited(windows: list[LoadWindow]) -> str:
-    waited = sum(window.waited_for_core_seconds or 0.0 for window in windows)
-    share = waited / (waited + sum(window.own_cpu_seconds for window in windows))
-    return f"its threads waited for a core for {share:.0%} of the time they wanted one,"
-
-
-def _tell_slowed(windows: list[LoadWindow]) -> str:
-    reasons = dict.fromkeys(reason for window in windows for reason in window.gpu_slowdowns)
-    return f"the GPU held its clock down ({', '.join(reasons)})"
-
-
-def _seconds(windows: list[LoadWindow]) -> float:
-    return sum(window.wall_seconds for window in windows)
-
-
-_CHECKS: tuple[tuple[Callable[[LoadWindow], bool], Callable[[list[LoadWindow]], str]], ...] = (
-    (_others_were_busy, _tell_others),
-    (_waited, _tell_waited),
-    (_paged, lambda _windows: "memory was read back from a disk"),
-    (lambda window: bool(window.gpu_slowdowns), _tell_slowed),
-)
 
 
 LEAST_WINDOW_SECONDS = 0.5
@@ -127,9 +121,12 @@ class _Reading:
 
 
 class MachineWatch:
+    """Takes readings between epochs, seldom enough to cost nothing, and keeps what lay between them."""
+
     def __init__(self, gpu_state: Callable[[], GpuState | None]) -> None:
         self._gpu_state = gpu_state
-        self._cores = _usable_cores()
+        affinity = getattr(os, "sched_getaffinity", None)
+        self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
         # Where several processes train together, all that their common parent started is ours.
         self._root = psutil.Process(os.getppid()) if own_rank() else psutil.Process()
         self.windows: list[LoadWindow] = []
@@ -139,11 +136,19 @@ class MachineWatch:
     def begin(self) -> None:
         """Look from here on; what came since the last reading is nobody's."""
         started_seconds = time.monotonic()
-        self._last = self._read()
+        self._last = _Reading(
+            at_seconds=time.monotonic(),
+            cores_busy_seconds=_busy_seconds(self._cores),
+            own_cpu_seconds=_tree_cpu_seconds(self._root),
+            waited_for_core_seconds=_waited_for_core_seconds(),
+            major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            swapped_pages=_swapped_pages(),
+        )
         self._cost_seconds = time.monotonic() - started_seconds
         self._pending = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:
+        """Look, unless the last reading is too near."""
         self._pending = repeat, epoch
         passed_seconds = time.monotonic() - self._last.at_seconds
         if passed_seconds >= max(LEAST_WINDOW_SECONDS, _COST_FACTOR * self._cost_seconds):
@@ -159,35 +164,22 @@ class MachineWatch:
         self.begin()
         now, gpu = self._last, self._gpu_state()
         own_seconds = max(0.0, now.own_cpu_seconds - before.own_cpu_seconds)
-        window = LoadWindow(
-            repeat=repeat,
-            last_epoch=epoch,
-            wall_seconds=now.at_seconds - before.at_seconds,
-            cores=len(self._cores),
-            own_cpu_seconds=own_seconds,
-            others_cpu_seconds=max(0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds),
-            waited_for_core_seconds=_difference(before.waited_for_core_seconds, now.waited_for_core_seconds),
-            major_page_faults=now.major_page_faults - before.major_page_faults,
-            swapped_pages=_whole(_difference(before.swapped_pages, now.swapped_pages)),
-            gpu_clock_mhz=gpu.clock_mhz if gpu else None,
-            gpu_slowdowns=gpu.slowdowns if gpu else (),
+        swapped_pages = _difference(before.swapped_pages, now.swapped_pages)
+        self.windows.append(
+            LoadWindow(
+                repeat=repeat,
+                last_epoch=epoch,
+                wall_seconds=now.at_seconds - before.at_seconds,
+                cores=len(self._cores),
+                own_cpu_seconds=own_seconds,
+                others_cpu_seconds=max(0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds),
+                waited_for_core_seconds=_difference(before.waited_for_core_seconds, now.waited_for_core_seconds),
+                major_page_faults=now.major_page_faults - before.major_page_faults,
+                swapped_pages=None if swapped_pages is None else int(swapped_pages),
+                gpu_clock_mhz=gpu.clock_mhz if gpu else None,
+                gpu_slowdowns=gpu.slowdowns if gpu else (),
+            )
         )
-        self.windows.append(window)
-
-    def _read(self) -> _Reading:
-        return _Reading(
-            at_seconds=time.monotonic(),
-            cores_busy_seconds=_busy_seconds(self._cores),
-            own_cpu_seconds=_tree_cpu_seconds(self._root),
-            waited_for_core_seconds=_waited_for_core_seconds(),
-            major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-            swapped_pages=_swapped_pages(),
-        )
-
-
-def _usable_cores() -> list[int]:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _busy_seconds(cores: list[int]) -> float:
@@ -223,7 +215,3 @@ def _swapped_pages() -> int | None:
 def _difference(before: float | None, now: float | None) -> float | None:
     """Threads that ended take what they waited with them."""
     return None if before is None or now is None else max(0.0, now - before)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

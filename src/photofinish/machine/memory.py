@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from photofinish.errors import MistakeError
 from photofinish.machine.cpu import read_or_empty
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -27,31 +29,19 @@ _USED_KEYS = ("anon", "total_rss")
 
 def available_memory_bytes() -> int:
     """What is free now, within the tightest of all limits."""
-    import psutil  # which what asks for the total alone does without
-
     left_bytes = (max(0, limit_bytes - _used_bytes(folder)) for folder, limit_bytes in _limits())
     return min([psutil.virtual_memory().available, *left_bytes])
 
 
 def total_memory_bytes() -> int:
-    return min([_machine_bytes(), *(limit_bytes for _, limit_bytes in _limits())])
-
-
-def _machine_bytes() -> int:
-    """By Linux's own file, in which a container may find its limit, and nowhere else."""
+    """What there is, within the tightest of all limits; by Linux's own file, in which alone a container may find it."""
     found = re.search(r"^MemTotal:\s+(\d+) kB$", read_or_empty(_MEMORY_FACTS), re.MULTILINE)
-    return int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine_bytes = int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine_bytes, *(limit_bytes for _, limit_bytes in _limits())])
 
 
 def _limits() -> Iterator[tuple[Path, int]]:
-    for folder in _cgroup_folders():
-        limit_bytes = _limit_bytes(folder)
-        if limit_bytes is not None:
-            yield folder, limit_bytes
-
-
-def _cgroup_folders() -> Iterator[Path]:
-    """This process's control groups that may limit memory, each with those around it.
+    """This process's control groups that limit memory, and those around them.
 
     Inside a container, where the listed path may be one of the host's, it is the outermost folder that counts.
     """
@@ -60,15 +50,11 @@ def _cgroup_folders() -> Iterator[Path]:
         if controllers == "" or "memory" in controllers.split(","):
             root = _CGROUPS / "memory" if controllers else _CGROUPS
             own = Path(path.lstrip("/"))
-            yield from (root / part for part in (own, *own.parents) if (root / part).is_dir())
-
-
-def _limit_bytes(folder: Path) -> int | None:
-    for name in _LIMIT_FILES:
-        text = read_or_empty(folder / name).strip()
-        if text.isdecimal():
-            return int(text)
-    return None
+            for folder in (root / part for part in (own, *own.parents)):
+                texts = [read_or_empty(folder / name).strip() for name in _LIMIT_FILES]
+                limits_bytes = [int(text) for text in texts if text.isdecimal()]
+                if limits_bytes:
+                    yield folder, limits_bytes[0]
 
 
 def _used_bytes(folder: Path) -> int:
@@ -81,6 +67,8 @@ _BYTES_A_VALUE = 4  # float32, whatever precision the network computes in
 
 @dataclass(frozen=True)
 class SplitSize:
+    """How many images of which size a split has."""
+
     shape: tuple[int, int, int]
     """channels, height, width"""
     train: int
@@ -100,6 +88,7 @@ class Room:
 
 
 def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
+    """Tell the user where images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
     for room in rooms:
@@ -115,7 +104,7 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
 
 
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
-    """Training images that are cropped at random lie there with their border."""
+    """What all images take; training images that are cropped at random lie there with their border."""
     channels, height, width = split.shape
     border = 2 * experiment.augmentation.crop_padding
     training = split.train * channels * (height + border) * (width + border)
@@ -152,13 +141,10 @@ def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manife
             return SplitSize(tuple(facts["shape"]), facts["counts"]["train"], facts["counts"]["validation"])
     except FileNotFoundError:
         pass
-    return _synthetic_size(dataset) if isinstance(dataset, SyntheticDataset) else None
-
-
-def _synthetic_size(dataset: SyntheticDataset) -> SplitSize:
-    validation, test = (_count(size, dataset.images) for size in (dataset.validation, dataset.test))
+    if not isinstance(dataset, SyntheticDataset):
+        return None
+    validation, test = (
+        round(size * dataset.images) if isinstance(size, float) else size or 0
+        for size in (dataset.validation, dataset.test)
+    )
     return SplitSize(dataset.shape, dataset.images - validation - test, validation)
-
-
-def _count(size: float | int | None, images: int) -> int:
-    return round(size * images) if isinstance(size, float) else size or 0

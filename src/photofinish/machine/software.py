@@ -97,10 +97,10 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out, marked if the files differ from it; each dvc.lock always does while dvc runs."""
+    """The commit that is checked out, marked if the files differ from it; dvc.lock always does while dvc runs."""
     try:
         head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*dvc.lock")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head

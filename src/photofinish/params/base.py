@@ -29,7 +29,8 @@ def is_name(name: object) -> bool:
 class Settings(BaseModel):
     """Frozen, strict, and closed: an unknown key is a mistake, never ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    # Most are parts of others: a checker of its own is built only for what is read or written by itself.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
 
 
 def is_whole_number(value: object) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from photofinish.errors import MistakeError
 from photofinish.params.base import NonNegativeInt, PositiveInt, Settings, is_whole_number
 from photofinish.params.experiment import Experiment
 from photofinish.params.mistakes import Mistake
@@ -24,6 +25,8 @@ def _check_threads(value: Any) -> Any:
 
 
 class CpuDevice(Settings):
+    """What `train-cpu` runs on."""
+
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
     processes: PositiveInt = 1
     """More than one train together over gloo, each with `threads` threads, as several GPUs would."""
@@ -36,6 +39,8 @@ def _check_gpu_count(value: Any) -> Any:
 
 
 class GpuDevice(Settings):
+    """What `train-gpu` runs on."""
+
     kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
     """by default as many as `device_ids` lists, else 1"""
@@ -49,67 +54,69 @@ class GpuDevice(Settings):
 
     @model_validator(mode="after")
     def _device_list_fits(self) -> GpuDevice:
-        if self.strategy != "data_parallel":
-            if self.device_ids is not None or self.output_device is not None:
-                raise ValueError("device_ids and output_device need strategy: data_parallel")
-            return self
+        if self.strategy != "data_parallel" and (self.device_ids is not None or self.output_device is not None):
+            raise ValueError("device_ids and output_device need strategy: data_parallel")
         if self.device_ids is not None:
             if len(set(self.device_ids)) != len(self.device_ids):
                 raise ValueError("device_ids names a GPU twice")
             if self.count not in (None, "all", len(self.device_ids)):
                 raise ValueError(f"device_ids names {len(self.device_ids)} GPUs, but count is {self.count}")
-        if self.output_device is not None and self.output_device not in self._named_ids():
-            raise ValueError(f"output_device {self.output_device} is not one of the GPUs in use")
         return self
-
-    def _named_ids(self) -> tuple[int, ...]:
-        """The GPUs that a data_parallel run uses, as far as the file alone tells: `all` may be any."""
-        if self.device_ids is not None:
-            return self.device_ids
-        wanted = self.wanted_count
-        return (self.output_device or 0,) if wanted == "all" else tuple(range(wanted))
 
     @property
     def wanted_count(self) -> int | Literal["all"]:
-        if self.device_ids is not None:
-            return len(self.device_ids)
-        return self.count or 1
+        """How many GPUs are asked for; `all` may be any."""
+        return len(self.device_ids) if self.device_ids is not None else self.count or 1
 
 
 class Devices(Settings):
+    """The section `devices`."""
+
     cpu: CpuDevice = CpuDevice()
     gpu: GpuDevice = GpuDevice()
 
 
 def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[Mistake]:
-    """A batch with less than one image for each device, and a strategy without the kind of device or the precision."""
-    yield from _data_parallel_misfits(devices.gpu, experiments)
-    gpus = devices.gpu.wanted_count
-    wanted = [("devices.cpu.processes", devices.cpu.processes)]
-    if gpus != "all":  # how many that are, only the machine knows: checked when the training starts
-        wanted.append(("devices.gpu.count", gpus))
-    key, most = max(wanted, key=lambda key_and_count: key_and_count[1])
+    """What devices and experiments ask of each other in vain, as far as params.yaml alone tells."""
+    gpu = devices.gpu
+    sharing = [("devices.cpu.processes", devices.cpu.processes)]
+    if gpu.wanted_count != "all":  # how many that are, only the machine knows: checked when the training starts
+        sharing.append(("devices.gpu.count", gpu.wanted_count))
+    key, count = max(sharing, key=lambda key_and_count: key_and_count[1])
     for name, experiment in experiments.items():
-        if experiment.batch_size < most:
-            yield Mistake(
-                ("experiments", name, "batch_size"),
-                f"must be at least {most}: {key} is {most}, and each of them takes a share of every batch",
-                experiment.batch_size,
-            )
-
-
-def _data_parallel_misfits(gpu: GpuDevice, experiments: Mapping[str, Experiment]) -> Iterator[Mistake]:
-    if gpu.strategy != "data_parallel":
-        return
-    if gpu.kind in ("mps", "xpu"):
-        yield Mistake(
-            ("devices", "gpu", "strategy"), f"data_parallel is for cuda, and kind is {gpu.kind}: use ddp", gpu.strategy
-        )
-    for name, experiment in experiments.items():
-        if experiment.precision == "bf16":
+        if problem := batch_problem(experiment.batch_size, count, key):
+            yield Mistake(("experiments", name, "batch_size"), problem, experiment.batch_size)
+        if gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             yield Mistake(
                 ("experiments", name, "precision"),
                 "torch computes in fp16 instead, without a word, where devices.gpu.strategy is data_parallel: "
                 "use strategy ddp, which computes in bf16, or precision fp16",
                 experiment.precision,
             )
+    if gpu.strategy == "data_parallel":
+        in_use = gpu.device_ids or (range(gpu.wanted_count) if gpu.wanted_count != "all" else None)
+        yield from _data_parallel_mistakes(gpu.kind, in_use, gpu.output_device)
+
+
+def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
+    """Why a batch is too small for all that share it, of which `key` tells the number."""
+    if batch_size >= sharing:
+        return None
+    return f"{sharing} devices or processes share each batch ({key}): raise the one or lower the other"
+
+
+def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
+    """Once the machine has told which kind `auto` stands for and which GPUs `all` are."""
+    for mistake in _data_parallel_mistakes(kind, in_use, output_device):
+        key = ".".join(map(str, mistake.path))
+        raise MistakeError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")
+
+
+def _data_parallel_mistakes(kind: str, in_use: Sequence[int] | None, output_device: int | None) -> Iterator[Mistake]:
+    where = ("devices", "gpu")
+    if kind not in ("auto", "cuda"):
+        problem = f"this is for cuda, and the accelerator here is {kind}: set devices.gpu.strategy to ddp"
+        yield Mistake((*where, "strategy"), problem, "data_parallel")
+    if in_use is not None and output_device is not None and output_device not in in_use:
+        gpus = ", ".join(map(str, in_use))
+        yield Mistake((*where, "output_device"), f"must be one of the GPUs in use: {gpus}", output_device)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.params.experiment import SHORTHAND_KEYS
@@ -19,6 +19,8 @@ from photofinish.wording import nearest_name
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 _MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
+_MOST_CHARACTERS = 70
+"""of a value"""
 _TYPES_IN_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -34,15 +36,21 @@ _TYPES_IN_WORDS = {
 
 @dataclass(frozen=True)
 class Mistake:
+    """One thing that the user wrote, and what is wrong with it."""
+
     path: KeyPath
     problem: str
     value: Any = None
     has_value: bool = True
 
     def describe(self, file: str, line: int) -> str:
-        key = ".".join(_show_key(part) for part in self.path) or "(the whole file)"
-        shown = f" = {_shorten(self.value)}" if self.has_value else ""
-        return f"{file}:{line}  {key}{shown}\n    {self.problem}"
+        """Two lines: where it is and what is there; what is wrong with it."""
+        # A part is quoted where a dot or a space in it would mislead.
+        parts = (text if re.fullmatch(r"[\w-]+", text) else _as_json(text) for text in map(str, self.path))
+        key = ".".join(parts) or "(the whole file)"
+        value = _as_json(self.value)
+        shown = value if len(value) <= _MOST_CHARACTERS else value[: _MOST_CHARACTERS - 1] + "…"
+        return f"{file}:{line}  {key}{f' = {shown}' if self.has_value else ''}\n    {self.problem}"
 
 
 def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
@@ -55,8 +63,15 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     return f"unknown {what}{hint} allowed: {shown} and {len(allowed) - _FIRST_NAMES} more"
 
 
-def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
-    """Put one of pydantic's complaints about `schema` in words; `path` is where the user's file has it."""
+def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:
+    """Pydantic's complaints about `schema` in words; `path_of` tells where the user's file has what pydantic names."""
+    for detail in error.errors():
+        # Of a list with a bad item, pydantic counts only the good ones, and so calls it too short as well.
+        if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]:
+            yield _in_words(detail, path_of(detail["loc"]), schema)
+
+
+def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
@@ -76,18 +91,12 @@ def of_pydantic(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     if kind == "value_error":
         return Mistake(path, str(context["error"]), value, has_value=value is not None)
     if kind == "too_short":
-        return Mistake(path, f"must have at least {_count(context['min_length'], 'item')}", value)
+        least = context["min_length"]
+        return Mistake(path, f"must have at least {least} item{'' if least == 1 else 's'}", value)
     if kind in _TYPES_IN_WORDS:
         return Mistake(path, f"must be {_type_in_words(kind, path[-1], value)}", value)
     problem = error["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
     return Mistake(path, problem.replace("less than or equal to", "at most"), value)
-
-
-def without_echoes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Pydantic counts only the good items of a list, and so calls one with a bad item too short as well."""
-    return [
-        error for error in errors if error["type"] != "too_short" or len(error["input"]) < error["ctx"]["min_length"]
-    ]
 
 
 def _type_in_words(kind: str, key: str | int, value: Any) -> str:
@@ -109,14 +118,10 @@ def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
         if fields:
             models = [member for field in fields for member in _models_in(field)]
         else:
-            models = [model for model in models if part in _tags_of(model)]
+            # A tag of a union: the members of that name, or of that source, are meant.
+            tags = [(model, model.model_fields.get("name") or model.model_fields["source"]) for model in models]
+            models = [model for model, tag in tags if part in get_args(tag.annotation)]
     return list(dict.fromkeys(name for model in models for name in model.model_fields))
-
-
-def _tags_of(model: type[BaseModel]) -> tuple[Any, ...]:
-    """The names by which a union tells this member from the others."""
-    tag = model.model_fields.get("name") or model.model_fields["source"]
-    return get_args(tag.annotation)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -131,16 +136,5 @@ def _unquote(names: str) -> list[str]:
     return [name.strip(" '") for name in names.split(",")]
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _show_key(part: str | int) -> str:
-    """Quoted where a dot or a space in it would mislead."""
-    text = str(part)
-    return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text, ensure_ascii=False)
-
-
-def _shorten(value: Any, most: int = 70) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.params.base import is_name
@@ -16,7 +16,7 @@ from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, of_pydantic, unknown_name, without_echoes
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import nearest_name
 
@@ -24,11 +24,13 @@ _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirro
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
-_ModelT = TypeVar("_ModelT", bound=BaseModel)
+_SettingsT = TypeVar("_SettingsT")
 
 
 @dataclass(frozen=True)
 class Params:
+    """All of params.yaml, the defaults merged into each experiment."""
+
     experiments: dict[str, Experiment]
     datasets: dict[str, Dataset]
     devices: Devices
@@ -72,43 +74,28 @@ class _Reader:
             return Params({}, {}, Devices())
         for key in self._unknown_sections():
             self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
-        devices = self._validated(Devices, self._section_or_empty("devices"), ("devices",)) or Devices()
+        given = self._section_or_empty("devices")
+        devices = self._validated(Devices.model_validate_json, Devices, given, ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
-            dataset = self._read_dataset(name, given)
-            if dataset:
+            where = ("datasets", name)
+            if not isinstance(given, dict):
+                self._note(where, "must be a mapping of settings, at least source", given)
+            elif dataset := self._validated(_DATASET.validate_json, Dataset, given, where, tags=1):
                 datasets[name] = dataset
         defaults = self._read_defaults()
         experiments = {}
         for name, given in self._named_section("experiments").items():
-            experiment = self._read_experiment(name, given, defaults)
-            if experiment:
+            if experiment := self._read_experiment(name, given, defaults):
                 experiments[name] = experiment
         for mistake in misfits(devices, experiments):
             self.mistakes.setdefault(mistake.path, mistake)
-        comparing = self._validated(Comparing, self._section_or_empty("compare"), ("compare",)) or Comparing()
-        return Params(experiments, datasets, devices, self._read_mirror(), comparing)
-
-    def _read_mirror(self) -> str | None:
-        mirror = self._document.get("mirror")
-        if mirror is None or (isinstance(mirror, str) and mirror):
-            return mirror
-        self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
-        return None
-
-    def _read_dataset(self, name: str, given: Any) -> Dataset | None:
-        where = ("datasets", name)
-        if not isinstance(given, dict):
-            self._note(where, "must be a mapping of settings, at least source", given)
-            return None
-        try:
-            return _DATASET.validate_json(_json(given))
-        except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                location = detail["loc"][1:]  # without the source, which pydantic puts first
-                mistake = of_pydantic(detail, (*where, *location), Dataset)
-                self.mistakes.setdefault(mistake.path, mistake)
-        return None
+        given = self._section_or_empty("compare")
+        comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
+        mirror = document.get("mirror")
+        if mirror is not None and not (isinstance(mirror, str) and mirror):
+            self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
+        return Params(experiments, datasets, devices, mirror, comparing)
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
         self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
@@ -161,10 +148,9 @@ class _Reader:
         try:
             Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                path = _without_tag(detail["loc"])
-                if detail["type"] != "missing" or len(path) > 1:
-                    self._add(of_pydantic(detail, path, Experiment), ("defaults",), given)
+            for mistake in mistakes_of(error, Experiment, _without_tag):
+                if mistake.problem != REQUIRED or len(mistake.path) > 1:  # else the experiments may give it
+                    self._add(mistake, ("defaults",), given)
         unknown = given.keys() - Experiment.model_fields.keys()
         self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
         self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
@@ -175,12 +161,15 @@ class _Reader:
         if not isinstance(given, dict):
             self._note(where, "must be a mapping of settings, at least dataset and model", given)
             return None
-        self._check_dataset(where, given.get("dataset"))
+        dataset, names = given.get("dataset"), self._document.get("datasets")
+        if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
+            nearest = nearest_name(dataset, names)
+            hint = f"; did you mean '{nearest}'?" if nearest else ""
+            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names)}){hint}", dataset)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                mistake = of_pydantic(detail, _without_tag(detail["loc"]), Experiment)
+            for mistake in mistakes_of(error, Experiment, _without_tag):
                 if mistake.has_value and not _has(given, mistake.path):
                     self._add(mistake, ("defaults",), defaults)
                 elif not self._is_told_of_defaults(mistake, given, defaults):
@@ -195,13 +184,6 @@ class _Reader:
         same = any(other is not None and other.problem == mistake.problem for other in told)
         return same and not _names_another_kind(given, defaults, str(mistake.path[0]))
 
-    def _check_dataset(self, where: KeyPath, dataset: Any) -> None:
-        names = self._document.get("datasets")
-        if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
-            nearest = nearest_name(dataset, names)
-            hint = f"; did you mean '{nearest}'?" if nearest else ""
-            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names)}){hint}", dataset)
-
     def _add(self, mistake: Mistake, where: KeyPath, given: dict[str, Any]) -> None:
         """A name written in short (`model: linear`) has no key `name` of its own to point at."""
         path = mistake.path
@@ -209,12 +191,14 @@ class _Reader:
             path = path[:1]
         self._note((*where, *path), mistake.problem, mistake.value, has_value=mistake.has_value)
 
-    def _validated(self, schema: type[_ModelT], given: Any, where: KeyPath) -> _ModelT | None:
+    def _validated(
+        self, validate: Callable[[str], _SettingsT], schema: Any, given: Any, where: KeyPath, tags: int = 0
+    ) -> _SettingsT | None:
+        """The settings, or none and every mistake noted; pydantic puts so many tags before the keys of the file."""
         try:
-            return schema.model_validate_json(_json(given))
+            return validate(_json(given))
         except ValidationError as error:
-            for detail in without_echoes(error.errors()):
-                mistake = of_pydantic(detail, (*where, *detail["loc"]), schema)
+            for mistake in mistakes_of(error, schema, lambda location: (*where, *location[tags:])):
                 self.mistakes.setdefault(mistake.path, mistake)
         return None
 

@@ -26,7 +26,10 @@ _TYPES_IN_WORDS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML with YAML 1.2's scalars: `1e-3` is a number, `no` is a word, `1:30` is text, as DVC sees them."""
+    """PyYAML with YAML 1.2's scalars: `1e-3` is a number, `no` is a word, `1:30` is text, as DVC sees them.
+
+    Not libyaml's, which is nearer to what DVC reads with: brackets nested deep enough end the whole process.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own name
 
@@ -49,15 +52,21 @@ _FIRST_OF_NUMBER = "-+.0123456789"
 for _type, _pattern, _first in (
     ("merge", r"<<", "<"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"[Tt]rue|TRUE|[Ff]alse|FALSE", "tTfF"),
-    ("int", r"[-+]?(0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", _FIRST_OF_NUMBER),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0b[01_]+|0o?[0-7_]+|[0-9_]+|0x[0-9a-fA-F_]+)", _FIRST_OF_NUMBER),
     (
         "float",
-        r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"[-+]?[0-9][0-9_]*(\.[0-9_]*([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)|[-+]?\.[0-9_]+([eE][-+][0-9]+)?"
         r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         _FIRST_OF_NUMBER,
     ),
-    ("timestamp", r"[0-9]{4}-[0-9]{2}-[0-9]{2}(([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?", "0123456789"),
+    (
+        "timestamp",
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}(([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(\.[0-9]*)?"
+        r"([ \t]*(Z|[-+][0-9]{1,2}(:[0-9]{2})?))?)?",
+        "0123456789",
+    ),
+    ("value", "=", "="),  # which no reader can construct
 ):
     _Loader.add_implicit_resolver(_TAG + _type, re.compile(rf"^({_pattern})$"), list(_first))
 _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
@@ -99,10 +108,14 @@ class YamlDocument:
         """The line of the key at `path`, or of the deepest part of it that the file has."""
         node, line = self._root, 1
         for part in path:
-            found = _child(node, part)
+            found: tuple[yaml.Node, yaml.Node] | None = None
+            if isinstance(node, yaml.MappingNode):  # the last such key: before it are those that `<<` brought in
+                found = next(((key, value) for key, value in reversed(node.value) if key.value == part), None)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                found = node.value[part], node.value[part]
             if found is None:
                 break
-            line, node = found
+            line, node = found[0].start_mark.line + 1, found[1]
         return line
 
 
@@ -115,16 +128,6 @@ def _read_text(path: Path) -> str:
         raise MistakeError(f"{path}  this is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise MistakeError(f"{path}  can't be read: {error.strerror}") from None
-
-
-def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):  # behind the keys that `<<` brought in, which it overrides
-            if key.value == part:
-                return key.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark.line + 1, node.value[part]
-    return None
 
 
 def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:

@@ -35,6 +35,7 @@ from photofinish.errors import (
 )
 from photofinish.files import sha256_of_bytes, source_sha256, to_json
 from photofinish.machine.fingerprint import GpuHost
+from photofinish.params.devices import check_data_parallel
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.task import TrainingTask
 from photofinish.training.teams import COLLECTIVE_TIMEOUT, DataParallelTeam, Ranks, Team
@@ -166,15 +167,9 @@ def _team_of_one_process(task: TrainingTask, device: torch.device) -> Team:
     host = task.host
     if not isinstance(host, GpuHost) or host.strategy != "data_parallel":
         return Team(device)
-    if device.type != "cuda":
-        raise MistakeError(
-            f"devices.gpu.strategy data_parallel is for cuda, and the accelerator here is {device.type}: "
-            f"set devices.gpu.strategy to ddp in params.yaml"
-        )
     indices = host.device_ids or tuple(range(len(host.accelerators)))
+    check_data_parallel(device.type, indices, host.output_device)
     output = indices[0] if host.output_device is None else host.output_device
-    if output not in indices:
-        raise MistakeError(f"devices.gpu.output_device in params.yaml is {output}, and the GPUs in use are {indices}")
     for index in indices:
         accelerator(host.kind, index, make_current=False)
     return DataParallelTeam(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))

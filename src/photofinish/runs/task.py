@@ -12,6 +12,7 @@ from photofinish.files import sha256_of_bytes, sha256_of_file, source_sha256, to
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
+from photofinish.params.devices import batch_problem
 from photofinish.params.experiment import Experiment
 from photofinish.params.networks import FetchedWeights
 from photofinish.processes import own_rank
@@ -41,11 +42,9 @@ class TrainingTask:
         count, key = max(self.processes, 1), "devices.cpu.processes"
         if isinstance(self.host, GpuHost):
             count, key = max(self.processes, len(self.host.accelerators)), "devices.gpu.count"
-        if self.experiment.batch_size < count:
-            raise MistakeError(
-                f"experiments.{self.name}.batch_size is {self.experiment.batch_size}, and {count} devices or processes "
-                f"share each batch ({key}): raise the one or lower the other in params.yaml"
-            )
+        batch_size = self.experiment.batch_size
+        if problem := batch_problem(batch_size, count, key):
+            raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
 
     def check_memory(self) -> None:
         # One of several processes counts for itself: the others may have loaded theirs already.
