@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from photofinish.errors import UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.tracking import documents, mirror
+from photofinish.tracking import documents, mirror, worker
 from photofinish.tracking.documents import Point, training_document
 from photofinish.tracking.mirror import create_run, write_points
 from photofinish.tracking.store import Process, Store, open_store
@@ -130,6 +130,21 @@ def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
     assert documents.TAG_RESTORED not in run.data.tags
     assert steps(store, run) == Counter((point.key, point.step) for point in document.points)
     assert sync_experiments(store, [NAME], results) == 0
+
+
+def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_system_metrics(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, key = training_document(NAME, "cpu", results).facts, "system/cpu_utilization_percentage"
+    run_id = create_run(store, facts, {documents.TAG_TRAINING_KEY: "its", documents.TAG_PROCESS: gone_process(1.7e9)})
+    write_points(store.client, run_id, [Point(key, 50.0, step, 1_700_000_000_000) for step in range(3)])
+    monkeypatch.setattr(worker, "open_store", lambda *_: store)
+    resumed = worker.Worker()
+    resumed.start(asdict(facts), "its")
+    resumed.training_ended(NAME, "cpu", str(results), [])
+    run = run_on(store, "cpu")
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
+    assert sorted(metric.step for metric in store.client.get_metric_history(run_id, key)) == [0, 1, 2, 3]
 
 
 def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, results: Path) -> None:
@@ -306,9 +321,7 @@ def test_the_weights_of_every_epoch_are_shown_below_those_of_the_last(store: Sto
     assert artifacts(store, run_on(store, "cpu"), "learned/epochs") == expected
 
 
-@pytest.mark.parametrize(
-    "lost", ["mlruns", "one artifact", "the model"], ids=["all files", "one artifact", "the model"]
-)
+@pytest.mark.parametrize("lost", ["mlruns", "one artifact", "the model"])
 def test_files_that_were_deleted_come_back_in_the_same_run(
     store: Store, results: Path, tmp_path: Path, lost: str
 ) -> None:
@@ -339,7 +352,8 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
     (output,) = run_on(store, "cpu").outputs.model_outputs
     loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
     learned = results / NAME / "cpu" / records.LEARNED
-    network = build_model(training_record(learned).experiment.model, (1, 8, 8), 2, seed=0)
+    record = records.read_record(learned / records.RECORD, records.Training)
+    network = build_model(record.experiment.model, (1, 8, 8), 2, seed=0)
     network.load_state_dict(load_file(learned / records.WEIGHTS))
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(loaded(images), network.eval()(images))
@@ -388,19 +402,9 @@ def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
         "from mlflow.telemetry import get_telemetry_client\n"
         "print(disabled.get(), os.environ['DO_NOT_TRACK'], get_telemetry_client())"
     )
-    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare(), capture_output=True, text=True)
+    bare = {key: value for key, value in os.environ.items() if key not in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")}
+    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare, capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "true", "None"], ran.stderr
-
-
-def bare() -> dict[str, str]:
-    silenced = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")
-    return {name: value for name, value in os.environ.items() if name not in silenced}
-
-
-def training_record(folder: Path) -> records.Training:
-    record: Any = records.read_training(folder)
-    assert isinstance(record, records.Training)
-    return record
 
 
 def of_another_machine(*, days_old: float) -> str:

@@ -132,6 +132,7 @@ class _TrainingRun:
                 display.say(f"take the times with care: {doubt}")
         self._write_learned(job, trainer, initial_weights_sha256, further)
         measured = self._measured(job, timed, further)
+        self._tracker.model_follows()
         self._write_views(job, trainer)
         write_timed(task, self._device, trainer.progress.timings, job.training.image_count, measured)
         self._tracker.training_ended(task.name, task.device, task.out.parent.parent, self._store.paths())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -176,17 +176,9 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
 
 def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:
     """Everything that is told of one epoch, at its end."""
-    values = {
-        "learning_rate": metrics.learning_rate,
-        "training_loss": metrics.training_loss,
-        "validation_loss": metrics.validation_loss,
-        "validation_accuracy": metrics.validation_accuracy,
-        "training_seconds": timing.training_seconds,
-        "validation_seconds": timing.validation_seconds,
-        "images_per_second": training_images / timing.training_seconds,
-    }
-    timestamp_ms = _milliseconds(timing.ended_at_unix_seconds)
-    return [Point(key, value, metrics.epoch, timestamp_ms) for key, value in values.items()]
+    values = asdict(metrics) | asdict(timing) | {"images_per_second": training_images / timing.training_seconds}
+    epoch, timestamp_ms = values.pop("epoch"), _milliseconds(values.pop("ended_at_unix_seconds"))
+    return [Point(key, value, epoch, timestamp_ms) for key, value in values.items()]
 
 
 def _summary(timings: records.Timings) -> dict[str, float | None]:

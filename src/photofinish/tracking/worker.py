@@ -6,6 +6,7 @@ hangs can't hang training, and a trainer that is killed outright still has its r
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -75,6 +76,11 @@ class Worker:
         ]
         write_points(self._store.client, self._run_id, points)
         self._last_epoch += len(new)
+
+    def model_follows(self) -> None:
+        """Import torch (seconds) while the stage still writes its files, and not before: it would disturb training."""
+        with quick_imports():
+            importlib.import_module("photofinish.results.learned")
 
     def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str]) -> None:
         """Complete the run from what the training left on disk."""
