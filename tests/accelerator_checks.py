@@ -24,7 +24,7 @@ from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
-from photofinish.results.learned import pickle_network, weights_of
+from photofinish.results.learned import weights_of
 from photofinish.runs.further_measurements import Repeats, measure_further, repeat
 from photofinish.runs.job import TrainingJob
 from photofinish.runs.task import TrainingTask
@@ -191,16 +191,6 @@ def test_a_second_device_is_used_alone(
     assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
     assert devices_of(there.network) == {second}
     assert weights_of(there.network) == weights_of(trained(make_job(experiment, CPU)).network)
-
-
-def test_the_saved_network_lies_on_the_cpu_and_the_trained_one_stays_where_it_is(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, tmp_path: Path
-) -> None:
-    network = trained(make_job(make_experiment(model=CNN), device)).network
-    pickle_network(network, tmp_path / "model.pth")
-    assert devices_of(torch.load(tmp_path / "model.pth", weights_only=False)) == {CPU}
-    assert b"rehearsal" not in (tmp_path / "model.pth").read_bytes()
-    assert devices_of(network) == {device}
 
 
 # -- what the host waits for -----------------------------------------------------------------------

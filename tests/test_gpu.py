@@ -194,18 +194,6 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
     assert errors["fp32"] < errors["tf32"] / 10
 
 
-def test_a_network_trained_there_is_pickled_to_load_on_the_cpu(device: torch.device, tmp_path: Any) -> None:
-    pytest.importorskip("pydantic")
-    from photofinish.results.learned import pickle_network
-
-    trained = run(experiment(epochs=1), device)
-    pickle_network(trained.network, tmp_path / "model.pth")
-    loaded = torch.load(tmp_path / "model.pth", weights_only=False)
-    assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu"}
-    assert same(weights(loaded), weights(trained.network))
-    assert next(trained.network.parameters()).device.type == device.type
-
-
 def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.device) -> None:
     run(experiment(epochs=1), device)
     peak_bytes = peak_memory_bytes(device)

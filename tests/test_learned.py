@@ -14,7 +14,7 @@ from torch import nn
 
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
-from photofinish.results.learned import pickle_network, rebuilt
+from photofinish.results.learned import rebuilt
 from photofinish.runs.views import summarise
 from photofinish.training.teams import Ranks
 
@@ -42,7 +42,7 @@ def test_a_network_trained_by_several_processes_is_summarised_and_pickled_as_one
     assert any(isinstance(module, nn.SyncBatchNorm) for module in adapted.modules())
     plain = rebuilt(experiment, SHAPE, CLASSES, adapted.state_dict())
     assert summarise(plain, SHAPE) == summarise(build_model(experiment.model, SHAPE, CLASSES, seed=0), SHAPE)
-    pickle_network(plain, tmp_path / "model.pth")
+    torch.save(plain, tmp_path / "model.pth")
     loaded = torch.load(tmp_path / "model.pth", weights_only=False)
     assert not any(isinstance(module, nn.SyncBatchNorm) for module in loaded.modules())
     assert all(torch.equal(tensor, adapted.state_dict()[name]) for name, tensor in loaded.state_dict().items())

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ from photofinish.errors import UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.tracking import documents, mirror
+from photofinish.tracking import documents, mirror, worker
 from photofinish.tracking.documents import Point, training_document
-from photofinish.tracking.mirror import close_abandoned_runs, create_run, find_runs, process_tag, write_points
-from photofinish.tracking.store import Store, open_store
-from photofinish.tracking.sync import sync_experiments, sync_report
+from photofinish.tracking.mirror import create_run, write_points
+from photofinish.tracking.store import Process, Store, open_store
+from photofinish.tracking.sync import sync_all, sync_experiments, sync_report
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
@@ -53,7 +53,7 @@ def results(tmp_path: Path, make_result: MakeResult) -> Path:
 
 def run_on(store: Store, device: str) -> Run:
     """The one run of this device."""
-    (run,) = find_runs(store, f"tags.`{documents.TAG_DEVICE}` = '{device}'")
+    (run,) = store.find_runs(f"tags.`{documents.TAG_DEVICE}` = '{device}'")
     return run
 
 
@@ -102,18 +102,6 @@ def test_an_unavailable_device_is_mirrored_with_its_reason(store: Store, results
     assert run.data.metrics == {}
 
 
-def test_scores_that_come_later_complete_the_same_run(store: Store, results: Path, make_result: MakeResult) -> None:
-    sync_experiments(store, [NAME], results)
-    trained = run_on(store, "cpu")
-    write_scores(results, make_result(NAME))
-    assert sync_experiments(store, [NAME], results) == 1
-    evaluated = run_on(store, "cpu")
-    assert evaluated.info.run_id == trained.info.run_id
-    assert len(evaluated.data.metrics) == len(trained.data.metrics) + 3
-    assert set(steps(store, evaluated).values()) == {1}
-    assert len(evaluated.outputs.model_outputs) == 1
-
-
 @pytest.mark.parametrize("told", [0, 5, 14])
 def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
     store: Store, results: Path, told: int
@@ -130,6 +118,21 @@ def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
     assert documents.TAG_RESTORED not in run.data.tags
     assert steps(store, run) == Counter((point.key, point.step) for point in document.points)
     assert sync_experiments(store, [NAME], results) == 0
+
+
+def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_system_metrics(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, key = training_document(NAME, "cpu", results).facts, "system/cpu_utilization_percentage"
+    run_id = create_run(store, facts, {documents.TAG_TRAINING_KEY: "its", documents.TAG_PROCESS: gone_process(1.7e9)})
+    write_points(store.client, run_id, [Point(key, 50.0, step, 1_700_000_000_000) for step in range(3)])
+    monkeypatch.setattr(worker, "open_store", lambda *_: store)
+    resumed = worker.Worker()
+    resumed.start(asdict(facts), "its")
+    resumed.training_ended(NAME, "cpu", str(results), [])
+    run = run_on(store, "cpu")
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
+    assert sorted(metric.step for metric in store.client.get_metric_history(run_id, key)) == [0, 1, 2, 3]
 
 
 def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, results: Path) -> None:
@@ -172,9 +175,9 @@ def test_a_run_that_is_cut_off_at_its_first_word_is_found_again(
         with pytest.raises(MlflowException):
             sync_experiments(store, [NAME], results)
     sync_experiments(store, [NAME], results)
-    of_the_result = [run for run in find_runs(store) if run.data.tags.get(documents.TAG_DEVICE) == "cpu"]
+    of_the_result = [run for run in store.find_runs() if run.data.tags.get(documents.TAG_DEVICE) == "cpu"]
     assert [run.info.status for run in of_the_result] == ["FINISHED"]
-    assert len(find_runs(store, "attributes.status = 'RUNNING'")) == 0
+    assert len(store.find_runs("attributes.status = 'RUNNING'")) == 0
 
 
 @pytest.mark.parametrize("began_seconds", [-100.0, 100.0])
@@ -184,7 +187,7 @@ def test_an_earlier_or_later_attempt_is_not_taken_for_the_run_of_a_result(
     document = training_document(NAME, "cpu", results)
     run_id = create_run(store, document.facts, {documents.TAG_PROCESS: gone_process(1.7e9 + began_seconds)})
     sync_experiments(store, [NAME], results)
-    runs = {run.info.run_id: run.info.status for run in find_runs(store, f"tags.`{documents.TAG_DEVICE}` = 'cpu'")}
+    runs = {run.info.run_id: run.info.status for run in store.find_runs(f"tags.`{documents.TAG_DEVICE}` = 'cpu'")}
     assert runs.pop(run_id) == "KILLED"
     assert list(runs.values()) == ["FINISHED"]
 
@@ -198,7 +201,7 @@ def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_pro
     epochs = tuple(replace(epoch, ended_at_unix_seconds=began_seconds + 1) for epoch in timings.epochs)
     lasting = {"started_at_unix_seconds": began_seconds - 1, "epochs": epochs}
     records.write_record(timings_file, timings.model_copy(update=lasting))
-    create_run(store, training_document(NAME, "cpu", results).facts, {documents.TAG_PROCESS: process_tag()})
+    create_run(store, training_document(NAME, "cpu", results).facts, {documents.TAG_PROCESS: Process.own().as_tag()})
     sync_experiments(store, [NAME], results)
     assert run_on(store, "cpu").info.status == "RUNNING"
 
@@ -221,11 +224,11 @@ def test_a_run_left_running_is_closed_only_if_its_process_is_gone(store: Store, 
         "another with the same id": json.dumps([platform.node(), os.getpid(), 1.7e9]),
         "of another machine": of_another_machine(days_old=6),
         "of another machine, eight days old": of_another_machine(days_old=8),
-        "this": process_tag(),
+        "this": Process.own().as_tag(),
     }
     if process in tags:
         store.client.set_tag(run_id, documents.TAG_PROCESS, tags[process])
-    close_abandoned_runs(store)
+    store.close_abandoned_runs()
     assert store.client.get_run(run_id).info.status == status
 
 
@@ -237,7 +240,7 @@ def test_an_old_run_of_another_machine_is_closed_only_a_week_after_its_last_epoc
     store.client.set_tag(run_id, documents.TAG_PROCESS, of_another_machine(days_old=100))
     at_ms = [round((time.time() - days * DAY_SECONDS) * 1000) for days in (99, days_since_epoch)]
     write_points(store.client, run_id, [Point("training_loss", 0.5, step, at) for step, at in enumerate(at_ms)])
-    close_abandoned_runs(store)
+    store.close_abandoned_runs()
     assert store.client.get_run(run_id).info.status == status
 
 
@@ -255,16 +258,22 @@ def sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def test_only_the_evaluation_is_sent_when_only_that_is_new(
+def test_scores_that_come_later_complete_the_same_run_and_only_they_are_sent(
     store: Store, results: Path, make_result: MakeResult, sent: list[str]
 ) -> None:
     sync_experiments(store, [NAME], results)
+    trained = run_on(store, "cpu")
     assert f"learned/{records.WEIGHTS}" in sent
     for accuracy in (0.75, 0.5):
         sent.clear()
         write_scores(results, make_result(NAME, accuracy=accuracy))
         assert sync_experiments(store, [NAME], results) == 1
         assert sent == [f"evaluation/{records.EVALUATION}"]
+    evaluated = run_on(store, "cpu")
+    assert evaluated.info.run_id == trained.info.run_id
+    assert len(evaluated.data.metrics) == len(trained.data.metrics) + 3
+    assert len(evaluated.outputs.model_outputs) == 1
+    assert {key for (key, _), times in steps(store, evaluated).items() if times > 1} == {"test_accuracy"}
     assert sync_experiments(store, [NAME], results) == 0
 
 
@@ -306,9 +315,7 @@ def test_the_weights_of_every_epoch_are_shown_below_those_of_the_last(store: Sto
     assert artifacts(store, run_on(store, "cpu"), "learned/epochs") == expected
 
 
-@pytest.mark.parametrize(
-    "lost", ["mlruns", "one artifact", "the model"], ids=["all files", "one artifact", "the model"]
-)
+@pytest.mark.parametrize("lost", ["mlruns", "one artifact", "the model"])
 def test_files_that_were_deleted_come_back_in_the_same_run(
     store: Store, results: Path, tmp_path: Path, lost: str
 ) -> None:
@@ -339,7 +346,8 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
     (output,) = run_on(store, "cpu").outputs.model_outputs
     loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
     learned = results / NAME / "cpu" / records.LEARNED
-    network = build_model(training_record(learned).experiment.model, (1, 8, 8), 2, seed=0)
+    record = records.read_record(learned / records.RECORD, records.Training)
+    network = build_model(record.experiment.model, (1, 8, 8), 2, seed=0)
     network.load_state_dict(load_file(learned / records.WEIGHTS))
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(loaded(images), network.eval()(images))
@@ -349,7 +357,7 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
 def test_a_result_that_is_only_half_written_is_passed_by(store: Store, results: Path) -> None:
     (results / NAME / "cpu" / records.TIMED / records.TIMINGS).unlink()
     sync_experiments(store, [NAME], results)
-    assert find_runs(store, f"tags.`{documents.TAG_DEVICE}` = 'cpu'") == []
+    assert store.find_runs(f"tags.`{documents.TAG_DEVICE}` = 'cpu'") == []
 
 
 def test_damaged_weights_are_named(store: Store, results: Path) -> None:
@@ -361,24 +369,24 @@ def test_damaged_weights_are_named(store: Store, results: Path) -> None:
 
 def test_an_experiment_without_results_is_no_error(store: Store, results: Path) -> None:
     assert sync_experiments(store, ["never-trained"], results) == 0
-    assert find_runs(store) == []
+    assert store.find_runs() == []
 
 
 def test_the_report_is_mirrored_once_and_anew_when_it_changes(store: Store, tmp_path: Path) -> None:
     report = tmp_path / "report"
-    assert not sync_report(store, report)
+    assert sync_all(store, [], tmp_path, report) == 0
     report.mkdir()
     row = dict.fromkeys(("test_accuracy", "epoch_seconds", "total_seconds", "epoch_speedup", "end_to_end_speedup"), "")
     row |= {"experiment": NAME, "device": "cpu", "test_accuracy": "0.75"}
     table = report / documents.REPORT_TABLE
     table.write_text(f"{','.join(row)}\n{','.join(row.values())}\n", encoding="utf-8")
     assert [sync_report(store, report) for _ in range(2)] == [True, False]
-    (run,) = find_runs(store)
+    (run,) = store.find_runs()
     assert run.data.metrics == {f"{NAME}/cpu/test_accuracy": 0.75}
     assert artifacts(store, run) == {f"report/{documents.REPORT_TABLE}"}
     table.write_text(table.read_text(encoding="utf-8").replace("0.75", "0.8"), encoding="utf-8")
     assert sync_report(store, report)
-    assert len(find_runs(store)) == 2
+    assert len(store.find_runs()) == 2
 
 
 def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
@@ -388,19 +396,9 @@ def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
         "from mlflow.telemetry import get_telemetry_client\n"
         "print(disabled.get(), os.environ['DO_NOT_TRACK'], get_telemetry_client())"
     )
-    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare(), capture_output=True, text=True)
+    bare = {key: value for key, value in os.environ.items() if key not in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")}
+    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare, capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "true", "None"], ran.stderr
-
-
-def bare() -> dict[str, str]:
-    silenced = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")
-    return {name: value for name, value in os.environ.items() if name not in silenced}
-
-
-def training_record(folder: Path) -> records.Training:
-    record: Any = records.read_training(folder)
-    assert isinstance(record, records.Training)
-    return record
 
 
 def of_another_machine(*, days_old: float) -> str:

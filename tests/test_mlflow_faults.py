@@ -8,13 +8,11 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -29,8 +27,7 @@ from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.results.records import read_history
-from photofinish.tracking.documents import TAG_RESTORED, training_document
+from photofinish.tracking.documents import TAG_RESTORED
 
 pytestmark = [
     pytest.mark.slow,
@@ -89,12 +86,8 @@ class Tracked:
 
     def epochs_told(self, run: Run, database: Path) -> Counter[int]:
         """How often MLflow was told each epoch's training loss."""
-        losses = {row.training_loss for row in read_history(self.stage.out / "learned")}
-        document = training_document("small", "cpu", self.stage.out.parent.parent)
-        key = next(point.key for point in document.points if point.value in losses)
-        with closing(sqlite3.connect(database)) as connection:
-            query = "SELECT step FROM metrics WHERE run_uuid = ? AND key = ?"
-            return Counter(step for (step,) in connection.execute(query, [run.info.run_id, key]))
+        told = MlflowClient(f"sqlite:///{database}").get_metric_history(run.info.run_id, "training_loss")
+        return Counter(metric.step for metric in told)
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}

@@ -14,7 +14,6 @@ from result_files import write_result, write_trained
 from photofinish.comparing.table import Trained
 from photofinish.report.report import write_report
 from photofinish.tracking import documents
-from photofinish.tracking.mirror import find_runs
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
 
@@ -51,7 +50,7 @@ def links(store: Store) -> dict[str, str]:
 
 
 def run_id(store: Store, name: str) -> str:
-    (run,) = find_runs(store, f"attributes.run_name = '{name}'")
+    (run,) = store.find_runs(f"attributes.run_name = '{name}'")
     return str(run.info.run_id)
 
 

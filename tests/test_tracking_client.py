@@ -72,7 +72,8 @@ def train(tracker: Tracker, epochs: int = 300) -> None:
     tracker.wait_until_ready()
     for epoch in range(epochs):
         tracker.epoch_ended({"epoch": epoch}, {"training_seconds": 0.5})
-    tracker.training_ended("small", "cpu", Path("results"), [], None)
+    tracker.model_follows()
+    tracker.training_ended("small", "cpu", Path("results"), [])
 
 
 def heard(folder: Path) -> list[dict[str, Any]]:
@@ -150,7 +151,7 @@ def test_a_slow_server_is_not_given_up_however_long_the_training(
         for epoch in range(60):
             time.sleep(0.05)  # the training: all in all much longer than the patience
             tracker.epoch_ended({"epoch": epoch}, {"training_seconds": 0.5})
-        tracker.training_ended("small", "cpu", Path("results"), [], None)
+        tracker.training_ended("small", "cpu", Path("results"), [])
     assert capfd.readouterr().err == ""
     assert epochs_in(heard(tmp_path)) == list(range(60))
 
@@ -162,7 +163,7 @@ def test_epochs_that_follow_quickly_are_told_together(
     monkeypatch.setattr(client, "_FLUSH_SECONDS", 600.0)
     with Tracker() as tracker:
         train(tracker, epochs=100)
-    assert [message["do"] for message in heard(tmp_path)] == ["start", "epochs", "training_ended"]
+    assert [message["do"] for message in heard(tmp_path)] == ["start", "epochs", "model_follows", "training_ended"]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ class NobodyListens:
     def epoch_ended(self, *_arguments: object) -> None:
         pass
 
+    def model_follows(self) -> None: ...
+
     def training_ended(self, *_arguments: object) -> None:
         pass
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,8 +45,3 @@ def rebuilt(
     network = build_model(experiment.model, shape, classes, experiment.seed)
     network.load_state_dict(state)
     return network
-
-
-def pickle_network(network: nn.Module, path: Path) -> None:
-    """As MLflow wants it: on the CPU, so that it loads on a machine without an accelerator."""
-    torch.save(copy.deepcopy(network).cpu().eval(), path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import nn
 
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.accelerators import nvidia_gpu_state
@@ -20,7 +18,7 @@ from photofinish.machine.load import MachineWatch, doubts
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, passed_seconds
-from photofinish.results.learned import pickle_network, rebuilt, weights_of
+from photofinish.results.learned import rebuilt, weights_of
 from photofinish.results.records import Overhead
 from photofinish.runs.console import TrainingDisplay
 from photofinish.runs.further_measurements import FurtherMeasurements, Repeats, measure_further, repeat, repeats_in
@@ -134,9 +132,10 @@ class _TrainingRun:
                 display.say(f"take the times with care: {doubt}")
         self._write_learned(job, trainer, initial_weights_sha256, further)
         measured = self._measured(job, timed, further)
-        trained = self._write_views(job, trainer)
+        self._tracker.model_follows()
+        self._write_views(job, trainer)
         write_timed(task, self._device, trainer.progress.timings, job.training.image_count, measured)
-        self._tell_tracker(trained)
+        self._tracker.training_ended(task.name, task.device, task.out.parent.parent, self._store.paths())
         self._store.clear()
 
     def _train(self, trainer: Trainer, display: TrainingDisplay) -> _Timed:
@@ -186,15 +185,13 @@ class _TrainingRun:
         assert further.first_step is not None  # this process leads
         records.write_record(task.out / records.LEARNED / records.FIRST_STEP, further.first_step)
 
-    def _write_views(self, job: TrainingJob, trainer: Trainer) -> nn.Module:
-        """And return the network, free of what trained it."""
+    def _write_views(self, job: TrainingJob, trainer: Trainer) -> None:
         # Imported now that nothing is timed any more: it takes its time.
         from photofinish.runs.views import write_views
 
         task, manifest = self._task, job.split.manifest
         trained = rebuilt(task.experiment, manifest.shape, len(manifest.class_names), trainer.network.state_dict())
         write_views(task.out / records.LEARNED, trained, job.whole_batches(), manifest)
-        return trained
 
     def _repeat(self, job: TrainingJob, trainer: Trainer, display: TrainingDisplay) -> None:
         wanted = self._task.experiment.repeats
@@ -283,14 +280,6 @@ class _TrainingRun:
         if epochs_in_all > self._epochs_saved:
             self._store.save(epochs_in_all, state)
             self._epochs_saved = epochs_in_all
-
-    def _tell_tracker(self, trained: nn.Module) -> None:
-        task = self._task
-        with tempfile.TemporaryDirectory() as folder:
-            pickled = Path(folder) / "model.pth"
-            pickle_network(trained, pickled)
-            results = task.out.parent.parent
-            self._tracker.training_ended(task.name, task.device, results, self._store.paths(), pickled)
 
     def _elapsed_seconds(self) -> float:
         idle_seconds = self._lock_seconds + self._tracker.waited_seconds + self._untimed_seconds

@@ -67,7 +67,7 @@ def _lead(task: TrainingTask, rank: Rank | None) -> None:
             reason = _train_if_available(task, rank, tracker, lock_seconds + waited_seconds)
             if reason is not None:
                 _record_unavailable(task, reason)
-                tracker.training_ended(task.name, task.device, task.out.parent.parent, [], None)
+                tracker.training_ended(task.name, task.device, task.out.parent.parent, [])
 
 
 def _record_unavailable(task: TrainingTask, reason: str) -> None:

@@ -26,6 +26,12 @@ _REMOTE_PATIENCE_SECONDS = 7.5
 """With the ends of a worker that won't die (twice `_END_SECONDS`), less than the 10 seconds that are promised."""
 _LOCAL_PATIENCE_SECONDS = 120.0
 """A local database is slow at worst; it doesn't hang."""
+_SHORT_OF_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
+    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "4",
+}
+"""so that the worker itself can tell what is wrong with a server"""
 _FLUSH_SECONDS = 1.0
 _END_SECONDS = 1.0
 
@@ -43,7 +49,8 @@ class Tracker:
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
         self._process: subprocess.Popen[str] | None = subprocess.Popen(
-            [sys.executable, "-m", "photofinish.tracking"],
+            [sys.executable, "-m", "photofinish.tracking.worker"],
+            env=_SHORT_OF_PATIENCE | os.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -69,6 +76,7 @@ class Tracker:
         self._close()
 
     def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
+        """Open a run, or that of the same training again if it was killed."""
         self._training_images = training_images
         self._ask("start", facts=asdict(facts), training_key=training_key)
 
@@ -77,6 +85,7 @@ class Tracker:
         self._wait()
 
     def epoch_ended(self, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
+        """Tell of it, with those that follow soon after."""
         self._epochs.append((metrics, timing))
         if time.monotonic() - self._flushed_at_seconds < _FLUSH_SECONDS or not self._collect(time.monotonic()):
             return  # too soon, or still busy with the epochs before: these go with the next ones
@@ -84,21 +93,20 @@ class Tracker:
         if not self._remote:
             self._wait()  # a database on disk works on these cores: outside the timed pass, then
 
-    def training_ended(
-        self, name: str, device: str, results: Path, checkpoints: list[Path], pickled: Path | None
-    ) -> None:
+    def model_follows(self) -> None:
+        """Say that nothing is timed any more: the worker may import what logging a model takes."""
         self._flush()
-        self._ask(
-            "training_ended",
-            name=name,
-            device=device,
-            results=str(results),
-            checkpoints=[str(path) for path in checkpoints],
-            pickled=str(pickled) if pickled else None,
-        )
+        self._ask("model_follows")
+
+    def training_ended(self, name: str, device: str, results: Path, checkpoints: list[Path]) -> None:
+        """Let MLflow show all that the training left on disk."""
+        self._flush()
+        paths = [str(path) for path in checkpoints]
+        self._ask("training_ended", name=name, device=device, results=str(results), checkpoints=paths)
         self._wait()
 
     def sync(self, names: list[str], results: Path, report: Path | None = None) -> None:
+        """Let MLflow show what these experiments, and their comparison, left on disk."""
         self._ask("sync", names=names, results=str(results), report=str(report) if report else None)
         self._wait()
 

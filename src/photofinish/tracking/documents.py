@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ _COMPARED = (
     "step_speedup_high", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "end_to_end_speedup",
     "end_to_end_speedup_low", "end_to_end_speedup_high", "mcnemar_p", "busy_share",
 )  # fmt: skip
+
+_RECORDS = (Path(records.LEARNED, records.RECORD), Path(records.TIMED, records.TIMINGS))
+"""below a device's folder: the last files of a result to be written, which tell it from others"""
 
 Artifact = tuple[Path, str]
 """a file, and the artifact folder it belongs to"""
@@ -38,6 +41,8 @@ TAG_PROCESS = "photofinish.process"
 
 @dataclass(frozen=True)
 class Point:
+    """One value of a metric."""
+
     key: str
     value: float
     step: int
@@ -46,6 +51,8 @@ class Point:
 
 @dataclass(frozen=True)
 class DatasetFacts:
+    """What MLflow shows of the data that a run used."""
+
     name: str
     sha256: str
     profile: dict[str, Any]
@@ -79,6 +86,11 @@ class RunDocument:
     note: str = ""
 
 
+def dataset_facts(name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> DatasetFacts:
+    """The data set as a run's input."""
+    return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
+
+
 def run_facts(
     name: str,
     device: str,
@@ -88,14 +100,26 @@ def run_facts(
     git_commit: str | None,
     dataset: DatasetFacts | None,
 ) -> RunFacts:
+    """The name, tags and parameters of an experiment's run on one device."""
     tags = {
         TAG_EXPERIMENT: name,
         TAG_DEVICE: device,
         "mlflow.source.name": "dvc repro",
         "mlflow.source.type": "LOCAL",
-        **_host_tags(host),
-        **{f"package.{package}": version for package, version in packages.items()},
     }
+    if host and host.cpu and host.software:
+        tags |= {
+            "host.cpu": host.cpu.model,
+            "host.usable_cores": str(host.cpu.usable_cores),
+            "host.threads": str(host.threads),
+            "host.instruction_sets": " ".join(host.cpu.instruction_sets),
+            "host.system": host.cpu.system,
+            "package.python": host.software.python,
+        }
+        if isinstance(host, GpuHost) and host.accelerators:
+            first = host.accelerators[0]
+            tags |= {"host.accelerator": first.name, "host.accelerator_driver": first.driver}
+    tags |= {f"package.{package}": version for package, version in packages.items()}
     if git_commit:
         commit, _, dirty = git_commit.partition("-")
         tags |= {"mlflow.source.git.commit": commit, "git.dirty": str(bool(dirty)).lower()}
@@ -103,19 +127,24 @@ def run_facts(
     return RunFacts(f"{name}/{device}", tags, {**params, "device": device}, dataset)
 
 
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """`{"optimizer": {"lr": 0.1}}` as `optimizer.lr`."""
+    if not isinstance(value, dict):
+        return [(prefix, value)]
+    return [pair for key, child in value.items() for pair in _flat(child, f"{prefix}.{key}" if prefix else str(key))]
+
+
 def is_written(folder: Path) -> bool:
     """Whether a device's result is whole: else it was not trained, or a stage is writing it at this moment."""
-    return (folder / records.LEARNED / records.RECORD).is_file() and (
-        folder / records.TIMED / records.TIMINGS
-    ).is_file()
+    return all((folder / file).is_file() for file in _RECORDS)
 
 
 def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument:
     """Of one experiment on one device, from its folder under `results`."""
     folder = results / name / device
-    record = records.read_training(folder / records.LEARNED)
-    files = (folder / records.LEARNED / records.RECORD, folder / records.TIMED / records.TIMINGS)
-    result = _digest(*files, text=f"{name}/{device}")
+    learned = folder / records.LEARNED
+    record = records.read_training(learned)
+    result = _digest(*(folder / file for file in _RECORDS), text=f"{name}/{device}")
     if isinstance(record, records.Unavailable):
         facts = run_facts(name, device, record.experiment, None, {}, None, None)
         facts.tags[TAG_STATUS] = record.status
@@ -124,70 +153,38 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     dataset = dataset_facts(record.experiment.dataset, record.data_sha256, record.image_shape, record.class_names)
     facts = run_facts(name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset)
     facts.tags.update({TAG_STATUS: record.status, "device.name": timings.device_name, "host.name": timings.host_name})
-    history = records.read_history(folder / records.LEARNED)
-    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    history = records.read_history(learned)
     points = [
         point
         for metrics, timing in zip(history, timings.epochs, strict=True)
         for point in epoch_points(metrics, timing, timings.training_image_count)
     ]
-    points += [Point(key, value, len(history), ended_ms) for key, value in _summary(timings).items()]
+    summary, mirrored = _summary(timings), result
     artifacts = [pair for part in (records.LEARNED, records.TIMED) for pair in _artifacts(folder / part, part)]
     evaluation = results / name / records.EVALUATED / records.EVALUATION
-    mirrored = result
     if evaluation.is_file():
-        points += _test_points(evaluation, device, len(history), ended_ms)
         artifacts.append((evaluation, records.EVALUATED))
         mirrored = _digest(evaluation, text=result)
-    return RunDocument(
-        facts,
-        result,
-        mirrored,
-        points,
-        artifacts,
-        learned=folder / records.LEARNED,
-        started_ms=_milliseconds(timings.started_at_unix_seconds),
-        ended_ms=ended_ms,
-    )
-
-
-def report_document(report: Path) -> RunDocument:
-    """Of the comparison: the report as it is, with one metric a row and column of its table."""
-    artifacts = _artifacts(report, "report")
-    digest = _digest(*(path for path, _ in artifacts))
-    rows = list(csv.DictReader((report / REPORT_TABLE).read_text(encoding="utf-8").splitlines()))
-    points = [
-        Point(f"{row['experiment']}/{row['device']}/{key}", float(row[key]), 0, _modified_ms(report / REPORT_TABLE))
-        for row in rows
-        for key in _COMPARED
-        if row.get(key)  # a report of an earlier version has fewer
-    ]
-    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
-    tags |= {f"cause.{row['experiment']}.{row['device']}": row["cause"] for row in rows if row.get("cause")}
-    facts = RunFacts("comparison", tags, {}, None)
-    return RunDocument(facts, digest, digest, points, artifacts)
-
-
-def dataset_facts(name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> DatasetFacts:
-    return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
+        if scores := records.read_record(evaluation, records.Evaluation).devices.get(device):
+            summary |= {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss}
+            summary["test_macro_f1"] = scores.macro_f1
+    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
+    started_ms = _milliseconds(timings.started_at_unix_seconds)
+    return RunDocument(facts, result, mirrored, points, artifacts, learned, started_ms, ended_ms)
 
 
 def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:
-    values = {
-        "learning_rate": metrics.learning_rate,
-        "training_loss": metrics.training_loss,
-        "validation_loss": metrics.validation_loss,
-        "validation_accuracy": metrics.validation_accuracy,
-        "training_seconds": timing.training_seconds,
-        "validation_seconds": timing.validation_seconds,
-        "images_per_second": training_images / timing.training_seconds,
-    }
-    timestamp_ms = _milliseconds(timing.ended_at_unix_seconds)
-    return [Point(key, value, metrics.epoch, timestamp_ms) for key, value in values.items()]
+    """Everything that is told of one epoch, at its end."""
+    values = asdict(metrics) | asdict(timing) | {"images_per_second": training_images / timing.training_seconds}
+    epoch, timestamp_ms = values.pop("epoch"), _milliseconds(values.pop("ended_at_unix_seconds"))
+    return [Point(key, value, epoch, timestamp_ms) for key, value in values.items()]
 
 
-def _summary(timings: records.Timings) -> dict[str, float]:
-    values: dict[str, float | None] = {
+def _summary(timings: records.Timings) -> dict[str, float | None]:
+    """What is told once, of the whole run."""
+    parts = timings.attribution.parts.median_seconds if timings.attribution else {}
+    return {
         "startup_seconds": timings.startup_seconds,
         "data_seconds": timings.data_seconds,
         "warm_up_seconds": timings.warm_up_seconds,
@@ -197,43 +194,26 @@ def _summary(timings: records.Timings) -> dict[str, float]:
         "overhead_share": timings.overhead.share,
         "median_images_per_second": timings.images_per_second,
         "peak_memory_bytes": timings.peak_memory_bytes,
+        **{f"median_step_{part}": seconds for part, seconds in parts.items()},
     }
-    if timings.attribution:
-        parts = timings.attribution.parts.median_seconds
-        values |= {f"median_step_{part}": seconds for part, seconds in parts.items()}
-    return {key: float(value) for key, value in values.items() if value is not None}
 
 
-def _test_points(path: Path, device: records.DeviceLabel, step: int, timestamp_ms: int) -> list[Point]:
-    scores = records.read_record(path, records.Evaluation).devices.get(device)
-    if scores is None:
-        return []
-    values = {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "test_macro_f1": scores.macro_f1}
-    return [Point(key, value, step, timestamp_ms) for key, value in values.items()]
-
-
-def _host_tags(host: CpuHost | GpuHost | None) -> dict[str, str]:
-    if host is None or host.cpu is None or host.software is None:
-        return {}
-    tags = {
-        "host.cpu": host.cpu.model,
-        "host.usable_cores": str(host.cpu.usable_cores),
-        "host.threads": str(host.threads),
-        "host.instruction_sets": " ".join(host.cpu.instruction_sets),
-        "host.system": host.cpu.system,
-        "package.python": host.software.python,
-    }
-    if isinstance(host, GpuHost) and host.accelerators:
-        first = host.accelerators[0]
-        tags |= {"host.accelerator": first.name, "host.accelerator_driver": first.driver}
-    return tags
-
-
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """`{"optimizer": {"lr": 0.1}}` as `optimizer.lr`."""
-    if not isinstance(value, dict):
-        return [(prefix, value)]
-    return [pair for key, child in value.items() for pair in _flat(child, f"{prefix}.{key}" if prefix else str(key))]
+def report_document(report: Path) -> RunDocument:
+    """Of the comparison: the report as it is, with one metric a row and column of its table."""
+    table = report / REPORT_TABLE
+    artifacts = _artifacts(report, "report")
+    digest = _digest(*(path for path, _ in artifacts))
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    written_ms = _milliseconds(table.stat().st_mtime)
+    points = [
+        Point(f"{row['experiment']}/{row['device']}/{key}", float(row[key]), 0, written_ms)
+        for row in rows
+        for key in _COMPARED
+        if row.get(key)  # a report of an earlier version has fewer
+    ]
+    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
+    tags |= {f"cause.{row['experiment']}.{row['device']}": row["cause"] for row in rows if row.get("cause")}
+    return RunDocument(RunFacts("comparison", tags, {}, None), digest, digest, points, artifacts)
 
 
 def _artifacts(folder: Path, name: str) -> list[Artifact]:
@@ -244,10 +224,6 @@ def _artifacts(folder: Path, name: str) -> list[Artifact]:
 
 def _digest(*paths: Path, text: str = "") -> str:
     return sha256_of_bytes(json.dumps([text, *(sha256_of_bytes(path.read_bytes()) for path in paths)]).encode())
-
-
-def _modified_ms(path: Path) -> int:
-    return _milliseconds(path.stat().st_mtime)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,11 +1,22 @@
-"""The MLflow store: which one, made once however many processes start at once, and found again after a move."""
+"""The MLflow store and the runs in it: made once however many processes start at once, and found after a move.
+
+MLflow makes the address of artifacts absolute when it is given it, and has no public call to change it later
+(mlflow/mlflow#3144), so a project that moved has its addresses changed through MLflow's own table classes.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import platform
 import sqlite3
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
+import psutil
 from filelock import FileLock
 
 # Read by MLflow when it is imported: no telemetry, and a server that is gone is noticed in seconds, not in the
@@ -23,49 +34,124 @@ for _name, _value in {
 import mlflow  # noqa: E402
 from alembic.util.exc import CommandError  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
+from mlflow.entities import Run  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlLoggedModel, SqlRun  # noqa: E402
 from requests import RequestException  # noqa: E402
+from sqlalchemy import NullPool, create_engine, func, update  # noqa: E402
 from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
+
+from photofinish.tracking.documents import TAG_PROCESS  # noqa: E402
 
 EXPERIMENT = "photofinish"
 MLFLOW_ERRORS = (MlflowException, RequestException, SQLAlchemyError, CommandError, sqlite3.Error, OSError)
 """What MLflow raises when its store or server fails."""
 
-
-_MOVES = tuple(
-    f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) "  # noqa: S608  # names of our own
-    f"WHERE substr({column}, 1, length(:old)) = :old"
-    for table, column in (
-        ("experiments", "artifact_location"),
-        ("runs", "artifact_uri"),
-        ("logged_models", "artifact_location"),
-    )
-)
+_MOST_SILENT_SECONDS = 7 * 24 * 3600
+"""without an epoch: then a process of another machine, which can't be looked for, is taken for gone"""
 
 
+@dataclass(frozen=True)
 class Store:
     """An open tracking store and the MLflow experiment that holds this project's runs."""
 
-    def __init__(
-        self, client: MlflowClient, experiment_id: str, local_artifacts: Path | None, mirroring: FileLock
-    ) -> None:
-        self.client, self.experiment_id, self.local_artifacts = client, experiment_id, local_artifacts
-        self.mirroring = mirroring
-        """held while a result is looked up and mirrored, so that two processes don't both find it missing"""
+    client: MlflowClient
+    experiment_id: str
+    local_artifacts: Path | None
+    """where the project's own store keeps its artifacts"""
+    mirroring: FileLock
+    """held while a result is looked up and mirrored, so that two processes don't both find it missing"""
+
+    def find_runs(self, filter_string: str = "") -> list[Run]:
+        """Every run of this project that matches, the newest first."""
+        found: list[Run] = []
+        token = None
+        while token != "":
+            page = self.client.search_runs([self.experiment_id], filter_string, max_results=500, page_token=token)
+            found += page
+            token = page.token or ""
+        return found
+
+    def close_abandoned_runs(self) -> None:
+        """A run whose process is gone will never end by itself: SIGKILL and power cuts leave it RUNNING for ever."""
+        for run in self.find_runs("attributes.status = 'RUNNING'"):
+            process = Process.of(run)
+            if process and (process.is_gone() or self._is_long_silent(run, process)):
+                self.client.set_terminated(run.info.run_id, "KILLED")
+
+    def _is_long_silent(self, run: Run, process: Process) -> bool:
+        """On another machine, perhaps one that is no more; if it lives after all, its end still completes the run."""
+        silent_since_seconds = time.time() - _MOST_SILENT_SECONDS
+        if process.host == platform.node() or process.began_at_unix_seconds > silent_since_seconds:
+            return False
+        epochs = self.client.get_metric_history(run.info.run_id, "training_loss")
+        return all(metric.timestamp <= silent_since_seconds * 1000 for metric in epochs)
+
+
+class Process(NamedTuple):
+    """The process that writes a run, named in a tag of it so that another can tell whether it still lives."""
+
+    host: str
+    id: int
+    began_at_unix_seconds: float
+
+    @classmethod
+    def own(cls) -> Self:
+        return cls(platform.node(), os.getpid(), psutil.Process().create_time())
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        tag = run.data.tags.get(TAG_PROCESS)
+        return cls(*json.loads(tag)) if tag else None
+
+    def as_tag(self) -> str:
+        return json.dumps(self)
+
+    def is_gone(self) -> bool:
+        """Of a process on another machine, that can't be told."""
+        if self.host != platform.node():
+            return False
+        try:
+            return abs(psutil.Process(self.id).create_time() - self.began_at_unix_seconds) > 1
+        except psutil.NoSuchProcess:
+            return True
+
+
+def is_live(run: Run) -> bool:
+    """Whether a process is still writing it."""
+    process = Process.of(run)
+    return run.info.status == "RUNNING" and process is not None and not process.is_gone()
 
 
 def open_store(root: Path, state: Path) -> Store:
+    """The project's own store, or the one that `MLFLOW_TRACKING_URI` names."""
+    for library in ("mlflow", "alembic"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
-    mirroring = FileLock(locks / "mirroring.lock")
+    database, artifacts = root / "mlflow.db", None
     uri = _in_project(os.environ.get("MLFLOW_TRACKING_URI"), root)
+    if not uri:
+        uri, artifacts = f"sqlite:///{database}", root / "mlruns" / EXPERIMENT
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
-        if uri:
-            return _open(uri, None, mirroring)
-        database, artifacts = root / "mlflow.db", root / "mlruns" / EXPERIMENT
-        _follow_move(database, artifacts.as_uri())
-        return _open(f"sqlite:///{database}", artifacts, mirroring)
+        mlflow.set_tracking_uri(uri)
+        client = MlflowClient(uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            experiment_id = client.create_experiment(EXPERIMENT, artifacts.as_uri() if artifacts else None)
+        else:
+            experiment_id = experiment.experiment_id
+            if experiment.lifecycle_stage == "deleted":
+                client.restore_experiment(experiment_id)
+            if artifacts and experiment.artifact_location != artifacts.as_uri():
+                _follow_move(uri, experiment.artifact_location, artifacts.as_uri())
+    return Store(client, experiment_id, artifacts, FileLock(locks / "mirroring.lock"))
+
+
+def first_line(error: Exception) -> str:
+    """What it says, without the page of SQL or HTML that may follow."""
+    return next(iter(str(error).strip().splitlines()), repr(error))
 
 
 def _in_project(uri: str | None, root: Path) -> str | None:
@@ -76,38 +162,8 @@ def _in_project(uri: str | None, root: Path) -> str | None:
     return f"sqlite:///{root / path}" if uri.startswith("sqlite:") else str(root / path)
 
 
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), repr(error))
-
-
-def _open(uri: str, artifacts: Path | None, mirroring: FileLock) -> Store:
-    mlflow.set_tracking_uri(uri)
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
-        location = artifacts.as_uri() if artifacts else None
-        experiment_id = client.create_experiment(EXPERIMENT, location)
-    else:
-        experiment_id = experiment.experiment_id
-        if experiment.lifecycle_stage == "deleted":
-            client.restore_experiment(experiment_id)
-    return Store(client, experiment_id, artifacts, mirroring)
-
-
-def _follow_move(database: Path, artifacts_uri: str) -> None:
-    """MLflow keeps absolute addresses of artifacts: after the project's folder moved, they point nowhere."""
-    if not database.is_file():
-        return
-    connection = sqlite3.connect(database)
-    try:
-        row = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [EXPERIMENT]).fetchone()
-        if row is None or row[0] == artifacts_uri:
-            return
-        for update in _MOVES:
-            connection.execute(update, {"new": artifacts_uri, "old": row[0]})
-        connection.commit()
-    except sqlite3.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-    finally:
-        connection.close()
+def _follow_move(uri: str, old: str, new: str) -> None:
+    with create_engine(uri, poolclass=NullPool).begin() as connection:
+        for address in (SqlExperiment.artifact_location, SqlRun.artifact_uri, SqlLoggedModel.artifact_location):
+            moved = update(address.class_).where(address.startswith(old, autoescape=True))
+            connection.execute(moved.values({address: func.replace(address, old, new)}))

@@ -1,6 +1,7 @@
-"""What stands above MLflow's list of runs: links to the report, and to the CPU's run of an experiment beside the GPU's.
+"""Bring MLflow up to date with the results, and set links above its list of runs.
 
-MLflow's own way there is to group the runs by a tag, tick two and press a button; a description may hold links.
+They lead to the report, and to an experiment's CPU run beside its GPU run. MLflow's own way there is to group the runs
+by a tag, tick two and press a button; a description may hold links.
 """
 
 from __future__ import annotations
@@ -10,20 +11,15 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
+from mlflow.entities import Run
+
 from photofinish.errors import UserError, run_stage
 from photofinish.files import project_root, state_folder
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.records import DEVICE_LABELS
 from photofinish.tracking import documents
-from photofinish.tracking.mirror import (
-    close_abandoned_runs,
-    create_run,
-    find_runs,
-    find_unfinished_run,
-    is_complete,
-    is_live,
-    mirror_run,
-)
-from photofinish.tracking.store import MLFLOW_ERRORS, Store, first_line, open_store
+from photofinish.tracking.documents import RunDocument
+from photofinish.tracking.mirror import create_run, is_complete, mirror_run
+from photofinish.tracking.store import MLFLOW_ERRORS, Process, Store, first_line, is_live, open_store
 
 _OURS = "**photofinish**"
 """how the description begins; one that a user wrote is left alone"""
@@ -31,80 +27,40 @@ _OURS = "**photofinish**"
 _MODE = "workflowType=machine_learning"
 """else MLflow shows what it has for language models around it"""
 
-
-def write_overview(store: Store, names: list[str], results: Path, report: Path) -> None:
-    """Of the results as they are now: the runs are found by what they hold."""
-    there = store.client.get_experiment(store.experiment_id).tags.get(documents.TAG_NOTE, "")
-    if there and not there.startswith(_OURS):
-        return
-    text = _text(store, names, results, report)
-    if text != there:
-        store.client.set_experiment_tag(store.experiment_id, documents.TAG_NOTE, text)
+_START_ERROR_SECONDS = 1.0
+"""psutil knows the start of a process to the second only"""
 
 
-def _text(store: Store, names: list[str], results: Path, report: Path) -> str:
-    parts = [_OURS]
-    comparison = _run_of(store, documents.report_document(report).result)
-    if comparison:
-        page = f"#/experiments/{store.experiment_id}/runs/{comparison}/artifacts/report/index.html"
-        parts.append(f"[the report]({page}?{_MODE})")
-    links = [f"[{name}]({address})" for name in names if (address := _side_by_side(store, name, results))]
-    if links:
-        parts.append("CPU beside GPU: " + ", ".join(links))
-    return " | ".join(parts)
-
-
-def _side_by_side(store: Store, name: str, results: Path) -> str | None:
-    """MLflow's page that compares both runs; none where a device was unavailable."""
-    written = [device for device in DEVICE_LABELS if documents.is_written(results / name / device)]
-    found = [documents.training_document(name, device, results) for device in written]
-    runs = [_run_of(store, document.result) for document in found if document.learned]
-    if len(runs) < len(DEVICE_LABELS) or None in runs:
-        return None
-    return f"#/compare-runs?runs={_query(runs)}&experiments={_query([store.experiment_id])}&{_MODE}"
-
-
-def _run_of(store: Store, result: str) -> str | None:
-    runs = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{result}'")
-    return str(runs[0].info.run_id) if runs else None
-
-
-def _query(values: list[str | None]) -> str:
-    return quote(json.dumps(values, separators=(",", ":")))
+def sync_all(store: Store, names: list[str], results: Path, report: Path, *, restored: bool = True) -> int:
+    """Mirror experiments, report, and what stands above them; how many runs were created or completed."""
+    count = sync_experiments(store, names, results)
+    if (report / documents.REPORT_TABLE).is_file():
+        count += sync_report(store, report, restored=restored)
+        _write_overview(store, names, results, report)
+    return count
 
 
 def sync_experiments(store: Store, names: list[str], results: Path) -> int:
     """Mirror what these experiments left on disk; how many runs were created or completed."""
-    close_abandoned_runs(store)
-    return sum(sync_result(store, name, device, results) for name in names for device in DEVICE_LABELS)
-
-
-def sync_result(store: Store, name: str, device: DeviceLabel, results: Path) -> bool:
-    if not documents.is_written(results / name / device):
-        return False
-    document = documents.training_document(name, device, results)
-    return _sync_document(store, document, restored=document.learned is not None)  # else there was nothing to tell live
+    store.close_abandoned_runs()
+    found = (document for name in names for document in _written(name, results))
+    # Of a training, MLflow should have been told live; of a device that isn't there, there was nothing to tell.
+    return sum(_sync_document(store, document, restored=document.learned is not None) for document in found)
 
 
 def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
-    """The comparison has a run of its own, with the report as its artifact."""
-    if not (report / documents.REPORT_TABLE).is_file():
-        return False
+    """Mirror the comparison, which has a run of its own with the report as its artifact; False if that is there."""
     return _sync_document(store, documents.report_document(report), restored=restored)
 
 
-def sync_all(store: Store, names: list[str], results: Path, report: Path, *, restored: bool = True) -> int:
-    """Experiments, report, and what stands above them."""
-    count = sync_experiments(store, names, results) + sync_report(store, report, restored=restored)
-    if (report / documents.REPORT_TABLE).is_file():
-        write_overview(store, names, results, report)
-    return count
+def _written(name: str, results: Path) -> list[RunDocument]:
+    devices = [device for device in DEVICE_LABELS if documents.is_written(results / name / device)]
+    return [documents.training_document(name, device, results) for device in devices]
 
 
-def _sync_document(store: Store, document: documents.RunDocument, *, restored: bool = True) -> bool:
+def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
     with store.mirroring:
-        found = find_runs(store, f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
-        run = found[0] if found else find_unfinished_run(store, document)
+        run = _run_of(store, document) or _unfinished_run_of(store, document)
         if run and (is_live(run) or is_complete(store, run, document)):
             return False
         if run:
@@ -116,7 +72,55 @@ def _sync_document(store: Store, document: documents.RunDocument, *, restored: b
     return True
 
 
+def _run_of(store: Store, document: RunDocument) -> Run | None:
+    return next(iter(store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")), None)
+
+
+def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
+    """The run that the training began in MLflow and could not finish there, for want of a server."""
+    tags = document.facts.tags
+    if document.started_ms is None or document.ended_ms is None:
+        return None
+    wanted = (documents.TAG_EXPERIMENT, documents.TAG_DEVICE)
+    for run in store.find_runs(" and ".join(f"tags.`{tag}` = '{tags[tag]}'" for tag in wanted)):
+        process = Process.of(run)
+        if process is None or process.host != tags["host.name"] or run.info.status == "FINISHED":
+            continue
+        earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
+        if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
+            return run
+    return None
+
+
+def _write_overview(store: Store, names: list[str], results: Path, report: Path) -> None:
+    """Of the results as they are now: the runs are found by what they hold."""
+    there = store.client.get_experiment(store.experiment_id).tags.get(documents.TAG_NOTE, "")
+    if there and not there.startswith(_OURS):
+        return
+    parts = [_OURS]
+    if comparison := _run_of(store, documents.report_document(report)):
+        page = f"#/experiments/{store.experiment_id}/runs/{comparison.info.run_id}/artifacts/report/index.html"
+        parts.append(f"[the report]({page}?{_MODE})")
+    links = [f"[{name}]({address})" for name in names if (address := _side_by_side(store, name, results))]
+    if links:
+        parts.append("CPU beside GPU: " + ", ".join(links))
+    text = " | ".join(parts)
+    if text != there:
+        store.client.set_experiment_tag(store.experiment_id, documents.TAG_NOTE, text)
+
+
+def _side_by_side(store: Store, name: str, results: Path) -> str | None:
+    """MLflow's page that compares both runs; none where a device was unavailable."""
+    found = [_run_of(store, document) for document in _written(name, results) if document.learned]
+    runs = [run.info.run_id for run in found if run]
+    if len(runs) < len(DEVICE_LABELS):
+        return None
+    compared, experiments = (quote(json.dumps(ids, separators=(",", ":"))) for ids in (runs, [store.experiment_id]))
+    return f"#/compare-runs?runs={compared}&experiments={experiments}&{_MODE}"
+
+
 def main() -> None:
+    """`make ui` before it shows MLflow."""
     parser = argparse.ArgumentParser(prog="python -m photofinish.tracking.sync", description=__doc__)
     parser.add_argument("--plan", type=Path, default=Path("data/plan"))
     parser.add_argument("--results", type=Path, default=Path("results"))

@@ -6,8 +6,8 @@ hangs can't hang training, and a trainer that is killed outright still has its r
 
 from __future__ import annotations
 
+import importlib
 import json
-import logging
 import os
 import signal
 import sys
@@ -15,63 +15,56 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Read by MLflow when it is imported. A stage waits for this process: a server that is gone must show in seconds.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")
-os.environ.setdefault("MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT", "4")
-
 from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.processes import quick_imports
-from photofinish.results.epochs import EpochMetrics, EpochTiming
-from photofinish.tracking import documents
-from photofinish.tracking.documents import DatasetFacts, RunFacts
-from photofinish.tracking.mirror import (
-    close_abandoned_runs,
-    create_run,
-    find_runs,
-    is_live,
-    is_of_this_host,
-    last_step,
-    mirror_run,
-    process_tag,
-    write_facts,
-    write_points,
-)
-from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
-from photofinish.tracking.sync import sync_all, sync_experiments
-from photofinish.tracking.system_metrics import SystemSampler
+
+with quick_imports():
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    from photofinish.results.epochs import EpochMetrics, EpochTiming
+    from photofinish.tracking import documents
+    from photofinish.tracking.documents import DatasetFacts, RunFacts
+    from photofinish.tracking.mirror import create_run, mirror_run, write_facts, write_points
+    from photofinish.tracking.store import MLFLOW_ERRORS, Process, first_line, is_live, open_store
+    from photofinish.tracking.sync import sync_all, sync_experiments
+
+_SAMPLE_SECONDS = 5.0
+"""between two samples of the system's metrics, each of which asks MLflow's store for its run"""
 
 
 class Worker:
+    """What a stage may ask for, a method each; `start` comes before what is told of a run."""
+
     def __init__(self) -> None:
         self._store = open_store(project_root(), state_folder())
         self._run_id = ""
         self._last_epoch = 0
-        self._sampler: SystemSampler | None = None
+        self._system: SystemMetricsMonitor | None = None
 
     def start(self, facts: dict[str, Any], training_key: str) -> None:
         """Open the run of a training that begins, or go on with the one of a training that was killed."""
-        close_abandoned_runs(self._store)
+        store, client, own = self._store, self._store.client, Process.own()
+        store.close_abandoned_runs()
         dataset = facts.pop("dataset")
         run_facts = RunFacts(**facts, dataset=DatasetFacts(**dataset) if dataset else None)
-        client = self._store.client
-        same = find_runs(self._store, f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'")
-        killed = [run for run in same if run.info.status != "FINISHED" and is_of_this_host(run) and not is_live(run)]
-        if killed:
-            self._run_id = str(killed[0].info.run_id)
-            client.set_tag(self._run_id, documents.TAG_PROCESS, process_tag())  # first: it no longer is the dead one's
-            client.update_run(self._run_id, status="RUNNING")
-            if documents.TAG_NOTE in killed[0].data.tags:
-                client.delete_tag(self._run_id, documents.TAG_NOTE)  # it tells how the run had ended
-            write_facts(client, self._run_id, run_facts)
+        tags = {documents.TAG_TRAINING_KEY: training_key, documents.TAG_PROCESS: own.as_tag()}
+        for run in store.find_runs(f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"):
+            before = Process.of(run)
+            if run.info.status != "FINISHED" and before and before.host == own.host and not is_live(run):
+                self._run_id = str(run.info.run_id)
+                client.set_tag(self._run_id, documents.TAG_PROCESS, own.as_tag())  # first: it is the dead one's no more
+                client.update_run(self._run_id, status="RUNNING")
+                if documents.TAG_NOTE in run.data.tags:
+                    client.delete_tag(self._run_id, documents.TAG_NOTE)  # it tells how the run had ended
+                write_facts(client, self._run_id, run_facts)
+                break
         else:
-            tags = {documents.TAG_TRAINING_KEY: training_key, documents.TAG_PROCESS: process_tag()}
-            self._run_id = create_run(self._store, run_facts, tags)
-        self._last_epoch = last_step(client, self._run_id, "training_loss", default=0)
-        self._sampler = SystemSampler(
-            first_step=last_step(client, self._run_id, "system/cpu_utilization_percentage", default=-1) + 1
-        )
+            self._run_id = create_run(store, run_facts, tags)
+        told = client.get_metric_history(self._run_id, "training_loss")
+        self._last_epoch = max((metric.step for metric in told), default=0)
+        self._system = SystemMetricsMonitor(self._run_id, _SAMPLE_SECONDS, resume_logging=True)
+        self._system.start()
 
     def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
         """A resumed training repeats the epochs after its checkpoint: MLflow has those already."""
@@ -83,40 +76,45 @@ class Worker:
         ]
         write_points(self._store.client, self._run_id, points)
         self._last_epoch += len(new)
-        self._write_system_metrics()
 
-    def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str], pickled: str | None) -> None:
-        self._write_system_metrics()
+    def model_follows(self) -> None:
+        """Import torch (seconds) while the stage still writes its files, and not before: it would disturb training."""
+        with quick_imports():
+            importlib.import_module("photofinish.results.learned")
+
+    def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str]) -> None:
+        """Complete the run from what the training left on disk."""
+        if self._system:
+            self._system.finish()
+            self._system.collect_metrics()  # once more: a training of a second had no sample yet
+            self._system.publish_metrics(self._system.aggregate_metrics())
+            self._system.mlflow_logger.flush()
         for path in checkpoints:
             self._store.client.log_artifact(self._run_id, path, "checkpoints")
-        document = documents.training_document(name, device, Path(results))
         with self._store.mirroring:
-            mirror_run(self._store, self._run_id, document, Path(pickled) if pickled else None)
+            mirror_run(self._store, self._run_id, documents.training_document(name, device, Path(results)))
         self._run_id = ""
 
     def stopped(self, status: str, reason: str) -> None:
+        """Close the run of a training that won't end, if there is one."""
         if self._run_id:
             self._store.client.set_tag(self._run_id, documents.TAG_NOTE, reason)
             self._store.client.set_terminated(self._run_id, status)
             self._run_id = ""
 
     def sync(self, names: list[str], results: str, report: str | None) -> None:
+        """Mirror what these experiments left on disk, and their comparison where there is a report."""
         if report:
             sync_all(self._store, names, Path(results), Path(report), restored=False)
         else:
             sync_experiments(self._store, names, Path(results))
 
-    def _write_system_metrics(self) -> None:
-        if self._sampler:
-            write_points(self._store.client, self._run_id, self._sampler.take())
-
 
 def main() -> None:
+    """Answer the messages of a stage until its pipe ends."""
     # Ctrl-C reaches the whole terminal; this process ends when the stage that feeds it does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = sys.stderr  # what a library prints must not be taken for an answer
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
     try:
         with quick_imports():  # MLflow imports half of itself when it opens a store
             worker = Worker()
@@ -136,3 +134,7 @@ def main() -> None:
 def _answer(text: str) -> None:
     with suppress(BrokenPipeError):  # a stage that was ended while it waited: what it asked for is still done
         print(json.dumps(text), file=sys.__stdout__, flush=True)
+
+
+if __name__ == "__main__":
+    main()
