@@ -37,6 +37,8 @@ _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_UNIX_SECONDS"
 
 @dataclass(frozen=True)
 class Rank:
+    """The place of this process among several that train together."""
+
     number: int
     """among all processes, from 0; 0 leads: it alone writes, tracks and talks"""
     size: int

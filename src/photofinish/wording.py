@@ -17,14 +17,17 @@ def seconds(value: float) -> str:
 
 
 def utc_minute(unix_seconds: float) -> str:
+    """A date and a time of day."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def utc_day(unix_seconds: float) -> str:
+    """A date."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
 
 
 def energy(joules: float) -> str:
+    """Three digits, in the unit that suits."""
     for unit, scale in (("J", 1.0), ("kJ", 1e3), ("MJ", 1e6)):
         if joules < 1000 * scale or unit == "MJ":
             break
@@ -47,6 +50,7 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def byte_size(count: float) -> str:
+    """A decimal, in the unit that suits."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -65,6 +69,7 @@ def _three_digits(value: float) -> str:
 
 
 def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
+    """The allowed name that was probably meant."""
     plain = {_plain(option): option for option in allowed}
     matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
     return plain[matches[0]] if matches else None

@@ -43,6 +43,8 @@ class CounterError(Exception):
 
 
 class Counter(Protocol):
+    """The joules that a part of the machine has used."""
+
     least_seconds: float
     """in less, it moves on too few times to tell"""
 

@@ -52,6 +52,7 @@ class GpuHost(Host):
 
     @property
     def processes(self) -> int:
+        """How many train together, each on its own accelerator."""
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 

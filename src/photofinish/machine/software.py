@@ -15,10 +15,12 @@ from photofinish.machine.cpu import read_or_empty
 
 
 def torch_version() -> str:
+    """As installed, build and all."""
     return _version("torch")
 
 
 def torchvision_version() -> str:
+    """As installed, build and all."""
     return _version("torchvision")
 
 
@@ -29,6 +31,7 @@ def torch_cuda_version() -> str | None:
 
 
 def torch_rocm_version() -> str | None:
+    """The ROCm version torch was built for."""
     build = _build("torch").get("hip")
     return str(build) if build else None
 
@@ -69,6 +72,8 @@ GPU_VARIABLES = (
 
 @dataclass(frozen=True)
 class Software:
+    """Versions and variables that determine speed and bits."""
+
     python: str
     torch: str
     torchvision: str
@@ -93,6 +98,7 @@ _PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
+    """Of the packages that results are made with."""
     return {name: metadata.version(name) for name in _PACKAGES}
 
 

@@ -23,6 +23,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 def is_name(name: object) -> bool:
+    """Whether it can name a folder and a stage."""
     return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
 
 
@@ -53,6 +54,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
+    """One of the files under data/plan, as the settings that `plan` wrote."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -23,6 +23,8 @@ from photofinish.params.networks import Model
 
 
 class Sgd(Settings):
+    """torch.optim.SGD."""
+
     name: Literal["sgd"]
     lr: PositiveFloat
     momentum: Decay = 0.0
@@ -44,11 +46,15 @@ class _AdamSettings(Settings):
 
 
 class Adam(_AdamSettings):
+    """torch.optim.Adam."""
+
     name: Literal["adam"]
     weight_decay: NonNegativeFloat = 0.0
 
 
 class AdamW(_AdamSettings):
+    """torch.optim.AdamW."""
+
     name: Literal["adamw"]
     weight_decay: NonNegativeFloat = 0.01
 
@@ -59,27 +65,37 @@ Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
 
 
 class ConstantSchedule(Settings):
+    """One learning rate throughout."""
+
     name: Literal["constant"] = "constant"
 
 
 class StepSchedule(Settings):
+    """StepLR, stepped after each epoch."""
+
     name: Literal["step"]
     step_size: PositiveInt
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
 
 
 class CosineSchedule(Settings):
+    """CosineAnnealingLR over all epochs."""
+
     name: Literal["cosine"]
     eta_min: NonNegativeFloat = 0.0
 
 
 class OneCycleSchedule(Settings):
+    """OneCycleLR, stepped after each step."""
+
     name: Literal["one_cycle"]
     max_lr: PositiveFloat
     pct_start: Annotated[float, Field(gt=0, lt=1)] = 0.3
 
 
 class PlateauSchedule(Settings):
+    """ReduceLROnPlateau, by the loss on the validation images."""
+
     name: Literal["reduce_on_plateau"]
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     patience: Annotated[int, Field(ge=0)] = 10
@@ -95,6 +111,8 @@ Schedule = Annotated[
 
 
 class ResidentInput(Settings):
+    """All images lie on the device."""
+
     name: Literal["resident"]
 
 

@@ -14,17 +14,23 @@ Init = Literal["default", "xavier_uniform"]
 
 
 class LinearModel(Settings):
+    """One linear layer."""
+
     name: Literal["linear"]
     init: Init = "default"
 
 
 class MlpModel(Settings):
+    """Linear layers with ReLU between them."""
+
     name: Literal["mlp"]
     hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     init: Init = "default"
 
 
 class CnnModel(Settings):
+    """Convolutions, each with max-pooling by 2 and ReLU, then linear layers."""
+
     name: Literal["cnn"]
     channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     hidden: tuple[PositiveInt, ...] = ()
@@ -34,11 +40,15 @@ class CnnModel(Settings):
 
 
 class LenetModel(Settings):
+    """Convolutions of 6 and 12 channels, then layers of 120 and 60."""
+
     name: Literal["lenet"]
     init: Init = "default"
 
 
 class TorchvisionModel(Settings):
+    """One of torchvision's classifiers."""
+
     name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # a tuple of names is one
     weights: str | None = None
     """The name of published weights to start from, the last layer replaced; by default none."""
@@ -56,6 +66,8 @@ Model = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionMo
 
 
 class PublishedWeights(Settings):
+    """Weights that torchvision publishes for a network."""
+
     model: str
     weights: str
     """a name of torchvision's, such as IMAGENET1K_V1"""
@@ -70,6 +82,8 @@ class WeightsPlan(Settings):
 
 
 class FetchedWeights(PublishedWeights):
+    """The same with the file that they were fetched into."""
+
     file: str
     sha256: str
 

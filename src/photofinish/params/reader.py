@@ -68,6 +68,7 @@ class _Reader:
         self.mistakes: dict[KeyPath, Mistake] = {}
 
     def read(self) -> Params:
+        """The settings; `mistakes` then tells whether they count."""
         document = self._document
         if not isinstance(document, dict):
             self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)

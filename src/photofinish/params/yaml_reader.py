@@ -74,6 +74,8 @@ _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 
 @dataclass(frozen=True)
 class FaultyKey:
+    """A key that is no text, or is given twice."""
+
     path: KeyPath
     line: int
     problem: str
