@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from photofinish.training import clock
-from photofinish.training.clock import Clock
+from photofinish.training import torch_device
+from photofinish.training.torch_device import Clock
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return 12.5
 
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=read_time))
+    monkeypatch.setattr(torch_device, "time", SimpleNamespace(perf_counter=read_time))
     return events
 
 

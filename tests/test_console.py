@@ -14,7 +14,7 @@ from typing import TextIO
 import pytest
 
 from photofinish.results.epochs import EpochMetrics, EpochTiming
-from photofinish.runs.console import TrainingDisplay
+from photofinish.runs.watching import TrainingDisplay
 
 METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)
 TIMING = EpochTiming(training_seconds=0.5, validation_seconds=0.1, ended_at_unix_seconds=0.0)

@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from photofinish.training import torch_device as devices
+from photofinish.training.teams import NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.training.torch_device import (
     CPU,
-    NoAcceleratorError,
-    UnusableAcceleratorError,
-    accelerator,
     apply_policy,
     autocast,
     device_name,

@@ -29,6 +29,8 @@ class CpuHost(Host):
     processes: int = 1
     threads: int
     """of each process"""
+    keep_freed_memory: bool = True
+    """whether the allocator was told to"""
     cpu: CpuFacts
     software: Software
 
@@ -66,6 +68,7 @@ def _cpu_host(settings: CpuDevice, cpu: CpuFacts) -> CpuHost:
     return CpuHost(
         processes=settings.processes,
         threads=settings.threads or usable_threads(cpu, settings.processes),
+        keep_freed_memory=settings.keep_freed_memory,
         cpu=cpu,
         software=software_facts(CPU_VARIABLES),
     )

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.data.packed import Manifest
 from photofinish.files import write_bytes_atomically, write_text_atomically
@@ -119,31 +118,10 @@ class _Layer:
         return self.name, self.kind, ", ".join(self.outputs) or "-", f"{self.parameters:,}"
 
 
-class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up PyTorch's own formulas, as its FlopCounterMode does, which would import the compiler: seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No compiler is at work here that would have to be kept out of `__torch_dispatch__`."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.operations += formula(*args, **kwargs, out_val=out)
-        return out
-
-
 def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
     """A table of the modules that compute or hold parameters, and the totals; the network stays as it is."""
     layers = []
-    with ExitStack() as undone, _evaluating(network), _OperationCounter() as counter:
+    with ExitStack() as undone, _evaluating(network), FlopCounterMode(display=False) as counter:
         for name, module in network.named_modules():
             own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             if own or not any(module.children()):
@@ -156,7 +134,13 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
         with torch.enable_grad():
             network(torch.zeros(1, *image_shape, device=device))
     rows = [_HEADER, *(layer.row() for layer in layers)]
-    return f"{_table(rows)}\n\n{_totals(network, counter.operations // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD)}"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last.rjust(widths[-1])])
+        for *cells, last in rows
+    ]
+    multiply_adds = counter.get_total_flops() // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD
+    return "\n".join([*lines, "", _totals(network, multiply_adds)])
 
 
 @contextmanager
@@ -169,16 +153,6 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module in were_training:
             module.training = True
-
-
-def _table(rows: list[tuple[str, str, str, str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), row[-1].rjust(widths[-1])]
-        )
-        for row in rows
-    )
 
 
 def _totals(network: nn.Module, multiply_adds: int) -> str:
