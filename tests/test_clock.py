@@ -34,3 +34,9 @@ def test_it_waits_for_an_accelerator_before_it_reads_the_time(events: list[str],
 def test_it_waits_for_nothing_on_the_cpu(events: list[str]) -> None:
     assert Clock(torch.device("cpu")).now_seconds() == 12.5
     assert events == ["time read"]
+
+
+def test_it_waits_for_every_other_process_once_the_device_has_finished(events: list[str]) -> None:
+    clock = Clock(torch.device("cuda"), lambda: events.append("all are here"))
+    assert clock.now_seconds() == 12.5
+    assert events == ["device finished", "all are here", "time read"]

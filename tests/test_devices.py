@@ -156,7 +156,7 @@ def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkey
     assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32") is torch.contiguous_format
     assert memory_format(convolves, CPU, "fp32") is torch.channels_last
     assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
-    monkeypatch.setattr(devices, "_has_tf32", lambda _device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
     monkeypatch.setattr(devices, "_has_tf32", lambda _device: False)
     assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format

@@ -11,6 +11,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim import lr_scheduler
 
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
@@ -91,6 +92,50 @@ def test_every_optimizer_trains_under_every_schedule(
     assert metrics[-1].training_loss < metrics[0].training_loss
     expected = 0.05 / 25 if schedule == "one_cycle" else OPTIMIZERS[optimizer]["lr"]
     assert metrics[0].learning_rate == pytest.approx(expected)
+
+
+class _LearnsNothing(nn.Module):
+    """So that validation losses stay on a plateau."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs"),
+    [
+        ({"name": "step", "step_size": 2, "gamma": 0.5}, lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5)),
+        ({"name": "cosine"}, lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4)),
+        (
+            {"name": "one_cycle", "max_lr": 0.05},
+            lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
+        ),
+        ({"name": "reduce_on_plateau", "patience": 0}, lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0)),
+    ],
+    ids=["step", "cosine", "one_cycle", "reduce_on_plateau"],
+)
+def test_each_epoch_begins_with_the_learning_rate_of_pytorchs_own_scheduler(
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    schedule: dict[str, Any],
+    theirs: Callable[[torch.optim.Optimizer], Any],
+) -> None:
+    experiment = make_experiment(schedule=schedule, epochs=4)
+    metrics = trained(make_trainer(experiment, _LearnsNothing())).progress.metrics
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler, expected = theirs(sgd), []
+    for epoch in metrics:
+        expected.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        for _ in range(5 if schedule["name"] == "one_cycle" else 1):
+            scheduler.step(*[epoch.validation_loss] * (schedule["name"] == "reduce_on_plateau"))
+    assert [epoch.learning_rate for epoch in metrics] == expected
+    assert len(set(expected)) > 1
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -98,9 +98,10 @@ def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScale
 
 def effective_precision(device: torch.device, precision: str) -> str:
     """What is really computed: TF32 is a permission that only NVIDIA's matrix units, from Ampere on, make use of."""
+    if precision != "tf32":
+        return precision
     is_nvidia = device.type == "cuda" and torch.version.hip is None
-    has_tf32 = is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "fp32" if precision == "tf32" and not has_tf32 else precision
+    return "tf32" if is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
 def has_fast_bf16(device: torch.device) -> bool:
