@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.training import torch_device as devices
 from photofinish.training.teams import NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.training.torch_device import (
     CPU,
@@ -158,7 +157,7 @@ def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkey
     assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
-    monkeypatch.setattr(devices, "_has_tf32", lambda _device: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -111,24 +110,19 @@ def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]
         device = _own_device(run, rank)
         yield device, _team_of_one_process(run, device)
         return
-    _join(rank)
-    device = _agreed_device(run, rank)
-    _refuse_differences(run, rank)
-    yield device, Ranks(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
-
-
-def _join(rank: Rank) -> None:
-    """The group of all processes; torch's errors here are long, and their first line tells."""
     try:
         dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:  # of many lines, whose first tells
         meeting_place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
             f"{rank} can't join the others at {meeting_place}: {str(error).partition(chr(10))[0]} "
             f"The address must be one of the first node's, its port free there and open to the other nodes "
             f"(torchrun's --master-addr and --master-port)"
         ) from error
+    device = _agreed_device(run, rank)
+    _refuse_differences(run, rank)
+    yield device, Ranks(rank.number, rank.size, device)
+    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
 
 
 @contextmanager
@@ -136,27 +130,17 @@ def failures_left_to_the_stage() -> Iterator[None]:
     """A process that the stage started tells it why it ends, in torchrun's way, and leaves the talking to it."""
     try:
         yield
-    except UserError as error:
+    except (UserError, KeyboardInterrupt, TerminatedError) as error:
         if not is_started_by_stage():
             raise
-        file = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
-        file.write_text(json.dumps({"message": str(error), "timestamp": int(time.time())}), encoding="utf-8")
-        _end(error.exit_code)
-    except KeyboardInterrupt:
-        if not is_started_by_stage():
-            raise
-        _end(EXIT_INTERRUPTED)
-    except TerminatedError:
-        if not is_started_by_stage():
-            raise
-        _end(EXIT_TERMINATED)
-
-
-def _end(status: int) -> NoReturn:
-    """At once: Python's own end would take down the process group, and wait for processes that may be gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        status = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_TERMINATED
+        if isinstance(error, UserError):
+            status = error.exit_code
+            told = json.dumps({"message": str(error), "timestamp": int(time.time())})
+            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(told, encoding="utf-8")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # at once: Python's own end would take down the process group, and wait for who may be gone
 
 
 def _own_device(run: Run, rank: Rank | None) -> torch.device:

@@ -35,6 +35,11 @@ class Run:
     processes: int = 1
     """that train together, over all nodes"""
 
+    @property
+    def title(self) -> str:
+        """For whoever waits for it."""
+        return f"which trains {self.name} on the {self.device}"
+
     def check(self) -> None:
         """Refuse what only the machine and the split tell, and needs no torch."""
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.

@@ -7,7 +7,7 @@ starts neither for `train-gpu`.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from photofinish.data.packed import PackedSplit
@@ -28,6 +28,7 @@ from photofinish.tracking.documents import dataset_facts, run_facts
 def train(
     device: DeviceLabel, experiment_file: Path, host_file: Path, data: Path, weights: Path | None, out: Path
 ) -> None:
+    """The stage: this process trains, or starts those that do, or is one of them."""
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
     rank = own_rank()
     processes = rank.size if rank else host.processes
@@ -40,7 +41,7 @@ def train(
             return
         from photofinish.runs.distributed import launch
 
-        with machine_to_itself(_title(run)) as waited_seconds:
+        with machine_to_itself(run.title) as waited_seconds:
             launch(processes, host.threads or 1, waited_seconds)
         return
     from photofinish.runs.distributed import failures_left_to_the_stage
@@ -62,11 +63,26 @@ def _lead(run: Run, rank: Rank | None) -> None:
             # MLflow's process would take longer to start than all of this; the next stage that has one tells it.
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
-        with _machine(run) as waited_seconds, Tracker() as tracker:
-            _announce(tracker, run)
-            reason = _train_if_available(run, rank, tracker, lock_seconds + waited_seconds)
-            if reason is not None:
-                _record_unavailable(run, reason)
+        # The machine is held from before MLflow's process starts, which is work too, to after its end. Where the stage
+        # starts several processes, it holds it for all of them. Where torchrun was called by hand, the first process
+        # does: others on its machine may belong to the same training.
+        machine = nullcontext(0.0) if is_started_by_stage() else machine_to_itself(run.title)
+        with machine as waited_seconds, Tracker() as tracker:
+            manifest, data_sha256 = PackedSplit(run.data).manifest, run.data_sha256()
+            dataset = dataset_facts(run.experiment.dataset, data_sha256, manifest.shape, manifest.class_names)
+            packages, commit = package_versions(), git_commit()
+            facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
+            tracker.start(facts, run.key(), manifest.counts["train"])
+            with quick_imports():
+                from photofinish.runs.distributed import team_for
+                from photofinish.runs.train import lead_training
+                from photofinish.training.teams import NoAcceleratorError
+
+            try:
+                with team_for(run, rank) as (device, team):
+                    lead_training(run, device, team, tracker, lock_seconds + waited_seconds)
+            except NoAcceleratorError as error:
+                _record_unavailable(run, str(error))
                 tracker.training_ended(run.name, run.device, run.out.parent.parent, [], None)
 
 
@@ -75,21 +91,6 @@ def _record_unavailable(run: Run, reason: str) -> None:
         raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it and goes on)")
     print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
     write_unavailable(run, reason)
-
-
-def _machine(run: Run) -> AbstractContextManager[float]:
-    """Held from before MLflow's process starts, which is work too, to after its end.
-
-    Where the stage starts several processes, it holds the machine for all of them. Where torchrun was called by hand,
-    the first process does: others on its machine may belong to the same training.
-    """
-    if is_started_by_stage():
-        return nullcontext(0.0)
-    return machine_to_itself(_title(run))
-
-
-def _title(run: Run) -> str:
-    return f"which trains {run.name} on the {run.device}"
 
 
 def _follow(run: Run, rank: Rank) -> None:
@@ -101,25 +102,3 @@ def _follow(run: Run, rank: Rank) -> None:
 
     with suppress(NoAcceleratorError), team_for(run, rank) as (device, team):  # the first process records it
         follow_training(run, device, team)
-
-
-def _announce(tracker: Tracker, run: Run) -> None:
-    manifest = PackedSplit(run.data).manifest
-    dataset = dataset_facts(run.experiment.dataset, run.data_sha256(), manifest.shape, manifest.class_names)
-    facts = run_facts(run.name, run.device, run.experiment, run.host, package_versions(), git_commit(), dataset)
-    tracker.start(facts, run.key(), manifest.counts["train"])
-
-
-def _train_if_available(run: Run, rank: Rank | None, tracker: Tracker, lock_seconds: float) -> str | None:
-    """Train, or tell why the device can't be used."""
-    with quick_imports():
-        from photofinish.runs.distributed import team_for
-        from photofinish.runs.train import lead_training
-        from photofinish.training.teams import NoAcceleratorError
-
-    try:
-        with team_for(run, rank) as (device, team):
-            lead_training(run, device, team, tracker, lock_seconds)
-    except NoAcceleratorError as error:
-        return str(error)
-    return None
