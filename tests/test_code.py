@@ -45,7 +45,7 @@ def test_every_way_to_import_counts_but_what_is_only_for_the_type_checker(tmp_pa
         "import photofinish.wording\n"
         "from photofinish.machine import (\n    cpu,\n    software as versions,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
-        "def later():\n    from photofinish.training.torch_device import Clock\n"
+        "def later():\n    from photofinish.results.epochs import EpochTiming\n"
     )
     command = [sys.executable, "-c", f"{_CODE_IN} print(*stage_code(Path(sys.argv[1])).root)", str(script)]
     environment = {"PYTHONPATH": str(tmp_path), "PATH": ""}
@@ -55,8 +55,8 @@ def test_every_way_to_import_counts_but_what_is_only_for_the_type_checker(tmp_pa
         "photofinish/machine/__init__.py",
         "photofinish/machine/cpu.py",
         "photofinish/machine/software.py",
-        "photofinish/training/__init__.py",
-        "photofinish/training/clock.py",
+        "photofinish/results/__init__.py",
+        "photofinish/results/epochs.py",
         "photofinish/wording.py",
         "stages/some.py",
     }
