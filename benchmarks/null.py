@@ -12,6 +12,7 @@ from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
 from photofinish.machine.load import MachineWatch, doubts
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.training.batches import Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, apply_policy
@@ -59,7 +60,7 @@ def _run(workload: Workload) -> Run:
     )
     training, validation = (make_batches(workload.experiment(), part, CPU) for part in parts)
     trainer = Trainer(workload.experiment(), workload.network(), training, validation, CPU)
-    trainer.warm_up()
+    warm_up(trainer)
     watch = MachineWatch(lambda: None)
     progress = trainer.train(lambda metrics, _timing: watch.epoch_ended(1, metrics.epoch))
     watch.training_ended()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
 from photofinish.training.batches import Normaliser, Part
@@ -57,7 +58,7 @@ def train(path: Path) -> None:
     few = Part("validation", images[:VALIDATION_IMAGES], labels[:VALIDATION_IMAGES], normalise)
     network = build_model(experiment.model, SHAPE, CLASSES, experiment.seed)
     trainer = Trainer(experiment, network, training, make_batches(experiment, few, CPU), CPU)
-    trainer.warm_up()
+    warm_up(trainer)
     _allow_more(ALLOWED_BYTES)
     started_seconds = time.process_time()
     trainer.train(lambda _metrics, _timing: None)

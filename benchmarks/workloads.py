@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks import data
 from photofinish.models.registry import build_model
-from photofinish.training.randomness import batch_order
+from photofinish.training.batches import batch_order
 
 SEED = 0
 

@@ -22,21 +22,20 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
-from photofinish.runs.further_measurements import Repeats, measure_further, repeat
-from photofinish.runs.job import TrainingJob
-from photofinish.runs.task import TrainingTask
+from photofinish.runs.run import Run
+from photofinish.runs.setup import Repeats, Setup
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
-from photofinish.training.clock import Clock
 from photofinish.training.failures import failures_explained
-from photofinish.training.teams import Team
-from photofinish.training.torch_device import CPU, accelerator, apply_policy, peak_memory_bytes
+from photofinish.training.teams import Team, accelerator
+from photofinish.training.torch_device import CPU, Clock, apply_policy, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 
-MakeJob = Callable[[Experiment, torch.device], TrainingJob]
+MakeJob = Callable[[Experiment, torch.device], Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM, ADAMW = ({"name": name, "lr": 0.01} for name in ("adam", "adamw"))
 AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
@@ -75,18 +74,18 @@ def device() -> Iterator[torch.device]:
 
 @pytest.fixture
 def make_job(small_split: PackedSplit, cpu_host: CpuHost, tmp_path: Path) -> Iterator[MakeJob]:
-    def make(experiment: Experiment, device: torch.device) -> TrainingJob:
+    def make(experiment: Experiment, device: torch.device) -> Setup:
         apply_policy(device, experiment.precision, threads=1)
-        task = TrainingTask("small", "gpu", experiment, cpu_host, small_split.folder, tmp_path)
-        return TrainingJob(task, device, Team(device))
+        run = Run("small", "gpu", experiment, cpu_host, small_split.folder, tmp_path)
+        return Setup(run, device, Team(device))
 
     yield make
     torch.set_deterministic_debug_mode("default")
 
 
-def trained(job: TrainingJob) -> Trainer:
+def trained(job: Setup) -> Trainer:
     trainer = job.new_trainer()
-    trainer.warm_up()
+    warm_up(trainer)
     trainer.train(lambda _metrics, _timing: None)
     return trainer
 
@@ -144,7 +143,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert state is not None
     resumed.load_state_dict(state)
     assert resumed.progress.epochs_done == 1
-    resumed.warm_up()
+    warm_up(resumed)
     resumed.train(lambda _metrics, _timing: None)
     assert resumed.progress.metrics == whole.progress.metrics
     assert weights_of(resumed.network) == weights_of(whole.network)
@@ -156,9 +155,9 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     experiment = make_experiment(model=CNN, repeats=2)
     job, on_cpu = make_job(experiment, device), make_job(experiment, CPU)
     first, repeats = trained(job), Repeats()
-    repeat(job, first, repeats)  # which refuses other bits
+    job.repeat(first, repeats)  # which refuses other bits
     assert [len(timings) for timings in repeats] == [experiment.epochs]
-    there, here = measure_further(job, first), measure_further(on_cpu, trained(on_cpu))
+    there, here = job.measure_further(first), on_cpu.measure_further(trained(on_cpu))
     assert there.first_step == here.first_step
     assert there.attribution
     assert here.attribution
@@ -173,12 +172,12 @@ def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
     job = make_job(make_experiment(model=CNN, optimizer=ADAM), device)
     trainer = trained(job)
     state = trainer.state_dict() | {"optimizer": on_cpu(trainer.state_dict()["optimizer"])}
-    trainer.forget_optimizer()
+    forget_optimizer(trainer)
     kept = [tensor for each in state["optimizer"]["state"].values() for tensor in each.values()]
     assert {tensor.device for tensor in kept} == {CPU}
     resumed = job.new_trainer()
     resumed.load_state_dict(state)
-    back = [tensor for each in resumed._optimizer.state.values() for tensor in each.values() if tensor.dim()]
+    back = [tensor for each in resumed.state.optimizer.state.values() for tensor in each.values() if tensor.dim()]
     assert {tensor.device for tensor in back} == {device}
 
 
@@ -204,7 +203,7 @@ def count_epoch(make_experiment: MakeExperiment, make_job: MakeJob, device: torc
         experiment = make_experiment(**settings, epochs=2, batch_size=batch_size, validation_batch_size=batch_size)
         job = make_job(experiment, device)
         trainer, at_ends = job.new_trainer(), [counts()]
-        trainer.warm_up()
+        warm_up(trainer)
         trainer.train(lambda _metrics, _timing: at_ends.append(counts()))
         return at_ends[2] - at_ends[1]
 
@@ -250,7 +249,7 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
     make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
 ) -> None:
     trainer = trained(make_job(make_experiment(model=CNN, optimizer=ADAM), device))
-    with trainer.rehearsed_step() as (step,):
+    with rehearsed_steps(trainer) as (step,):
         step()
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50
@@ -300,9 +299,9 @@ class _Shifts(nn.Module):
         return images + self.shift
 
 
-def _explained(job: TrainingJob, act: Callable[[], object]) -> str:
-    task = job.task
-    with pytest.raises(UserError) as told, failures_explained(task.name, task.experiment, job.team):
+def _explained(job: Setup, act: Callable[[], object]) -> str:
+    run = job.run
+    with pytest.raises(UserError) as told, failures_explained(run.name, run.experiment, job.team):
         act()
     return str(told.value)
 
@@ -332,7 +331,7 @@ def test_a_batch_left_on_the_cpu_is_refused_in_words(
 ) -> None:
     job = make_job(make_experiment(**settings), device)
     job.training = _ImagesStay(job.training, part)  # type: ignore[assignment]
-    told = _explained(job, job.new_trainer().warm_up)
+    told = _explained(job, lambda: warm_up(job.new_trainer()))
     assert re.match(rf"one step had tensors on two devices \({said}", told), told
     assert "experiments.small all on rehearsal:0 before the first step (devices.gpu in params.yaml chooses it)" in told
     assert "make it on `images.device`, and keep constants with `register_buffer`" in told
@@ -343,7 +342,7 @@ def test_a_constant_left_on_the_cpu_is_refused_in_words(
 ) -> None:
     job = make_job(make_experiment(), device)
     trainer = job.new_trainer(nn.Sequential(_Shifts(), job.new_network()))
-    told = _explained(job, trainer.warm_up)
+    told = _explained(job, lambda: warm_up(trainer))
     assert "found at least two devices, rehearsal:0 and cpu" in told
     assert "a part of model mlp makes or keeps a tensor elsewhere" in told
 
@@ -354,4 +353,4 @@ def test_what_lies_on_another_accelerator_is_refused_too(
     job = make_job(make_experiment(), device)
     trainer = job.new_trainer()
     trainer.network.to(torch.device(device.type, 1))
-    assert "rehearsal:0" in _explained(job, trainer.warm_up)
+    assert "rehearsal:0" in _explained(job, lambda: warm_up(trainer))

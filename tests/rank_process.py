@@ -17,11 +17,12 @@ from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank
 from photofinish.runs.distributed import _refuse_differences
-from photofinish.runs.task import TrainingTask
+from photofinish.runs.run import Run
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.teams import Ranks, Team
@@ -96,12 +97,12 @@ def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: P
 
 def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
     host = CpuHost(threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
-    task = TrainingTask("small", "cpu", experiment, host, data, data, rank.size)
+    run = Run("small", "cpu", experiment, host, data, data, rank.size)
     if rank.number == 1 and "settings" in case:
-        task = replace(task, experiment=experiment.model_copy(update={"epochs": 99}))
+        run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))
     if rank.number == 1 and "data" in case:
-        TrainingTask.data_sha256 = lambda _task: "0" * 64  # type: ignore[method-assign]
-    _refuse_differences(task, rank)
+        Run.data_sha256 = lambda _task: "0" * 64  # type: ignore[method-assign]
+    _refuse_differences(run, rank)
 
 
 def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) ->
     network = _network(experiment, case, team.rank)
     trainer = Trainer(experiment, network, training, validation, CPU, team)
     if "not finite" not in case:
-        trainer.warm_up()
+        warm_up(trainer)
     if "resumed" in case:
         trainer = _resumed(trainer, experiment, case, team, training, validation)
     training.labels.clear()
@@ -135,12 +136,12 @@ def _resumed(
     trainer: Trainer, experiment: Experiment, case: str, team: Team, training: Batches, validation: Batches
 ) -> Trainer:
     """One that goes on after the first epoch, from what rank 0 has then."""
-    trainer._experiment = experiment.model_copy(update={"epochs": 1})
+    trainer.experiment = experiment.model_copy(update={"epochs": 1})
     trainer.train(lambda _metrics, _timing: None)
     state = team.from_leader(trainer.state_dict() if team.rank == 0 else None)
     fresh = Trainer(experiment, _network(experiment, case, team.rank), training, validation, CPU, team)
     fresh.load_state_dict(state)
-    fresh.warm_up()
+    warm_up(fresh)
     return fresh
 
 

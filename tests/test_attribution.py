@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import (
     AttributionPlan,
     attribute,
@@ -19,16 +21,17 @@ from photofinish.measuring.attribution import (
     measure_bf16,
     plan_attribution,
 )
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.measuring.steady_state import SamplePlan
 from photofinish.results.learned import weights_of
 from photofinish.results.records import StepParts
-from photofinish.runs import further_measurements
-from photofinish.runs.further_measurements import _attribute
+from photofinish.runs.run import Run
+from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
-from photofinish.training.clock import Clock
-from photofinish.training.loader import LoaderBatches
+from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.optimisation import Schedule
+from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -109,7 +112,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
     """The quickest of its steps, since others are slowed by whatever else runs here."""
     nap_in(part, monkeypatch)
     trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part))
-    parts = attribute(trainer, Clock(CPU), PLAN, resident_fits=True).parts
+    parts = attribute(trainer, PLAN, resident_fits=True).parts
     quickest = {name.removesuffix("_seconds"): min(getattr(parts, name)) for name in StepParts.model_fields}
     assert [name for name, seconds in quickest.items() if seconds >= NAP_SECONDS] == [part]
     assert quickest[part] < 2 * NAP_SECONDS
@@ -119,7 +122,7 @@ def test_what_the_loader_takes_alone_is_without_the_step(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:
     trainer = make_trainer(make_experiment(input=LOADER), _Network("forward"))
-    found = attribute(trainer, Clock(CPU), PLAN, resident_fits=False)
+    found = attribute(trainer, PLAN, resident_fits=False)
     assert len(found.batch_alone_seconds) == len(found.parts.waiting_seconds) == 4
     assert min(found.batch_alone_seconds) < NAP_SECONDS < min(found.other_batch.step_seconds)
     assert (found.other_batch_images, found.resident_fits) == (2, False)
@@ -133,7 +136,7 @@ def test_the_other_batch_has_so_many_images(
     network = _Network("none")
     network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
     trainer = make_trainer(make_experiment(batch_size=16), network)
-    attribute(trainer, Clock(CPU), AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False), resident_fits=True)
+    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False), resident_fits=True)
     assert seen == {16, images}
 
 
@@ -158,7 +161,7 @@ def test_the_same_bits_are_learned_after_it(
 
 def _attribute_with_bf16(trainer: Trainer) -> None:
     plan = AttributionPlan(trainer.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
-    assert attribute(trainer, Clock(CPU), plan, resident_fits=True).bf16
+    assert attribute(trainer, plan, resident_fits=True).bf16
 
 
 def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
@@ -173,10 +176,10 @@ def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
     monkeypatch.setattr(trainer_module, "memory_format", lambda *_: torch.contiguous_format)
     network = nn.Sequential(nn.Conv2d(1, 4, 3), second, nn.Flatten(), nn.Linear(64, 3))
     trainer = make_trainer(make_experiment(epochs=1), network)
-    trainer.warm_up()
+    warm_up(trainer)
     assert set(layouts) == {False}
     layouts.clear()
-    measure_bf16(trainer, Clock(CPU), SamplePlan(1, 1))
+    measure_bf16(trainer, SamplePlan(1, 1))
     assert set(layouts) == {True}
     layouts.clear()
     trainer.train(lambda _metrics, _timing: None)
@@ -187,7 +190,7 @@ def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_t
     outputs: list[torch.Tensor] = []
     network = _Network("none")
     network._layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
-    found = measure_bf16(make_trainer(make_experiment(), network), Clock(CPU), SamplePlan(3, 2))
+    found = measure_bf16(make_trainer(make_experiment(), network), SamplePlan(3, 2))
     assert {each.dtype for each in outputs} == {torch.bfloat16}
     assert not torch.equal(outputs[0], outputs[-1])  # the weights of each step, not of the first
     assert len(found.sample_seconds) == 3
@@ -220,39 +223,51 @@ def test_it_takes_a_small_part_of_the_trainings_time(
     steps: int,
     images: int,
 ) -> None:
-    trainer = make_trainer(make_experiment(batch_size=batch_size))
-    plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room, workers=workers, devices=devices)
+    source = {"name": "loader", "workers": workers} if workers else {"name": "resident"}
+    trainer = make_trainer(make_experiment(batch_size=batch_size, input=source))
+    trainer.team.devices *= devices
+    plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room)
     assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
 
 
-def test_several_processes_are_not_taken_apart_and_told_why(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
-    job: Any = SimpleNamespace(team=SimpleNamespace(size=2))
-    found, why = _attribute(job, make_trainer(make_experiment()), 0.1)
-    assert found is None
-    assert why
-    assert "several processes" in why
+class _OneOfTwo(Team):
+    rank, size = 1, 2
 
 
-def test_a_training_is_not_lost_where_measuring_it_runs_out_of_memory(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def make_setup(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit) -> Callable[..., Setup]:
+    def make(team: Team) -> Setup:
+        run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path())
+        return Setup(run, CPU, team)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("team", "why"),
+    [
+        (
+            _OneOfTwo(CPU),
+            "several processes train together: their steps end together, whichever part keeps one of them",
+        ),
+        (Team(CPU), "the device's memory is too small for more"),
+    ],
+    ids=["several processes", "too little memory"],
+)
+def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why(
+    make_setup: Callable[[Team], Setup], monkeypatch: pytest.MonkeyPatch, team: Team, why: str
 ) -> None:
     def too_much(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(further_measurements, "attribute", too_much)
-    trainer = make_trainer(make_experiment())
+    monkeypatch.setattr("photofinish.runs.setup.attribute", too_much)
+    setup = make_setup(team)
+    trainer = setup.new_trainer()
     trainer.train(lambda _metrics, _timing: None)
-    settings: Any = SimpleNamespace(input=SimpleNamespace(name="resident"))
-    job: Any = SimpleNamespace(
-        team=SimpleNamespace(size=1, device_count=1),
-        task=SimpleNamespace(experiment=settings, resident_fits=lambda: True),
-        device=CPU,
-        split=SimpleNamespace(manifest=SimpleNamespace(shape=(1, 8, 8))),
-        clock=Clock(CPU),
-    )
-    assert _attribute(job, trainer, 0.1) == (None, "the device's memory is too small for more than the training")
+    further = setup.measure_further(trainer)
+    assert further.attribution is None
+    assert str(further.not_attributed).startswith(why)
+    assert further.steady_state.sample_seconds
 
 
 def test_large_images_have_room_for_fewer() -> None:

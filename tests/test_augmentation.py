@@ -13,9 +13,8 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.data.images import PartName
-from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share
+from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share, augmented, draw_epoch, no_change
 from photofinish.training.input_paths import make_batches
-from photofinish.training.randomness import Draws, augmented, choices, draw_epoch, fractions, hashed_rows
 from photofinish.training.torch_device import CPU
 
 IMAGES, SHAPE = 22, (3, 6, 5)
@@ -47,7 +46,7 @@ def part(name: PartName = "train") -> Part:
     return Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
 
 
-def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> Draws:
+def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> torch.Tensor:
     settings: Any = SimpleNamespace(flip=flip, crop_padding=padding)
     return draw_epoch(settings, count, seed, epoch)
 
@@ -56,14 +55,15 @@ def by_label(passed: list[Batch]) -> dict[int, torch.Tensor]:
     return {int(label): image for images, labels in passed for image, label in zip(images, labels, strict=True)}
 
 
-def worked_out_slowly(row: int, draws: Draws, padding: int) -> npt.NDArray[np.uint8]:
+def worked_out_slowly(row: int, draws: torch.Tensor, padding: int) -> npt.NDArray[np.uint8]:
     """Pixel by pixel."""
     channels, height, width = SHAPE
     image, result = part().images[row], np.zeros(SHAPE, dtype=np.uint8)
+    top, left, mirrored = draws[row].tolist()
     for channel, y, x in np.ndindex(channels, height, width):
-        from_y, from_x = y + draws.top[row] - padding, x + draws.left[row] - padding
+        from_y, from_x = y + top - padding, x + left - padding
         if 0 <= from_y < height and 0 <= from_x < width:
-            to_x = width - 1 - x if draws.mirrored[row] else x
+            to_x = width - 1 - x if mirrored else x
             result[channel, y, to_x] = image[channel, from_y, from_x]
     return result
 
@@ -114,56 +114,41 @@ def test_validation_images_and_images_in_order_are_left_as_they_are(
 
 
 def test_an_image_in_the_middle_of_its_border_and_not_mirrored_is_itself() -> None:
-    draws = Draws(*(np.full(IMAGES, 4), np.full(IMAGES, 4), np.zeros(IMAGES, dtype=np.bool_)))
     image = part().images[0]
-    assert (augmented(image, draws.of(0), padding=4) == image).all()
+    assert (augmented(image, no_change(IMAGES, 4)[0].tolist(), padding=4) == image).all()
 
 
-def test_every_epoch_and_seed_draws_anew_and_the_same_again() -> None:
+def test_every_epoch_and_seed_draws_anew_and_the_same_again_for_an_image_whatever_the_number_of_images() -> None:
     first = draws_of(0.5, 4)
     for other in (draws_of(0.5, 4, epoch=1), draws_of(0.5, 4, seed=1)):
-        assert 0.45 < (first.mirrored == other.mirrored).mean() < 0.55
-        assert 0.08 < (first.top == other.top).mean() < 0.14  # a ninth
-    again = draws_of(0.5, 4, count=10)
-    assert (again.top == first.top[:10]).all()
-    assert (again.left == first.left[:10]).all()
-    assert (again.mirrored == first.mirrored[:10]).all()
+        same_top, same_left, same_flip = (first == other).double().mean(dim=0).tolist()
+        assert 0.08 < same_top < 0.14  # a ninth
+        assert 0.08 < same_left < 0.14
+        assert 0.45 < same_flip < 0.55
+    assert torch.equal(draws_of(0.5, 4, count=10), first[:10])
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.1, 0.5, 1.0])
 def test_so_many_images_are_mirrored_as_the_setting_says(flip: float) -> None:
     deviation = np.sqrt(flip * (1 - flip) / MANY)
-    assert abs(draws_of(flip, 0).mirrored.mean() - flip) <= EVENLY_DRAWN_BELOW * deviation
+    mirrored = draws_of(flip, 0)[:, 2].double().mean().item()
+    assert abs(mirrored - flip) <= EVENLY_DRAWN_BELOW * deviation
 
 
 @pytest.mark.parametrize("padding", [1, 4, 28])
 def test_crops_fall_on_every_place_equally_often_and_down_and_across_independently(padding: int) -> None:
-    draws, places = draws_of(0.5, padding), 2 * padding + 1
-    for drawn in (draws.top, draws.left):
+    top, left, mirrored = draws_of(0.5, padding).numpy().T
+    places = 2 * padding + 1
+    for drawn in (top, left):
         assert_even(np.bincount(drawn, minlength=places), places)
-    together = draws.top % 3 * 6 + draws.left % 3 * 2 + draws.mirrored
     if padding == 1:
-        assert_even(np.bincount(together, minlength=18), 18)
+        assert_even(np.bincount(top % 3 * 6 + left % 3 * 2 + mirrored, minlength=18), 18)
 
 
 def test_neighbouring_images_are_drawn_for_independently() -> None:
-    mirrored = draws_of(0.5, 0).mirrored.astype(int)
+    mirrored = draws_of(0.5, 0)[:, 2].numpy()
     for lag in (1, 2, 128):
         assert_even(np.bincount(mirrored[lag:] * 2 + mirrored[:-lag], minlength=4), 4)
-
-
-def test_the_hash_is_splitmix64_whose_first_numbers_from_zero_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("photofinish.training.randomness.derived_seed", lambda *_parts: 0)
-    assert [f"{number:016x}" for number in hashed_rows(3)] == [
-        "e220a8397b1dcdaf", "6e789e6aa1b965f4", "06c45d188009454f",
-    ]  # fmt: skip
-
-
-def test_the_ends_of_the_hash_stay_in_range() -> None:
-    ends = np.array([0, 2**64 - 1], dtype=np.uint64)
-    assert choices(ends, 9).tolist() == [0, 8]
-    assert fractions(ends)[0] == 0
-    assert fractions(ends)[1] < 1
 
 
 def assert_even(counts: npt.NDArray[np.int64], kinds: int) -> None:

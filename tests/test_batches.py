@@ -13,7 +13,7 @@ from conftest import MakeExperiment
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.params.experiment import Experiment
-from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share, steps_per_epoch
+from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -159,11 +159,3 @@ def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split:
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("train"))))
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize(("batch_size", "steps"), [(1, 22), (5, 5), (11, 2), (22, 1), (100, 1)])
-def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
-    make_experiment: MakeExperiment, batch_size: int, steps: int
-) -> None:
-    batches = numbered_batches(make_experiment(batch_size=batch_size))
-    assert steps_per_epoch(batches) == len(list(batches.shuffled(0))) == steps

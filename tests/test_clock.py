@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from photofinish.training import clock
-from photofinish.training.clock import Clock
+from photofinish.training import torch_device
+from photofinish.training.torch_device import Clock
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return 12.5
 
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=read_time))
+    monkeypatch.setattr(torch_device, "time", SimpleNamespace(perf_counter=read_time))
     return events
 
 
@@ -34,3 +34,9 @@ def test_it_waits_for_an_accelerator_before_it_reads_the_time(events: list[str],
 def test_it_waits_for_nothing_on_the_cpu(events: list[str]) -> None:
     assert Clock(torch.device("cpu")).now_seconds() == 12.5
     assert events == ["time read"]
+
+
+def test_it_waits_for_every_other_process_once_the_device_has_finished(events: list[str]) -> None:
+    clock = Clock(torch.device("cuda"), lambda: events.append("all are here"))
+    assert clock.now_seconds() == 12.5
+    assert events == ["device finished", "all are here", "time read"]

@@ -69,9 +69,9 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "import photofinish.wording\n"
         "from photofinish.machine import (\n    cpu,\n    software as versions,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
-        "def later():\n    from photofinish.training.clock import Clock\n"
+        "def later():\n    from photofinish.results.epochs import EpochTiming\n"
         "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
-        "MIRRORS = [sys.executable, '-m', 'photofinish.tracking']\n"
+        "MIRRORS = [sys.executable, '-m', 'photofinish.tracking.worker']\n"
     )
     starting = copy / "photofinish" / "starting"
     starting.mkdir()
@@ -83,10 +83,10 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "photofinish/machine/__init__.py",
         "photofinish/machine/cpu.py",
         "photofinish/machine/software.py",
+        "photofinish/results/__init__.py",
+        "photofinish/results/epochs.py",
         "photofinish/starting/__init__.py",
         "photofinish/starting/__main__.py",
-        "photofinish/training/__init__.py",
-        "photofinish/training/clock.py",
         "photofinish/wording.py",
         "stages/some.py",
     }
@@ -94,12 +94,12 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
 
 def test_what_tracking_starts_determines_no_result() -> None:
     assert "photofinish/tracking/client.py" in stage_code(ROOT / "stages/train.py").root
-    assert "photofinish/tracking/__main__.py" not in stage_code(ROOT / "stages/train.py").root
+    assert "photofinish/tracking/worker.py" not in stage_code(ROOT / "stages/train.py").root
 
 
 @pytest.mark.parametrize(
     ("changed", "begins_anew"),
-    [("report/report.py", {"compare"}), ("training/trainer.py", {"train"}), ("tracking/__main__.py", set())],
+    [("report/report.py", {"compare"}), ("training/trainer.py", {"train"}), ("tracking/worker.py", set())],
 )
 def test_a_comma_begins_only_the_stages_anew_that_run_it(copy: Path, changed: str, begins_anew: set[str]) -> None:
     scripts = {name: copy / "stages" / f"{name}.py" for name in ("split", "train", "compare")}

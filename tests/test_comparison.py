@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import MakeExperiment, MakeResult
+from conftest import MakeResult
 
 from photofinish.comparing.table import (
     COLUMNS,
@@ -18,15 +18,10 @@ from photofinish.comparing.table import (
     history_table,
     read_results,
 )
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
-from photofinish.machine.fingerprint import CpuHost
 from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics, EpochTiming
-from photofinish.runs.task import TrainingTask
-from photofinish.runs.writer import Measured, write_timed
-from photofinish.training.torch_device import CPU
+from photofinish.results.epochs import EpochMetrics
 
 REASON = "no accelerator: cuda: no driver"
 
@@ -186,23 +181,3 @@ def test_a_result_without_scores_is_named(pair: list[DeviceResult], tmp_path: Pa
     records.write_record(path, evaluation.model_copy(update={"devices": {"cpu": evaluation.devices["cpu"]}}))
     with pytest.raises(UserError, match=r"evaluation\.json has no scores of the gpu's network: run `dvc repro`"):
         read_results(["small-mlp"], tmp_path)
-
-
-def test_the_throughput_times_the_median_epoch_is_the_number_of_training_images(
-    make_experiment: MakeExperiment,
-    make_result: MakeResult,
-    cpu_host: CpuHost,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-) -> None:
-    task = TrainingTask("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
-    epochs = [EpochTiming(seconds, 0.1, 0.0) for seconds in (0.7, 0.2, 0.3, 50.0)]
-    again = (EpochTiming(0.4, 0.1, 0.0),)
-    made_up = make_result()
-    assert isinstance(made_up, Trained)
-    steady_state, overhead = made_up.timings.steady_state, made_up.timings.overhead
-    measured = Measured(0.0, 1.0, 0.5, 0.25, 60.0, 0.0, (), 1, None, (again,), steady_state, overhead, ())
-    write_timed(task, CPU, epochs, 72, measured)
-    timings = records.read_record(tmp_path / records.TIMED / records.TIMINGS, records.Timings)
-    assert timings.median_epoch_seconds == 0.4
-    assert timings.images_per_second * timings.median_epoch_seconds == pytest.approx(72)

@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.training import torch_device as devices
+from photofinish.training.teams import NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.training.torch_device import (
     CPU,
-    NoAcceleratorError,
-    UnusableAcceleratorError,
-    accelerator,
     apply_policy,
     autocast,
     device_name,
@@ -158,9 +155,9 @@ def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkey
     assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32") is torch.contiguous_format
     assert memory_format(convolves, CPU, "fp32") is torch.channels_last
     assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
-    monkeypatch.setattr(devices, "_has_tf32", lambda _device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
-    monkeypatch.setattr(devices, "_has_tf32", lambda _device: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
 
 

@@ -22,9 +22,9 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank, own_rank
-from photofinish.runs.task import TrainingTask
-from photofinish.training.teams import DataParallelTeam, Team
-from photofinish.training.torch_device import CPU, NoAcceleratorError, UnusableAcceleratorError
+from photofinish.runs.run import Run
+from photofinish.training.teams import DataParallelTeam, NoAcceleratorError, Team, UnusableAcceleratorError
+from photofinish.training.torch_device import CPU
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
@@ -176,16 +176,16 @@ def test_without_torchrun_a_process_is_no_rank(monkeypatch: pytest.MonkeyPatch) 
 def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
     make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
 ) -> None:
-    task = TrainingTask("tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4)
+    run = Run("tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4)
     with pytest.raises(MistakeError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"):
-        task.check_batch_size()
+        run.check()
 
 
 def test_another_number_of_processes_is_another_run(
     make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
     two, three = (
-        TrainingTask("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, processes=processes)
+        Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, processes=processes)
         for processes in (2, 3)
     )
     assert two.key() != three.key()
@@ -255,9 +255,9 @@ def test_data_parallel_on_another_kind_of_accelerator_is_refused(
     monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
     facts = {"device_ids": None, "output_device": None, "accelerators": (), "missing": None}
     host = GpuHost.model_construct(kind="auto", strategy="data_parallel", **facts)
-    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
     refused = pytest.raises(MistakeError, match=rf"is for cuda, and the accelerator here is {kind}: .*strategy to ddp")
-    with refused, distributed.team_for(task, None):
+    with refused, distributed.team_for(run, None):
         pytest.fail("it was let through")
 
 
@@ -269,8 +269,8 @@ def test_an_output_device_that_is_not_in_use_is_refused_before_training(
     monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
     facts = {"kind": "auto", "strategy": "data_parallel", "device_ids": (0, 1), "output_device": 30, "missing": None}
     host = GpuHost.model_construct(**facts)
-    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-    with pytest.raises(MistakeError, match="output_device"), distributed.team_for(task, None):
+    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    with pytest.raises(MistakeError, match="output_device"), distributed.team_for(run, None):
         pytest.fail("it was let through")
 
 
@@ -303,9 +303,9 @@ def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
     monkeypatch.setattr(distributed, "accelerator", refuse)
     monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
     host = GpuHost.model_construct(kind="auto", strategy="ddp", missing=None)
-    task = TrainingTask("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
     with pytest.raises(raised, match=said) as caught:
-        distributed._agreed_device(task, Rank(0, 2, 0))
+        distributed._agreed_device(run, Rank(0, 2, 0))
     assert type(caught.value) is raised
 
 
@@ -318,9 +318,9 @@ def test_a_port_that_another_program_holds_is_told_in_one_line(
         port = other.getsockname()[1]
         for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 2}.items():
             monkeypatch.setenv(name, str(value))
-        task = TrainingTask("small", "cpu", make_experiment(), cpu_host, tmp_path, tmp_path)
+        run = Run("small", "cpu", make_experiment(), cpu_host, tmp_path, tmp_path)
         refused = pytest.raises(UserError, match=rf"process 0 of 2 can't join the others at 127.0.0.1:{port}: .*use")
-        with refused as caught, distributed.team_for(task, Rank(0, 2, 0)):
+        with refused as caught, distributed.team_for(run, Rank(0, 2, 0)):
             pytest.fail("it was let through")
     assert "\n" not in str(caught.value)
 

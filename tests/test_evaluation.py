@@ -7,20 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, digits_plan, learnable_images
+from conftest import MakeExperiment, MakeResult, digits_plan, learnable_images
 
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.registry import build_model
 from photofinish.results import records
+from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate, predictions_csv, score, write_evaluation
-from photofinish.runs.task import TrainingTask, write_unavailable
-from photofinish.runs.writer import write_learned
+from photofinish.runs.run import Run, write_unavailable
 from photofinish.training.batches import Normaliser
-from photofinish.training.checkpoint import EpochWeights
-from photofinish.training.torch_device import CPU
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
 PREDICTED = np.array([0, 0, 1, 1, 2, 2])
@@ -28,20 +27,24 @@ NAMES = ("cat", "dog", "owl")
 
 
 @pytest.fixture
-def task(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> TrainingTask:
-    return TrainingTask("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
+def run(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> Run:
+    return Run("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
 
 
 @pytest.fixture
-def network(task: TrainingTask) -> torch.nn.Module:
-    return build_model(task.experiment.model, (1, 8, 8), 3, seed=5)
+def network(run: Run) -> torch.nn.Module:
+    return build_model(run.experiment.model, (1, 8, 8), 3, seed=5)
 
 
 @pytest.fixture
-def learned(task: TrainingTask, network: torch.nn.Module, packed_split: PackedSplit, tmp_path: Path) -> Path:
+def learned(network: torch.nn.Module, packed_split: PackedSplit, make_result: MakeResult, tmp_path: Path) -> Path:
     """The folder that a training leaves."""
-    write_learned(task, packed_split, CPU, network, [], "0" * 64, EpochWeights(tmp_path / "epochs"))
-    return task.out / records.LEARNED
+    folder, weights, manifest = tmp_path / "cpu" / records.LEARNED, weights_of(network), packed_split.manifest
+    facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
+    record = make_result().record.model_copy(update={**facts, "weights_sha256": sha256_of_bytes(weights)})
+    records.write_record(folder / records.RECORD, record)
+    write_bytes_atomically(folder / records.WEIGHTS, weights)
+    return folder
 
 
 def test_the_scores_are_those_worked_out_by_hand() -> None:
@@ -97,9 +100,9 @@ def test_the_same_weights_score_the_same_whatever_device_they_were_trained_on(
 
 
 def test_a_device_that_was_unavailable_is_left_out(
-    learned: Path, task: TrainingTask, packed_split: PackedSplit, tmp_path: Path
+    learned: Path, run: Run, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
-    gpu = TrainingTask(task.name, "gpu", task.experiment, task.host, task.data, tmp_path / "gpu")
+    gpu = Run(run.name, "gpu", run.experiment, run.host, run.data, tmp_path / "gpu")
     write_unavailable(gpu, "no accelerator")
     judged = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.LEARNED}, packed_split)
     assert list(judged.evaluation.devices) == list(judged.predicted) == ["cpu"]

@@ -24,8 +24,8 @@ from photofinish.params.networks import FetchedWeights, InitialWeights
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 from photofinish.results import records
-from photofinish.runs.run import run_training
-from photofinish.runs.task import TrainingTask
+from photofinish.runs.run import Run
+from photofinish.runs.train import lead_training
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -65,12 +65,12 @@ def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cp
     pack_images_like(experiment.dataset, data)
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
-    task = TrainingTask(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)
-    run_training(task, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
-    record = records.read_training(task.out / records.LEARNED)
+    run = Run(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.experiment == experiment
-    assert [row.epoch for row in records.read_history(task.out / records.LEARNED)] == [1]
+    assert [row.epoch for row in records.read_history(run.out / records.LEARNED)] == [1]
 
 
 def pack_images_like(dataset: str, folder: Path) -> None:

@@ -11,16 +11,16 @@ from torch import nn
 
 from photofinish.errors import UserError
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
-from photofinish.runs.further_measurements import repeat_training
-from photofinish.runs.run import OverheadMeter
+from photofinish.runs.setup import repeat_training
+from photofinish.runs.watching import OverheadMeter
 from photofinish.training.batches import Batch
-from photofinish.training.clock import Clock
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def trained(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Train
 
 @pytest.fixture
 def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
-    found = first_batch(make_trainer(make_experiment())._training, Team(CPU))
+    found = first_batch(make_trainer(make_experiment()).training, Team(CPU))
     assert found is not None
     return found
 
@@ -61,15 +61,15 @@ def test_a_step_is_timed_without_waiting_for_data(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(make_experiment())
-    batches = list(trainer._training.shuffled(0))
+    batches = list(trainer.training.shuffled(0))
 
     def slowly(_epoch: int):  # type: ignore[no-untyped-def]
         for each in batches:
             time.sleep(0.2)
             yield each
 
-    monkeypatch.setattr(trainer._training, "shuffled", slowly)
-    found = measure_steps(trainer, Clock(CPU), SamplePlan(3, 4))
+    monkeypatch.setattr(trainer.training, "shuffled", slowly)
+    found = measure_steps(trainer, SamplePlan(3, 4))
     assert (len(found.sample_seconds), found.steps_per_sample) == (3, 4)
     assert sum(found.sample_seconds) < 0.2
     assert found.step_seconds == [seconds / 4 for seconds in found.sample_seconds]
@@ -81,23 +81,23 @@ def test_two_batch_sizes_are_timed_by_turns(make_experiment: MakeExperiment, mak
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
     trainer = make_trainer(make_experiment(batch_size=16), network)
-    same, other = measure_by_turns(trainer, Clock(CPU), SamplePlan(3, 2), 40)
+    same, other = measure_by_turns(trainer, SamplePlan(3, 2), 40)
     assert sizes[2 * WARM_UP_STEPS :] == [16, 16, 40, 40] * 3
     assert len(same.sample_seconds) == len(other.sample_seconds) == 3
 
 
 def test_timing_steps_leaves_what_was_learned_as_it_is(trained: Trainer) -> None:
     before = weights_of(trained.network)
-    measure_steps(trained, Clock(CPU), SamplePlan(2, 2))
+    measure_steps(trained, SamplePlan(2, 2))
     assert weights_of(trained.network) == before
     assert trained.steps_done == 3 * trained.steps_per_epoch
 
 
 def test_what_only_further_training_needs_makes_room(trained: Trainer) -> None:
-    optimizer = trained._optimizer
+    optimizer = trained.state.optimizer
     assert any(optimizer.state.values())
     assert any(parameter.grad is not None for parameter in trained.network.parameters())
-    trained.forget_optimizer()
+    forget_optimizer(trained)
     assert not optimizer.state
     assert all(parameter.grad is None for parameter in trained.network.parameters())
 

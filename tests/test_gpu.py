@@ -17,15 +17,15 @@ import pytest
 import torch
 from torch import nn
 
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
 from photofinish.results.epochs import EpochMetrics
 from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
-from photofinish.training.clock import Clock
 from photofinish.training.input_paths import make_batches
-from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.training.teams import DataParallelTeam, Ranks, Team, accelerator
 from photofinish.training.torch_device import (
     CPU,
-    accelerator,
+    Clock,
     apply_policy,
     autocast,
     device_name,
@@ -92,7 +92,7 @@ def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Tr
 
 def run(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
     trained = trainer(settings, device, team)
-    trained.warm_up()
+    warm_up(trained)
     trained.train(lambda _metrics, _timing: None)
     return trained
 

@@ -119,6 +119,7 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     assert keys_of(documents) - variables == {
         *(
             "processes",
+            "keep_freed_memory",
             "threads",
             "cpu",
             "software",

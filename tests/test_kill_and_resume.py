@@ -76,7 +76,7 @@ MakeTrainings = Callable[..., Trainings]
 def fork_server() -> Iterator[ForkServerContext]:
     context = multiprocessing.get_context("forkserver")
     # What takes long to import, the optimizers' first use of torch._dynamo included.
-    context.set_forkserver_preload(["pytest", "photofinish.runs.stage", "photofinish.runs.run", "torch._dynamo"])
+    context.set_forkserver_preload(["pytest", "photofinish.runs.stage", "photofinish.runs.train", "torch._dynamo"])
     yield context
     from multiprocessing.forkserver import _forkserver
 

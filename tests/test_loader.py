@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -20,14 +21,20 @@ from conftest import MakeExperiment
 from training_stage import wait_for
 
 from photofinish.errors import EXIT_FAILED, UserError, run_stage
-from photofinish.params.experiment import Augmentation, LoaderInput
-from photofinish.training import loader
+from photofinish.params.experiment import Augmentation, Experiment, LoaderInput
+from photofinish.training import input_paths
 from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
-from photofinish.training.loader import worker_faults_explained
+from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 
 WORKERS = 2
+
+
+def explained() -> AbstractContextManager[None]:
+    """What explains the failures of an experiment, whichever it is."""
+    return failures_explained("small", cast(Experiment, None), Team(CPU))
 
 
 def batches_of(experiment: Any, normalise: Normaliser) -> Batches:
@@ -115,16 +122,18 @@ def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_de
     def broken(*_: Any) -> None:
         raise ConnectionResetError("Connection reset by peer")
 
-    monkeypatch.setattr(loader, "_DEATH_NOTICE_SECONDS", 0)
+    monkeypatch.setattr(input_paths, "_DEATH_NOTICE_SECONDS", 0)
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
     message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"
-    with pytest.raises(UserError, match=message), worker_faults_explained():
+    with pytest.raises(UserError, match=message), explained():
         next(loaded().shuffled(0))
 
 
 def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -> None:
     """Python's own thread that hands batches over tells of its faults through the hook."""
-    program = "from photofinish.training import loader; import sys; loader._say_nothing_of_a_reader_that_left(0)"
+    program = (
+        "from photofinish.training import input_paths; import sys; input_paths._say_nothing_of_a_reader_that_left(0)"
+    )
     for fault, is_told in [("ConnectionResetError", False), ("EOFError", False), ("KeyError", True)]:
         command = [sys.executable, "-c", f"{program}; sys.excepthook({fault}, {fault}('here'), None)"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -133,14 +142,17 @@ def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -
 
 def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
     def has_hook(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.training.loader")])
+        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.training.input_paths")])
 
     monkeypatch.setattr(Normaliser, "__call__", has_hook)
     assert {float(each) for facts, _ in loaded().shuffled(0) for each in facts} == {1.0}
 
 
 def test_any_other_fault_keeps_its_traceback() -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), worker_faults_explained():
+    with (
+        pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
+        explained(),
+    ):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
@@ -176,7 +188,7 @@ def train_until_the_fault(faults: list[str]) -> None:
         input=source, batch_size=4, validation_batch_size=None, seed=0, augmentation=Augmentation()
     )
     normalise = _FullSharedMemory if "full" in faults else Normaliser
-    with worker_faults_explained():
+    with explained():
         for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).shuffled(0)):
             if step == 1 and "kill" in faults:
                 os.kill(min(worker_pids()), signal.SIGKILL)

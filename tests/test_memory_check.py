@@ -28,7 +28,7 @@ from photofinish.machine.memory import (
 )
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
-from photofinish.runs.task import TrainingTask
+from photofinish.runs.run import Run
 
 GIB = 2**30
 TEN_MILLION = """
@@ -145,12 +145,12 @@ def test_a_training_is_refused_before_it_loads_anything(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = TrainingTask("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
-    task.check()
+    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
+    run.check()
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 1000)
     monkeypatch.setattr(np, "load", None)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input"):
-        task.check()
+        run.check()
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def learn(
         initial_sha256 = sha256_of_bytes(weights_of(networks[0]))
         trainer = make_trainer(experiment, networks[0])
         torch.set_num_threads(threads)
-        batch = first_batch(trainer._training, Team(CPU))
+        batch = first_batch(trainer.training, Team(CPU))
         assert batch is not None
         labels = packed_split.labels("train")
         start = first_step(networks[1], batch, CPU, experiment.precision, labels, experiment.seed)

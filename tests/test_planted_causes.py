@@ -16,15 +16,14 @@ from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.table import Trained
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import AttributionPlan, attribute
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.measuring.steady_state import SamplePlan, measure_steps
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Normaliser, Part
-from photofinish.training.clock import Clock
-from photofinish.training.input_paths import ResidentBatches, make_batches
-from photofinish.training.loader import LoaderBatches, _PackedImages
-from photofinish.training.torch_device import CPU
+from photofinish.training.input_paths import LoaderBatches, ResidentBatches, _PackedImages, make_batches
+from photofinish.training.torch_device import CPU, Clock
 from photofinish.training.trainer import Trainer
 
 TRIES = 20
@@ -87,10 +86,10 @@ def diagnosed(make_result: MakeResult) -> Diagnosing:
     def find(job: Job) -> tuple[Diagnosis, ...]:
         # Whatever the host says: two threads wait for each other for seconds where other programs run too.
         torch.set_num_threads(1)
-        experiment, clock = job.experiment, Clock(CPU)
+        experiment = job.experiment
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
         trainer = Trainer(experiment, build_model(experiment.model, SHAPE, 3, 0), batches[0], batches[1], CPU)
-        trainer.warm_up()
+        warm_up(trainer)
         epochs = trainer.train(lambda _metrics, _timing: None).timings
         plan = AttributionPlan(min(5, trainer.steps_per_epoch), FEW_IMAGES, SAMPLES, tries_bf16=False)
         measured = {
@@ -99,8 +98,8 @@ def diagnosed(make_result: MakeResult) -> Diagnosing:
             "images_per_second": IMAGES / median_training_seconds(epochs),
             "startup_seconds": job.startup_seconds,
             "total_seconds": job.startup_seconds + passed_seconds(epochs),
-            "steady_state": measure_steps(trainer, clock, SAMPLES),
-            "attribution": attribute(trainer, clock, plan, resident_fits=True),
+            "steady_state": measure_steps(trainer, SAMPLES),
+            "attribution": attribute(trainer, plan, resident_fits=True),
             "host": job.host,
         }
         record = made_up.record.model_copy(update={"experiment": experiment})

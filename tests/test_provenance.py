@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from photofinish import files as own_code
-from photofinish.files import project_root, source_sha256
+from photofinish.files import project_root
 from photofinish.machine.software import git_commit
 
 
@@ -62,19 +61,3 @@ def test_the_root_is_dvcs_where_dvc_runs_a_stage_in_a_copy(monkeypatch: pytest.M
     assert project_root() == tmp_path.resolve()
     monkeypatch.delenv("DVC_ROOT")
     assert project_root() == Path.cwd()
-
-
-def test_the_digest_of_the_code_changes_with_the_name_and_the_contents_of_any_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_code, "__file__", str(tmp_path / "own_code.py"))
-    file = tmp_path / "inner" / "first.py"
-    file.parent.mkdir()
-    digests = []
-    for name, text in (("first.py", "a = 1"), ("first.py", "a = 2"), ("second.py", "a = 2"), ("first.py", "a = 1")):
-        file.unlink(missing_ok=True)
-        file = file.with_name(name)
-        file.write_text(text, encoding="utf-8")
-        digests.append(source_sha256.__wrapped__())
-    assert len(set(digests)) == 3
-    assert digests[0] == digests[3]

@@ -10,6 +10,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
+from photofinish.measuring.rehearsal import warm_up
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.checkpoint import CheckpointStore
@@ -47,7 +48,7 @@ def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
     assert state is not None
     trainer.load_state_dict(state)
     torch.rand(13)
-    trainer.warm_up()
+    warm_up(trainer)
     trainer.train(lambda _metrics, _timing: None)
     return trainer
 
@@ -113,7 +114,7 @@ def test_the_scale_that_fp16_has_settled_on_is_kept(
 ) -> None:
     store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(precision="fp16", epochs=1))
     first.train(lambda _metrics, _timing: None)
-    first._scaler.update(new_scale=1024.0)  # as after gradients that were too large
+    first.state.scaler.update(new_scale=1024.0)  # as after gradients that were too large
     store.save(1, first.state_dict())
     again = resumed(make_trainer(make_experiment(precision="fp16", epochs=1)), store)
     assert again.state_dict()["scaler"] == first.state_dict()["scaler"]

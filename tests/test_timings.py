@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MakeExperiment
+from conftest import MakeExperiment, MakeResult
+from pydantic import ValidationError
 from training_stage import STAGE, TrainingStage
 
+from photofinish.comparing.table import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_record
@@ -37,6 +39,17 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
     median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
     assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
     assert timings.resumed_at_epochs == ()
+
+
+def test_a_throughput_that_is_not_of_the_median_epoch_of_all_repeats_is_refused(make_result: MakeResult) -> None:
+    made_up = make_result(epoch_seconds=(0.7, 0.2, 0.3, 50.0), repeats=((0.4,),))
+    assert isinstance(made_up, Trained)
+    timings = made_up.timings
+    assert timings.median_epoch_seconds == 0.4
+    assert timings.images_per_second * timings.median_epoch_seconds == pytest.approx(timings.training_image_count)
+    of_the_first = timings.training_image_count / 0.5
+    with pytest.raises(ValidationError, match="images_per_second times the median epoch"):
+        Timings.model_validate(dict(timings) | {"images_per_second": of_the_first})
 
 
 _DRAW_SLOWLY = """

@@ -11,8 +11,7 @@ from torch import nn
 from torchvision.models import get_model, regnet
 
 from photofinish.errors import UserError
-from photofinish.models.registry import build_model
-from photofinish.models.torchvision_models import build_classifier, replace_last_layer
+from photofinish.models.registry import build_model, replace_last_layer
 from photofinish.params.networks import TorchvisionModel
 from photofinish.params.torchvision_names import CLASSIFIERS
 
@@ -109,9 +108,9 @@ def test_the_last_layer_of_every_classifier_is_the_one_with_the_1000_classes(
 def test_weights_for_larger_images_make_a_network_for_them(name: str, weights: str, side: int) -> None:
     model = TypeAdapter(TorchvisionModel).validate_python({"name": name, "weights": weights})
     with torch.device("meta"):
-        assert build_classifier(model, (3, side, side), 7, None)(torch.zeros(1, 3, side, side)).shape == (1, 7)
+        assert build_model(model, (3, side, side), 7, 0)(torch.zeros(1, 3, side, side)).shape == (1, 7)
         with pytest.raises(UserError, match="can't take images of 32x32"):
-            build_classifier(model, CIFAR, 7, None)
+            build_model(model, CIFAR, 7, 0)
 
 
 def test_a_trained_network_is_of_the_same_make_without_the_file(resnet18: nn.Module, tmp_path: Path) -> None:

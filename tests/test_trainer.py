@@ -11,12 +11,14 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim import lr_scheduler
 
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up
 from photofinish.models.registry import build_model
-from photofinish.training.randomness import batch_order
-from photofinish.training.trainer import WARM_UP_STEPS, NonFiniteLossError, Trainer
+from photofinish.training.batches import batch_order
+from photofinish.training.trainer import NonFiniteLossError, Trainer, TrainState
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
@@ -92,6 +94,50 @@ def test_every_optimizer_trains_under_every_schedule(
     assert metrics[0].learning_rate == pytest.approx(expected)
 
 
+class _LearnsNothing(nn.Module):
+    """So that validation losses stay on a plateau."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs"),
+    [
+        ({"name": "step", "step_size": 2, "gamma": 0.5}, lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5)),
+        ({"name": "cosine"}, lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4)),
+        (
+            {"name": "one_cycle", "max_lr": 0.05},
+            lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
+        ),
+        ({"name": "reduce_on_plateau", "patience": 0}, lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0)),
+    ],
+    ids=["step", "cosine", "one_cycle", "reduce_on_plateau"],
+)
+def test_each_epoch_begins_with_the_learning_rate_of_pytorchs_own_scheduler(
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    schedule: dict[str, Any],
+    theirs: Callable[[torch.optim.Optimizer], Any],
+) -> None:
+    experiment = make_experiment(schedule=schedule, epochs=4)
+    metrics = trained(make_trainer(experiment, _LearnsNothing())).progress.metrics
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler, expected = theirs(sgd), []
+    for epoch in metrics:
+        expected.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        for _ in range(5 if schedule["name"] == "one_cycle" else 1):
+            scheduler.step(*[epoch.validation_loss] * (schedule["name"] == "reduce_on_plateau"))
+    assert [epoch.learning_rate for epoch in metrics] == expected
+    assert len(set(expected)) > 1
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_again_gives_the_same_bits_in_every_precision(
     make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str
@@ -127,7 +173,7 @@ def test_a_loader_trains_to_the_same_bits_as_resident_images(
         make_trainer(make_experiment(input=source, augmentation=augmentation), network_with_state())
         for source in ({"name": "resident"}, {"name": "loader"} | settings)
     )
-    loaded.warm_up()  # leaves its passes halfway
+    warm_up(loaded)  # leaves its passes halfway
     assert_same_run(trained(resident), trained(loaded))
 
 
@@ -270,7 +316,7 @@ def test_warming_up_changes_no_result(
 ) -> None:
     experiment = make_experiment(schedule=SCHEDULES[schedule], precision=precision)
     cold, warm = make_trainer(experiment, network()), make_trainer(experiment, network())
-    assert warm.warm_up() > 0
+    assert warm_up(warm) > 0
     assert_same_run(trained(cold), trained(warm))
 
 
@@ -279,17 +325,25 @@ def test_a_warm_up_takes_a_few_steps_on_a_copy_and_stops(
 ) -> None:
     trainer = make_trainer(make_experiment())
     steps: list[nn.Module] = []
-    step = trainer._step
+    step = trainer.step
 
-    def counted_step(network: nn.Module, *arguments: Any) -> torch.Tensor:
-        steps.append(network)
-        return step(network, *arguments)
+    def counted_step(state: TrainState, *arguments: Any) -> torch.Tensor:
+        steps.append(state.network)
+        return step(state, *arguments)
 
-    monkeypatch.setattr(trainer, "_step", counted_step)
-    trainer.warm_up()
+    monkeypatch.setattr(trainer, "step", counted_step)
+    warm_up(trainer)
     assert len(steps) == WARM_UP_STEPS
     assert not any(network is trainer.network for network in steps)
     assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 72), (5, 15), (36, 2), (72, 1), (100, 1)])
+def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, batch_size: int, steps: int
+) -> None:
+    trainer = make_trainer(make_experiment(batch_size=batch_size))
+    assert trainer.steps_per_epoch == len(list(trainer.training.shuffled(0))) == steps
 
 
 def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(
@@ -308,7 +362,7 @@ def test_the_clock_is_read_at_the_ends_of_the_two_passes_and_never_within(
 ) -> None:
     trainer = make_trainer(make_experiment(epochs=2))
     readings: Iterator[float] = iter([10.0, 13.0, 14.0, 20.0, 25.0, 25.5])
-    monkeypatch.setattr(trainer._clock, "now_seconds", lambda: next(readings))
+    monkeypatch.setattr(trainer.clock, "now_seconds", lambda: next(readings))
     timings = trained(trainer).progress.timings
     assert [(each.training_seconds, each.validation_seconds) for each in timings] == [(3.0, 1.0), (5.0, 0.5)]
     assert next(readings, None) is None

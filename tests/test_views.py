@@ -14,9 +14,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.runs.views import draw_grid, summarise, write_views
-from photofinish.training.batches import Normaliser, Part
+from photofinish.training.batches import Normaliser, Part, batch_order
 from photofinish.training.input_paths import make_batches
-from photofinish.training.randomness import batch_order
 from photofinish.training.torch_device import CPU
 
 

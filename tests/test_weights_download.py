@@ -25,8 +25,8 @@ from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.runs.run import run_training
-from photofinish.runs.task import TrainingTask
+from photofinish.runs.run import Run
+from photofinish.runs.train import lead_training
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -183,14 +183,14 @@ def test_the_weights_are_part_of_the_runs_key(
     weights: Path, coloured_split: Path, cpu_host: CpuHost, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
     experiment = make_experiment(model=ASKING)
-    task = TrainingTask("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
-    before = task.key()
-    assert task.key() == before
+    run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
+    before = run.key()
+    assert run.key() == before
     record = (weights / "weights.json").read_text(encoding="utf-8")
-    fetched = task.fetched_weights()
+    fetched = run.fetched_weights()
     assert fetched is not None
     (weights / "weights.json").write_text(record.replace(fetched.sha256, "0" * 64), encoding="utf-8")
-    assert task.key() != before
+    assert run.key() != before
 
 
 def test_training_starts_from_them_and_its_record_says_so(
@@ -202,11 +202,11 @@ def test_training_starts_from_them_and_its_record_says_so(
     tmp_path: Path,
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
-    task = TrainingTask("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
-    run_training(task, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
-    record = records.read_training(task.out / records.LEARNED)
+    run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)
-    network = load_network(task.out / records.LEARNED, record)
+    network = load_network(run.out / records.LEARNED, record)
     started = torch.load(published, weights_only=True)
     assert torch.allclose(network.state_dict()["conv1.weight"], started["conv1.weight"], atol=1e-6)

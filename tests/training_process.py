@@ -49,8 +49,8 @@ class NoTracker:
 
 def train(folder: Path, data: Path, out: Path, kill: KillBefore) -> None:
     """The whole stage but MLflow, with a checkpoint after every epoch."""
-    from photofinish.runs import run as training
     from photofinish.runs import stage as train_stage
+    from photofinish.runs import train as training
 
     os.chdir(folder)
     training.CHECKPOINT_SECONDS = 0

@@ -15,8 +15,8 @@ from photofinish.params.experiment import Experiment
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
 _CHECKPOINT_EACH_EPOCH = f"""
-import runpy, photofinish.runs.run
-photofinish.runs.run.CHECKPOINT_SECONDS = 0
+import runpy, photofinish.runs.train
+photofinish.runs.train.CHECKPOINT_SECONDS = 0
 runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
 

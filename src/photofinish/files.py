@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -111,12 +110,3 @@ def project_root() -> Path:
 def state_folder() -> Path:
     """Locks and checkpoints: what must survive a stage's end, and is no result."""
     return project_root() / _STATE_FOLDER
-
-
-@cache
-def source_sha256() -> str:
-    """A run is never resumed by other code than began it."""
-    folder = Path(__file__).parent
-    sources = sorted(folder.rglob("*.py"))
-    named = (f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() for path in sources)
-    return sha256_of_bytes(b"\0".join(named))

@@ -19,7 +19,7 @@ from pydantic import RootModel
 import photofinish
 from photofinish.files import sha256_of_bytes, sha256_of_file
 
-MIRRORS = frozenset({"photofinish.tracking"})
+MIRRORS = frozenset({"photofinish.tracking.worker"})
 """started as processes that write nothing but copies of results, into MLflow"""
 
 _PACKAGE = Path(photofinish.__file__).parent

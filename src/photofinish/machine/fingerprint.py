@@ -28,6 +28,8 @@ class CpuHost(Host):
     processes: int = 1
     threads: int
     """of each process"""
+    keep_freed_memory: bool = True
+    """whether the allocator was told to"""
     cpu: CpuFacts
     software: Software
 
@@ -65,6 +67,7 @@ def fingerprint(devices: Devices) -> tuple[CpuHost, GpuHost]:
     cpu_host = CpuHost(
         processes=devices.cpu.processes,
         threads=devices.cpu.threads or usable_threads(cpu, devices.cpu.processes),
+        keep_freed_memory=devices.cpu.keep_freed_memory,
         cpu=cpu,
         software=software_facts(CPU_VARIABLES),
     )

@@ -19,11 +19,11 @@ from itertools import islice, pairwise
 import torch
 
 from photofinish.machine.memory import available_memory_bytes
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_steps
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
-from photofinish.training.clock import Clock
-from photofinish.training.torch_device import gradient_scaler, has_fast_bf16, memory_bytes, memory_format
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.torch_device import has_fast_bf16, memory_bytes, memory_format
+from photofinish.training.trainer import Trainer
 
 _MOST_SHARE = 0.01
 """of the training's time, for each of two passes"""
@@ -44,6 +44,8 @@ _BYTES_AN_IMAGE_BYTE = 1000
 
 @dataclass(frozen=True)
 class AttributionPlan:
+    """What is measured, and how much of it."""
+
     steps: int
     """of one epoch, from its first on"""
     other_batch_images: int
@@ -53,27 +55,25 @@ class AttributionPlan:
 
 
 def plan_attribution(
-    trainer: Trainer,
-    step_seconds: float,
-    training_seconds: float,
-    *,
-    most_images: int,
-    workers: int = 0,
-    devices: int = 1,
+    trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
 ) -> AttributionPlan:
     """As many steps as fit into 1 % of the training, and half a second at most, but for the few it takes at least.
 
     `most_images` is how many there is surely memory for in a step.
     """
+    settings, batch_images, devices = trainer.experiment.input, trainer.training.batch_size, trainer.team.device_count
+    workers = settings.workers if settings.name == "loader" else 0
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * training_seconds))
-    fitting = min(_MOST_STEPS, int(seconds / step_seconds))
-    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, fitting)
-    batch_images = trainer.training.batch_size
-    images = _other_batch_images(batch_images, devices, most_images)
+    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, min(_MOST_STEPS, int(seconds / step_seconds)))
+    # Far from the batch's own number; the same, which tells nothing, where a batch of one can't be any larger.
+    many = min(_MANY_IMAGES * devices, most_images)
+    images = many if many >= 2 * batch_images else min(_FEW_IMAGES * devices, batch_images)
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
     if trainer.device.type == "cpu":  # which does nothing ahead: the shorter a sample, the likelier it is undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
-    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, _could_use_bf16(trainer, devices))
+    # Not where one process works on several devices: its threads would not hear of autocast.
+    tries_bf16 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32") and has_fast_bf16(trainer.device)
+    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
 
 
 def images_with_room(device: torch.device, image_bytes: int) -> int:
@@ -86,51 +86,48 @@ def images_with_room(device: torch.device, image_bytes: int) -> int:
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
-def _other_batch_images(batch_images: int, devices: int, most_images: int) -> int:
-    """Far from the batch's own number; the same, which tells nothing, where a batch of one can't be any larger."""
-    many = min(_MANY_IMAGES * devices, most_images)
-    return many if many >= 2 * batch_images else min(_FEW_IMAGES * devices, batch_images)
-
-
-def attribute(trainer: Trainer, clock: Clock, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
-    same_batch, other_batch = measure_by_turns(trainer, clock, plan.samples, plan.other_batch_images)
+def attribute(trainer: Trainer, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
+    """Where the trainer's steps go; `resident_fits` is whether its images fit into the device's memory."""
+    same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return Attribution(
-        parts=_measure_parts(trainer, clock, plan.steps),
-        batch_alone_seconds=_measure_batches_alone(trainer, clock, plan.steps),
+        parts=_measure_parts(trainer, plan.steps),
+        batch_alone_seconds=_measure_batches_alone(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        issuing_seconds=_measure_issuing(trainer, clock, plan.steps) if trainer.device.type != "cpu" else (),
-        bf16=measure_bf16(trainer, clock, plan.samples) if plan.tries_bf16 else None,
+        issuing_seconds=_measure_issuing(trainer, plan.steps) if trainer.device.type != "cpu" else (),
+        bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident_fits=resident_fits,
     )
 
 
-def measure_bf16(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
+def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
     """Steps as they are, on the whole batch, in bfloat16 and in memory as a training in it has them."""
-    # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
     layout = memory_format(trainer.network, trainer.device, "bf16")
-    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False), trainer.rehearsing_in(layout):
-        return measure_steps(trainer, clock, plan)
+    # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
+    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
+        return measure_steps(trainer, plan, layout)
 
 
-def _measure_parts(trainer: Trainer, clock: Clock, steps: int) -> StepParts:
+def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
+    clock, training = trainer.clock, trainer.training
     ends: list[float] = []
     seconds: list[list[float]] = []
-    scaler = _WatchingScaler(trainer, lambda: ends.append(clock.now_seconds()))
-    with trainer.rehearsed_steps() as rehearsed:
-        first = next(iter(trainer.training.shuffled(0)))
+    with rehearsal(trainer) as own_state:
+        scaler = _WatchingScaler(trainer, lambda: ends.append(clock.now_seconds()))
+        state = own_state._replace(scaler=scaler)
+        first = next(iter(training.shuffled(0)))
         for _ in range(WARM_UP_STEPS):
-            rehearsed.step(0, first, scaler)
-        unplaced = trainer.training.unplaced(0)
+            trainer.step(state, 0, first)
+        unplaced = training.unplaced(0)
         for number in range(steps):
             ends[:] = [clock.now_seconds()]
             batch = next(unplaced)
             ends.append(clock.now_seconds())
-            placed = trainer.training.placed(batch)
+            placed = training.placed(batch)
             ends.append(clock.now_seconds())
-            rehearsed.step(number, placed, scaler)
-            rehearsed.batch_ended()
+            trainer.step(state, number, placed)
+            state.schedule.batch_ended()
             ends.append(clock.now_seconds())
             seconds.append([end - start for start, end in pairwise(ends)])
     waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
@@ -148,8 +145,7 @@ class _WatchingScaler(torch.amp.GradScaler):
     """The training's scaler, which also tells when the forward pass, the backward pass and the optimiser are done."""
 
     def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
-        device = trainer.device
-        super().__init__(device.type, enabled=gradient_scaler(device, trainer.experiment.precision).is_enabled())
+        super().__init__(trainer.device.type, enabled=trainer.state.scaler.is_enabled())
         self._part_ended = part_ended
 
     def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # one tensor, no nest of them
@@ -165,26 +161,21 @@ class _WatchingScaler(torch.amp.GradScaler):
         self._part_ended()
 
 
-def _measure_batches_alone(trainer: Trainer, clock: Clock, steps: int) -> tuple[float, ...]:
-    ends = [clock.now_seconds()]
+def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
+    ends = [trainer.clock.now_seconds()]
     for _batch in islice(trainer.training.unplaced(0), steps):
-        ends.append(clock.now_seconds())
+        ends.append(trainer.clock.now_seconds())
     return tuple(end - start for start, end in pairwise(ends))
 
 
-def _measure_issuing(trainer: Trainer, clock: Clock, steps: int) -> tuple[float, ...]:
+def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """One step at a time: after many, the host would wait for room in the device's queue."""
     seconds = []
-    with trainer.rehearsed_step() as (step,):
+    with rehearsed_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()
         for _ in range(steps):
-            started_seconds = clock.now_seconds()
+            started_seconds = trainer.clock.now_seconds()
             step()
-            seconds.append(clock.host_seconds() - started_seconds)
+            seconds.append(trainer.clock.host_seconds() - started_seconds)
     return tuple(seconds)
-
-
-def _could_use_bf16(trainer: Trainer, devices: int) -> bool:
-    """Not where one process works on several devices: its threads would not hear of it."""
-    return devices == 1 and trainer.experiment.precision in ("fp32", "tf32") and has_fast_bf16(trainer.device)

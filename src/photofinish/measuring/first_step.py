@@ -15,15 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.dropout import _DropoutNd
 
 from photofinish.data.images import Int64Array
 from photofinish.results.records import FirstStep, Print
-from photofinish.training.batches import Batch, Batches
-from photofinish.training.randomness import batch_order
+from photofinish.training.batches import Batch, Batches, batch_order
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast
 
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _CHUNK = 1 << 20
 _MOST_IMAGES = 64
 """Of a batch that several devices share, one alone may not have the memory for more."""
@@ -49,11 +48,12 @@ def first_step(
     """Of a network with its initial weights; `labels` are those of all training images."""
     weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
     outputs: dict[str, Print] = {}
-    hooks = [_print_output(name, module, outputs) for name, module in network.named_modules() if not _has_parts(module)]
+    leaves = [(name, module) for name, module in network.named_modules() if next(module.children(), None) is None]
+    hooks = [_print_output(name, module, outputs) for name, module in leaves]
     images, targets = (part[:_MOST_IMAGES].to(device) for part in batch)
     network.to(device).train()
     for module in network.modules():
-        if isinstance(module, _DropoutNd) or type(module).__name__ == "StochasticDepth":
+        if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
             module.eval()
     with autocast(device, precision):
         loss = cross_entropy(network(images), targets)
@@ -61,8 +61,9 @@ def first_step(
     for hook in hooks:
         hook.remove()
     parameters = network.named_parameters()
+    rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
-        batch_order_sha256=_order_sha256(labels, seed),
+        batch_order_sha256=_sha256(rows, np.asarray(labels)[rows]),
         first_batch_sha256=_sha256(batch[0].numpy(), batch[1].numpy()),
         loss=loss.item(),
         weights=weights,
@@ -86,21 +87,12 @@ def _signs() -> torch.Tensor:
     return torch.randint(0, 2, (_CHUNK,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
 
 
-def _has_parts(module: nn.Module) -> bool:
-    return next(module.children(), None) is not None
-
-
 def _print_output(name: str, module: nn.Module, prints: dict[str, Print]) -> torch.utils.hooks.RemovableHandle:
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
         tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
         prints.setdefault(name or "(network)", tensor_print(tensor[:_PRINTED_IMAGES]))
 
     return module.register_forward_hook(hook)
-
-
-def _order_sha256(labels: Int64Array, seed: int) -> str:
-    rows = batch_order(len(labels), seed, 0).numpy()
-    return _sha256(rows, np.asarray(labels)[rows])
 
 
 def _sha256(*arrays: np.typing.NDArray[Any]) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsed_steps
 from photofinish.results.records import SteadyState
-from photofinish.training.clock import Clock
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
 
 _SAMPLES = 10
 _LEAST_SAMPLES = 5
@@ -24,6 +26,8 @@ _MOST_SHARE = 0.02
 
 @dataclass(frozen=True)
 class SamplePlan:
+    """How often steps are timed, and how many at once."""
+
     samples: int
     steps: int
 
@@ -43,22 +47,25 @@ def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     return SamplePlan(max(1, steps), 1)
 
 
-def measure_steps(trainer: Trainer, clock: Clock, plan: SamplePlan) -> SteadyState:
-    return measure_by_turns(trainer, clock, plan)[0]
+def measure_steps(trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None) -> SteadyState:
+    """Steps on the first batch, in the training's own order of memory or another."""
+    return measure_by_turns(trainer, plan, layout=layout)[0]
 
 
-def measure_by_turns(trainer: Trainer, clock: Clock, plan: SamplePlan, *other_images: int) -> list[SteadyState]:
+def measure_by_turns(
+    trainer: Trainer, plan: SamplePlan, *other_images: int, layout: torch.memory_format | None = None
+) -> list[SteadyState]:
     """Of the batch, and of batches of so many other images: a sample of each in turn, so that a slow spell of the
     machine is no more in the one than in the other."""
-    with trainer.rehearsed_step(*other_images) as steps:
+    with rehearsed_steps(trainer, *other_images, layout=layout) as steps:
         seconds: list[list[float]] = [[] for _ in steps]
         for step in steps:
             for _ in range(WARM_UP_STEPS):
                 step()
         for _ in range(plan.samples):
             for step, taken in zip(steps, seconds, strict=True):
-                started_seconds = clock.now_seconds()
+                started_seconds = trainer.clock.now_seconds()
                 for _ in range(plan.steps):
                     step()
-                taken.append(clock.now_seconds() - started_seconds)
+                taken.append(trainer.clock.now_seconds() - started_seconds)
     return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(taken)) for taken in seconds]

@@ -1,8 +1,11 @@
-"""The registry of networks. Each is built of torch's own modules, so that its pickle loads without photofinish."""
+"""The registry of networks. Each is built of torch's own modules, so that its pickle loads without photofinish;
+torchvision's start from the seed, or from published weights with a new last layer."""
 
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -11,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from photofinish.errors import MistakeError
-from photofinish.models.torchvision_models import build_classifier
+from photofinish.errors import MistakeError, UserError
 
 if TYPE_CHECKING:
     from photofinish.params.networks import Init, Model, TorchvisionModel
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, int, int]
 """channels, height, width"""
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_PUBLISHED_CLASSES = 1000  # ImageNet's
+_WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
+_AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
+_OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
@@ -31,10 +38,11 @@ def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Pa
         torch.manual_seed(seed)
         if model.name in _BUILDERS:
             return _BUILDERS[model.name](model, shape, classes)
-        return build_classifier(cast("TorchvisionModel", model), shape, classes, weights)
+        return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
 def count_parameters(network: nn.Module) -> int:
+    """Of all weights, frozen ones included."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -91,15 +99,12 @@ def _classifier(
         inputs = width
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
     if init == "xavier_uniform":
-        network.apply(_xavier_uniform)
+        for module in network:
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
     return network
-
-
-def _xavier_uniform(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 _BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
@@ -110,9 +115,71 @@ _BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
 }
 
 
+def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
+    """Where `model` names published weights but no file is given: the same network, to load a trained one's into."""
+    from torchvision.models import get_model  # takes a second to import
+
+    if shape[0] != 3:
+        raise MistakeError(
+            f"model {model.name} takes images of 3 channels; these have {shape[0]}: "
+            f"set channels: 3 for the data set in params.yaml"
+        )
+    outputs = classes if model.weights is None else _PUBLISHED_CLASSES
+    network: nn.Module = get_model(model.name, weights=None, num_classes=outputs, **_torchvision_arguments(model))
+    if weights is not None:
+        _load_published(network, weights)
+    if model.weights is not None:
+        replace_last_layer(network, classes)
+    try:
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, *shape))
+    except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
+        raise MistakeError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
+    return network.train()
+
+
+def replace_last_layer(network: nn.Module, classes: int) -> None:
+    """By a new one of the same kind, with one output a class: a linear layer, or squeezenet's convolution."""
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    name, last = layers[-1]
+    has_bias = last.bias is not None
+    new: nn.Module
+    if isinstance(last, nn.Linear):
+        new = nn.Linear(last.in_features, classes, bias=has_bias)
+    else:
+        new = nn.Conv2d(last.in_channels, classes, kernel_size=last.kernel_size[0], bias=has_bias)
+    parent, _, own_name = name.rpartition(".")
+    setattr(network.get_submodule(parent), own_name, new)
+
+
+def _torchvision_arguments(model: TorchvisionModel) -> dict[str, Any]:
+    """What torchvision itself passes for these weights; auxiliary heads are for another way of training."""
+    from torchvision.models import get_model_weights
+
+    published = model.weights is not None
+    if model.name in _WITH_AUXILIARY_HEADS:
+        return {"aux_logits": False, "init_weights": not published, "transform_input": published}
+    if published and model.name.startswith("vit_"):  # some of its weights are for larger images
+        return {"image_size": get_model_weights(model.name)[model.weights].meta["min_size"][0]}
+    return {}
+
+
+def _load_published(network: nn.Module, weights: Path) -> None:
+    try:
+        state = torch.load(weights, map_location="cpu", weights_only=True)
+        for name in list(state):  # in place, because the versions of its modules are kept beside the names
+            if name.startswith(_AUXILIARY):
+                del state[name]
+            elif _OLD_DENSENET_NAME.search(name):
+                state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
+        network.load_state_dict(state)
+    except (OSError, RuntimeError, AttributeError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        raise UserError(f"{weights} doesn't hold this network's weights: {error}") from error
+
+
 def refuse_lone_images(
     network: nn.Module,
-    shape: tuple[int, int, int],
+    shape: Shape,
     image_count: int,
     batch_size: int,
     normalised: Callable[[int], int] = int,
@@ -141,9 +208,9 @@ def refuse_lone_images(
     )
 
 
-def _fails_on_one(network: nn.Module, shape: tuple[int, int, int]) -> bool:
+def _fails_on_one(network: nn.Module, shape: Shape) -> bool:
     """Tried out on a copy: where the last batch-norm still sees several pixels, one image is enough."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
+    if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:

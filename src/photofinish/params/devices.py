@@ -30,6 +30,8 @@ class CpuDevice(Settings):
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
     processes: PositiveInt = 1
     """More than one train together over gloo, each with `threads` threads, as several GPUs would."""
+    keep_freed_memory: bool = True
+    """Memory that a step frees stays in the process for the next one; glibc by itself gives large blocks back."""
 
 
 def _check_gpu_count(value: Any) -> Any:

@@ -287,6 +287,7 @@ def _row(result: Trained) -> dict[str, str]:
         "epochs timed": _times(len(timings.repeats) + 1, str(len(timings.epochs))),
         "steps timed": f"{len(state.sample_seconds)} x {state.steps_per_sample}",
         "warm-up": seconds(timings.warm_up_seconds),
+        "freed memory": "kept" if isinstance(timings.host, CpuHost) and timings.host.keep_freed_memory else "as usual",
     }
 
 

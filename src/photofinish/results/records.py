@@ -41,9 +41,9 @@ class Training(_Record):
     device_kind: str
     experiment: Experiment
     precision: str
-    """what was really computed in; see devices.effective_precision"""
+    """what was really computed in; see torch_device.effective_precision"""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """how weights and images lay in memory; see devices.memory_format"""
+    """how weights and images lay in memory; see torch_device.memory_format"""
     parameter_count: int
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
@@ -73,7 +73,7 @@ Print = tuple[float, float]
 
 
 class FirstStep(_Record):
-    """learned/first_step.json: the start of the training, layer by layer; see first_step.py."""
+    """learned/first_step.json: the start of the training, layer by layer; see measuring/first_step.py."""
 
     batch_order_sha256: str
     """of the rows of the first epoch in their order, and of their labels"""

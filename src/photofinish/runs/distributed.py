@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -33,13 +32,21 @@ from photofinish.errors import (
     TerminatedError,
     UserError,
 )
-from photofinish.files import sha256_of_bytes, source_sha256, to_json
+from photofinish.files import sha256_of_bytes, to_json
 from photofinish.machine.fingerprint import GpuHost
 from photofinish.params.devices import check_data_parallel
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
-from photofinish.runs.task import TrainingTask
-from photofinish.training.teams import COLLECTIVE_TIMEOUT, DataParallelTeam, Ranks, Team
-from photofinish.training.torch_device import CPU, NoAcceleratorError, UnusableAcceleratorError, accelerator
+from photofinish.runs.run import Run, code_sha256
+from photofinish.training.teams import (
+    COLLECTIVE_TIMEOUT,
+    DataParallelTeam,
+    NoAcceleratorError,
+    Ranks,
+    Team,
+    UnusableAcceleratorError,
+    accelerator,
+)
+from photofinish.training.torch_device import CPU
 
 _SHUTDOWN_SECONDS = "10"
 """A process that is told to end does so within 3 seconds (see lifeline); what is left after this is killed."""
@@ -95,33 +102,28 @@ def _told(failure: ProcessFailure) -> str | None:
 
 
 @contextmanager
-def team_for(task: TrainingTask, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]:
+def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]:
     """This process's device and the team it trains in.
 
     NoAcceleratorError is raised in every process of a group or in none: it stands for a result, not a failure.
     """
     if rank is None or rank.size == 1:
-        device = _own_device(task, rank)
-        yield device, _team_of_one_process(task, device)
+        device = _own_device(run, rank)
+        yield device, _team_of_one_process(run, device)
         return
-    _join(rank)
-    device = _agreed_device(task, rank)
-    _refuse_differences(task, rank)
-    yield device, Ranks(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
-
-
-def _join(rank: Rank) -> None:
-    """The group of all processes; torch's errors here are long, and their first line tells."""
     try:
         dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:  # of many lines, whose first tells
         meeting_place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
             f"{rank} can't join the others at {meeting_place}: {str(error).partition(chr(10))[0]} "
             f"The address must be one of the first node's, its port free there and open to the other nodes "
             f"(torchrun's --master-addr and --master-port)"
         ) from error
+    device = _agreed_device(run, rank)
+    _refuse_differences(run, rank)
+    yield device, Ranks(rank.number, rank.size, device)
+    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
 
 
 @contextmanager
@@ -129,31 +131,21 @@ def failures_left_to_the_stage() -> Iterator[None]:
     """A process that the stage started tells it why it ends, in torchrun's way, and leaves the talking to it."""
     try:
         yield
-    except UserError as error:
+    except (UserError, KeyboardInterrupt, TerminatedError) as error:
         if not is_started_by_stage():
             raise
-        file = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
-        file.write_text(json.dumps({"message": str(error), "timestamp": int(time.time())}), encoding="utf-8")
-        _end(error.exit_code)
-    except KeyboardInterrupt:
-        if not is_started_by_stage():
-            raise
-        _end(EXIT_INTERRUPTED)
-    except TerminatedError:
-        if not is_started_by_stage():
-            raise
-        _end(EXIT_TERMINATED)
+        status = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_TERMINATED
+        if isinstance(error, UserError):
+            status = error.exit_code
+            told = json.dumps({"message": str(error), "timestamp": int(time.time())})
+            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(told, encoding="utf-8")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # at once: Python's own end would take down the process group, and wait for who may be gone
 
 
-def _end(status: int) -> NoReturn:
-    """At once: Python's own end would take down the process group, and wait for processes that may be gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _own_device(task: TrainingTask, rank: Rank | None) -> torch.device:
-    host = task.host
+def _own_device(run: Run, rank: Rank | None) -> torch.device:
+    host = run.host
     if not isinstance(host, GpuHost):
         return CPU
     if host.missing:
@@ -163,8 +155,8 @@ def _own_device(task: TrainingTask, rank: Rank | None) -> torch.device:
     return accelerator(host.kind, rank.local_number if rank else 0)
 
 
-def _team_of_one_process(task: TrainingTask, device: torch.device) -> Team:
-    host = task.host
+def _team_of_one_process(run: Run, device: torch.device) -> Team:
+    host = run.host
     if not isinstance(host, GpuHost) or host.strategy != "data_parallel":
         return Team(device)
     indices = host.device_ids or tuple(range(len(host.accelerators)))
@@ -175,11 +167,11 @@ def _team_of_one_process(task: TrainingTask, device: torch.device) -> Team:
     return DataParallelTeam(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))
 
 
-def _agreed_device(task: TrainingTask, rank: Rank) -> torch.device:
+def _agreed_device(run: Run, rank: Rank) -> torch.device:
     """Every process has its device, or none trains."""
     device, reason, may_pass = CPU, None, False
     try:
-        device = _own_device(task, rank)
+        device = _own_device(run, rank)
     except (NoAcceleratorError, UnusableAcceleratorError) as error:
         reason, may_pass = str(error), isinstance(error, UnusableAcceleratorError)
     everyones: list[tuple[str, str | None, bool, str]] = [("", None, False, "")] * rank.size
@@ -197,12 +189,12 @@ def _agreed_device(task: TrainingTask, rank: Rank) -> torch.device:
     return device
 
 
-def _refuse_differences(task: TrainingTask, rank: Rank) -> None:
+def _refuse_differences(run: Run, rank: Rank) -> None:
     """Processes on several machines each read their own copy of the project: all must read the same."""
     own = {
-        "code (src/photofinish)": source_sha256(),
-        "settings (data/plan/experiments)": sha256_of_bytes(to_json(task.experiment.model_dump(mode="json")).encode()),
-        "data (data/splits)": task.data_sha256(),
+        "code (src/photofinish)": code_sha256(),
+        "settings (data/plan/experiments)": sha256_of_bytes(to_json(run.experiment.model_dump(mode="json")).encode()),
+        "data (data/splits)": run.data_sha256(),
         "PyTorch": torch.__version__,
     }
     everyones: list[tuple[str, dict[str, str]]] = [("", {})] * rank.size

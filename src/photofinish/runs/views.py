@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.data.packed import Manifest
 from photofinish.files import write_bytes_atomically, write_text_atomically
@@ -37,20 +36,16 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normalisation) -> bytes:
     """A PNG of as many of a batch's normalised images as fit; the same images give the same bytes."""
-    tiles = [_tile(pixels) for pixels in _displayable(images[:MOST_IMAGES], *normalisation)]
+    scale, shift = (torch.tensor(values).view(-1, 1, 1) for values in reversed(normalisation))
+    shares = images[:MOST_IMAGES].detach().cpu().float() * scale + shift
+    if shares.shape[1] != 3:
+        shares = shares.mean(dim=1, keepdim=True)  # what has other channels than colours is shown as their grey
+    pixels = (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+    tiles = [_tile(each) for each in pixels]
     for count in range(MOST_IMAGES, _COLUMNS, -_COLUMNS):
         if len(png := _png(_arrange(tiles[:count], labels[:count]))) <= MOST_BYTES:
             return png
     return _png(_arrange(tiles[:_COLUMNS], labels[:_COLUMNS]))
-
-
-def _displayable(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
-    """uint8 in (count, height, width, 3 or 1): in colour, or as the grey of all channels where they aren't three."""
-    scale, shift = (torch.tensor(values).view(-1, 1, 1) for values in (std, mean))
-    shares = images.detach().cpu().float() * scale + shift
-    if shares.shape[1] != 3:
-        shares = shares.mean(dim=1, keepdim=True)
-    return (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def _tile(pixels: torch.Tensor) -> Image.Image:
@@ -85,10 +80,8 @@ def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> Image.Image:
 def _shortened(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: int) -> str:
     if font.getlength(label) <= most_pixels:
         return label
-    kept = next(
-        length for length in range(len(label) - 1, -1, -1) if font.getlength(label[:length] + "…") <= most_pixels
-    )
-    return label[:kept] + "…"
+    shorter = (label[:length] + "…" for length in range(len(label) - 1, -1, -1))
+    return next(text for text in shorter if font.getlength(text) <= most_pixels)
 
 
 def _png(image: Image.Image) -> bytes:
@@ -119,31 +112,13 @@ class _Layer:
         return self.name, self.kind, ", ".join(self.outputs) or "-", f"{self.parameters:,}"
 
 
-class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up PyTorch's own formulas, as its FlopCounterMode does, which would import the compiler: seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No compiler is at work here that would have to be kept out of `__torch_dispatch__`."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.operations += formula(*args, **kwargs, out_val=out)
-        return out
-
-
 def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
     """A table of the modules that compute or hold parameters, and the totals; the network stays as it is."""
     layers = []
-    with ExitStack() as undone, _evaluating(network), _OperationCounter() as counter:
+    with ExitStack() as undone, FlopCounterMode(display=False) as counter:
+        for module in network.modules():
+            undone.callback(setattr, module, "training", module.training)
+        network.eval()  # so that no running mean is moved and no random number drawn
         for name, module in network.named_modules():
             own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             if own or not any(module.children()):
@@ -156,29 +131,13 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
         with torch.enable_grad():
             network(torch.zeros(1, *image_shape, device=device))
     rows = [_HEADER, *(layer.row() for layer in layers)]
-    return f"{_table(rows)}\n\n{_totals(network, counter.operations // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD)}"
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """So that no running mean is moved and no random number drawn."""
-    were_training = [module for module in network.modules() if module.training]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module in were_training:
-            module.training = True
-
-
-def _table(rows: list[tuple[str, str, str, str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), row[-1].rjust(widths[-1])]
-        )
-        for row in rows
-    )
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last.rjust(widths[-1])])
+        for *cells, last in rows
+    ]
+    multiply_adds = counter.get_total_flops() // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD
+    return "\n".join([*lines, "", _totals(network, multiply_adds)])
 
 
 def _totals(network: nn.Module, multiply_adds: int) -> str:

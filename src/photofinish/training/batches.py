@@ -1,7 +1,11 @@
-"""What batches are: which images each one holds, in which order, and how an image becomes what a network takes."""
+"""What batches are: which images each one holds, in which order, and how an image becomes what a network takes.
+
+Whatever is drawn comes from random streams without state, each decided by seed and epoch.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -9,8 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from photofinish.training.randomness import Draws, batch_order, draw_epoch
 
 if TYPE_CHECKING:
     from photofinish.data.images import PartName
@@ -32,6 +34,8 @@ WHOLE = Share()
 
 
 class Batches(Protocol):
+    """One part's batches, by whatever input path."""
+
     image_count: int
     batch_size: int
 
@@ -41,14 +45,11 @@ class Batches(Protocol):
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """The same, each short of what is left of its way to the device: `placed` goes that way."""
 
-    def placed(self, batch: Batch) -> Batch: ...
+    def placed(self, batch: Batch) -> Batch:
+        """The batch on the device."""
 
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""
-
-
-def steps_per_epoch(batches: Batches) -> int:
-    return -(-batches.image_count // batches.batch_size)
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,78 @@ class BatchPlan:
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
+        """The images' rows in the order of the epoch."""
         return batch_order(self.image_count, self.seed, epoch)
 
-    def draws(self, epoch: int) -> Draws | None:
+    def draws(self, epoch: int) -> torch.Tensor | None:
+        """What happens to each image, a row each; None where they stay as they are."""
         return draw_epoch(self.augmentation, self.image_count, self.seed, epoch) if self.augmentation else None
 
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
         """This process's share of each batch, of anything that has a row an image."""
         for batch in torch.split(ordered, self.batch_size):
             yield batch[self.share.rank :: self.share.size]
+
+
+def derived_seed(*parts: object) -> int:
+    """A seed for each purpose, so that no two streams are the same."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 bits
+
+
+def _stream(*parts: object) -> torch.Generator:
+    """On the CPU, so the same for every device."""
+    return torch.Generator().manual_seed(derived_seed(*parts))
+
+
+def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order of the training images in one epoch."""
+    return torch.randperm(count, generator=_stream("order", seed, epoch))
+
+
+def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
+    """What the network itself draws (dropout) starts anew with each epoch, on every device of this process.
+
+    Processes that train together draw each from a stream of its own; the first one's is that of a single process.
+    """
+    torch.manual_seed(derived_seed("network", seed, epoch, *([rank] if rank else [])))
+
+
+Draw = tuple[int, int, int]
+"""What happens to one image: cut out of the bordered image from (top, left) on, then mirrored (1) or not (0)."""
+
+
+def draw_epoch(settings: Augmentation, image_count: int, seed: int, epoch: int) -> torch.Tensor:
+    """A row for each image, its Draw: as torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a
+    stream for each of the three, so that what one image gets doesn't depend on how many there are."""
+    top, left, flip = (_stream(what, seed, epoch) for what in ("crop top", "crop left", "flip"))
+    places = 2 * settings.crop_padding + 1
+    return torch.stack(
+        [
+            torch.randint(places, (image_count,), generator=top),
+            torch.randint(places, (image_count,), generator=left),
+            torch.rand(image_count, generator=flip, dtype=torch.float64) < settings.flip,
+        ],
+        dim=1,
+    )
+
+
+def no_change(image_count: int, padding: int) -> torch.Tensor:
+    """The draws that leave every image as it is."""
+    return torch.tensor([[padding, padding, 0]]).expand(image_count, -1)
+
+
+def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:
+    """One image (channels, height, width), before it is normalised."""
+    top, left, mirrored = draw
+    _, height, width = image.shape
+    crop = with_border(image, padding)[:, top : top + height, left : left + width]
+    return np.ascontiguousarray(crop[:, :, ::-1] if mirrored else crop)
+
+
+def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.uint8]:
+    """A copy of one image or many with so many black pixels added on each side."""
+    *leading, height, width = images.shape  # written out: np.pad takes five times as long for one small image
+    bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)
+    bordered[..., padding : padding + height, padding : padding + width] = images
+    return bordered

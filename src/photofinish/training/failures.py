@@ -1,16 +1,20 @@
-"""Memory that ran out, in words: what is known of it, and which lines of params.yaml need less."""
+"""What ends a training, in words: memory that ran out, two devices in one step, CUDA, NCCL, a lost process, a worker.
+
+Torch tells of all these in texts of several lines, one of which says what happened.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from photofinish.errors import EXIT_PEER_LOST, UserError
-from photofinish.training.cuda_failures import cuda_failure, line_around, nccl_failure, shortened
 from photofinish.training.torch_device import device_name, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
 
@@ -22,58 +26,7 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 _ASKED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB|KB|MB|GB)", re.I)
 _DEVICE = re.compile(r"GPU (\d+) has a total capacity")
-_UNITS = ("bytes", "ki", "mi", "gi", "ti")
-
-
-def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:
-    """What to tell of it in the experiment called `name`; `text` is torch's own."""
-    device = _device(team, text)
-    asked_bytes = _asked_bytes(text)
-    peak_bytes = peak_memory_bytes(device)
-    used_bytes, total_bytes = memory_bytes(device)
-    # The data set lies on the first of a process's devices only.
-    holds_data = experiment.input.name == "resident" and device == team.devices[0]
-    facts = [
-        f"{byte_size(asked_bytes)} more were asked for" if asked_bytes else "",
-        f"{byte_size(used_bytes)} were in use" if used_bytes else "",
-        f"{byte_size(peak_bytes)} at the peak" if peak_bytes else "",
-        f"the device has {byte_size(total_bytes)}" if total_bytes else "",
-        "input: resident puts all images there" if holds_data else "",
-        f"its share of a batch is {_share(experiment, team):,} images",
-    ]
-    changes = [f"lower experiments.{name}.batch_size (it is {experiment.batch_size})"]
-    if experiment.precision in ("fp32", "tf32"):
-        is_data_parallel = team.device_count > team.size  # which has no bf16
-        changes.append(f"set its precision to {'fp16' if is_data_parallel else 'bf16'}")
-    if holds_data:
-        changes.append("set its input to loader, which leaves the data set in the main memory or on disk")
-    name_of_device = "the CPU" if device.type == "cpu" else f"{device} ({device_name(device)})"
-    return (
-        f"out of memory on {name_of_device}: {', '.join(filter(None, facts))}. "
-        f"In params.yaml, {', or '.join(changes)}. Nothing was made smaller behind your back"
-    )
-
-
-def _device(team: Team, text: str) -> torch.device:
-    """The one that torch names, of the several that a process may use."""
-    named = _DEVICE.search(text)
-    first = team.devices[0]
-    return torch.device(first.type, int(named[1])) if named and first.type != "cpu" else first
-
-
-def _share(experiment: Experiment, team: Team) -> int:
-    return -(-experiment.batch_size // team.device_count)
-
-
-def _asked_bytes(text: str) -> int | None:
-    match = _ASKED.search(text)
-    if match is None:
-        return None
-    unit = match[2].lower()
-    power = next(power for power, start in enumerate(_UNITS) if unit[0] == start[0])
-    return int(float(match[1]) * 1024**power)
-
-
+_UNITS = "bkmgt"
 _TWO_DEVICES = re.compile(
     r"Expected all tensors to be on the same device|is on \S+, but expected \S+ on|"
     r"module must have its parameters and buffers on device|Unhandled FakeTensor Device Propagation",
@@ -87,6 +40,34 @@ _PEER_LOST = re.compile(
     re.I,
 )
 _TIMED_OUT = re.compile(r"timed? ?out", re.I)
+_WORKER_FAILED = re.compile(r"DataLoader worker \(pid[^)]*\) .*|unable to allocate shared memory.*")
+_CUDA_ERROR = re.compile(r"(?:CUDA|HIP) error: ")
+_NCCL_ERROR = re.compile(r"NCCL error|nccl(?:UnhandledCuda|System|Internal|InvalidArgument|InvalidUsage)Error", re.I)
+_LAST_ERROR = re.compile(r"Last error:\s*(\S.*)")
+_MOST_CHARACTERS = 200
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where Linux keeps what processes share: containers have little of it
+_CUDA_ADVICE = (
+    (
+        "all CUDA-capable devices are busy",
+        "Another program keeps the GPU to itself (nvidia-smi lists programs, and the compute mode), or the GPU hangs: "
+        "free it, then run `dvc repro` again",
+    ),
+    (
+        "invalid device ordinal",
+        "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES with devices.gpu in "
+        "params.yaml, then run `dvc repro` again, which looks anew",
+    ),
+    (
+        "illegal memory access",
+        "An operation on the GPU read or wrote where it must not, which is a fault of the model's code, of torch, of "
+        "the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
+    ),
+    (
+        "",  # any other
+        "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
+        "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
+    ),
+)
 
 
 class PeerLostError(UserError):
@@ -97,7 +78,7 @@ class PeerLostError(UserError):
 
 @contextmanager
 def failures_explained(name: str, experiment: Experiment, team: Team) -> Iterator[None]:
-    """Around the training of the experiment called `name`."""
+    """Around the training of the experiment called `name`: what torch says becomes what to do."""
     try:
         yield
     except UserError:
@@ -113,6 +94,13 @@ def failures_explained(name: str, experiment: Experiment, team: Team) -> Iterato
 
 def _explained(name: str, experiment: Experiment, team: Team, error: Exception) -> UserError | None:
     text, device = str(error), team.devices[0]
+    if told := _WORKER_FAILED.search(text):  # wherever this process was just then
+        return UserError(
+            f"a process that loads images failed: {told[0].split('. ')[0]}. Most often memory has run out, or "
+            f"the shared memory that batches pass through{_shared_memory_in_brackets()}: enlarge it, or lower "
+            f"input.workers or input.prefetch_factor in params.yaml; input.workers: 0 loads in the training process "
+            f"and needs neither"
+        )
     if isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(text):
         return UserError(out_of_memory(name, experiment, team, text))
     if "deterministic implementation" in text:
@@ -120,21 +108,59 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
             f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has "
             f"no deterministic {text.split()[0]}; choose another model in params.yaml (experiments.{name}.model)"
         )
-    if told := _two_devices(text):
-        return UserError(_on_two_devices(name, experiment, device, told))
+    if line := _line_on_two_devices(text):
+        return UserError(
+            f"one step had tensors on two devices ({line}). The trainer puts the network, the images and the "
+            f"labels of experiments.{name} all on {device} before the first step (devices.gpu in params.yaml chooses "
+            f"it), so a part of model {experiment.model.name} makes or keeps a tensor elsewhere: make it on "
+            f"`images.device`, and keep constants with `register_buffer`"
+        )
+    first_line = _shortened(text.strip().partition("\n")[0])
     if team.size > 1 and _is_of_lost_peer(error):
         return PeerLostError(
-            f"the connection to another process of this training was lost ({_first_line(text)}). That process, or the "
+            f"the connection to another process of this training was lost ({first_line}). That process, or the "
             f"network to its machine, failed first: see what it says. The next run goes on from the last checkpoint"
         )
-    if found := _LIBRARY_FAILED.search(text):
+    if library := _LIBRARY_FAILED.search(text):
         return UserError(
-            f"{found[0]} can't be used on {device} ({_first_line(text)}). Other processes may have taken the memory it "
+            f"{library[0]} can't be used on {device} ({first_line}). Other processes may have taken the memory it "
             f"needs to start (see nvidia-smi), or another CUDA on LD_LIBRARY_PATH hides torch's own: "
             f"free the GPU, or install torch anew. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
         )
-    told = nccl_failure(text) or cuda_failure(text, device)
-    return UserError(told) if told else None
+    explanation = nccl_failure(text) or cuda_failure(text, device)
+    return UserError(explanation) if explanation else None
+
+
+def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:
+    """What to tell of it in the experiment called `name`; `text` is torch's own."""
+    device, named = team.devices[0], _DEVICE.search(text)
+    if named and device.type != "cpu":  # one of the several that a process may use
+        device = torch.device(device.type, int(named[1]))
+    asked = _ASKED.search(text)
+    asked_bytes = int(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower())) if asked else None
+    peak_bytes = peak_memory_bytes(device)
+    used_bytes, total_bytes = memory_bytes(device)
+    # The data set lies on the first of a process's devices only.
+    holds_data = experiment.input.name == "resident" and device == team.devices[0]
+    facts = [
+        f"{byte_size(asked_bytes)} more were asked for" if asked_bytes else "",
+        f"{byte_size(used_bytes)} were in use" if used_bytes else "",
+        f"{byte_size(peak_bytes)} at the peak" if peak_bytes else "",
+        f"the device has {byte_size(total_bytes)}" if total_bytes else "",
+        "input: resident puts all images there" if holds_data else "",
+        f"its share of a batch is {-(-experiment.batch_size // team.device_count):,} images",
+    ]
+    changes = [f"lower experiments.{name}.batch_size (it is {experiment.batch_size})"]
+    if experiment.precision in ("fp32", "tf32"):
+        is_data_parallel = team.device_count > team.size  # which has no bf16
+        changes.append(f"set its precision to {'fp16' if is_data_parallel else 'bf16'}")
+    if holds_data:
+        changes.append("set its input to loader, which leaves the data set in the main memory or on disk")
+    name_of_device = "the CPU" if device.type == "cpu" else f"{device} ({device_name(device)})"
+    return (
+        f"out of memory on {name_of_device}: {', '.join(filter(None, facts))}. "
+        f"In params.yaml, {', or '.join(changes)}. Nothing was made smaller behind your back"
+    )
 
 
 def _is_of_lost_peer(error: Exception) -> bool:
@@ -143,25 +169,69 @@ def _is_of_lost_peer(error: Exception) -> bool:
     return isinstance(error, torch.distributed.DistError) and bool(_TIMED_OUT.search(str(error)))
 
 
-def _two_devices(text: str) -> str | None:
+def _line_on_two_devices(text: str) -> str | None:
     """The line that tells of them; tensors of two precisions are refused in almost the same words."""
     if found := _TWO_DEVICES.search(text):
-        return line_around(text, found)
+        return _line_around(text, found)
     types = _TWO_TYPES.search(text)
     if types is None:
         return None
     one, other = (kind.rpartition(".")[0] for kind in types.groups())  # torch.cuda of torch.cuda.FloatTensor
-    return line_around(text, types) if one != other else None
+    return _line_around(text, types) if one != other else None
 
 
-def _on_two_devices(name: str, experiment: Experiment, device: torch.device, told: str) -> str:
-    return (
-        f"one step had tensors on two devices ({told}). The trainer puts the network, the images and the "
-        f"labels of experiments.{name} all on {device} before the first step (devices.gpu in params.yaml chooses it), "
-        f"so a part of model {experiment.model.name} makes or keeps a tensor elsewhere: make it on `images.device`, "
-        f"and keep constants with `register_buffer`"
-    )
+def cuda_failure(text: str, device: torch.device) -> str | None:
+    """What to tell of torch's `text`, if it is of CUDA's."""
+    found = _CUDA_ERROR.search(text)
+    if found is None:
+        return None
+    line = _line_around(text, found)
+    advice = next(advice for part, advice in _CUDA_ADVICE if part in line)
+    if "no kernel image is available" in line:
+        advice = (
+            f"Torch {torch.__version__} isn't built for this GPU{_compute_capability(device)}: install a torch that "
+            f"is. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
+        )
+    return f"{device} can't be used: {line}. {advice}"
 
 
-def _first_line(text: str) -> str:
-    return shortened(text.strip().partition("\n")[0])
+def _compute_capability(device: torch.device) -> str:
+    try:
+        major, minor = torch.cuda.get_device_capability(device)
+    except (RuntimeError, AssertionError):  # it asserts that torch was built with CUDA
+        return ""
+    return f" (compute capability {major}.{minor})"
+
+
+def nccl_failure(text: str) -> str | None:
+    """What to tell of torch's `text`, if it is of NCCL's."""
+    found = _NCCL_ERROR.search(text)
+    if found is None:
+        return None
+    last = _LAST_ERROR.search(text)
+    told = _shortened(last[1]) if last else _line_around(text, found)
+    if "Duplicate GPU" in told:
+        advice = "Two processes use one GPU: start no more of them on a machine than it has GPUs (--nproc-per-node)"
+    elif str(_SHARED_MEMORY) in told or "shared memory" in told.lower():
+        advice = f"NCCL needs more shared memory{_shared_memory_in_brackets()}: enlarge it (docker run --shm-size 1g)"
+    else:
+        advice = "With NCCL_DEBUG=INFO it says more; nvidia-smi tells whether all GPUs are well"
+    return f"NCCL, by which GPUs exchange what they computed, failed: {told}. {advice}"
+
+
+def _line_around(text: str, found: re.Match[str]) -> str:
+    """The one that tells: where a thread failed, torch puts it last, below a traceback."""
+    start = text.rfind("\n", 0, found.start()) + 1
+    return _shortened(text[start:].partition("\n")[0])
+
+
+def _shortened(line: str) -> str:
+    line = line.strip().rstrip(".")
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
+
+
+def _shared_memory_in_brackets() -> str:
+    """How much of it processes may share, for a message; nothing where there is no such folder."""
+    if not _SHARED_MEMORY.is_dir():
+        return ""
+    return f" ({_SHARED_MEMORY}, {shutil.disk_usage(_SHARED_MEMORY).total / 2**20:,.0f} MiB)"

@@ -1,20 +1,57 @@
-"""Batches of images that all lie on the device: no work of the host a step but to say which come next."""
+"""The input paths: images that all lie on the device, so that a step costs the host no work but to say which come next,
+or PyTorch's DataLoader, as the tutorials have it: images one by one, in worker processes if asked."""
 
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from photofinish.training.batches import WHOLE, Batch, Batches, BatchPlan, Part, Share
-from photofinish.training.loader import LoaderBatches
-from photofinish.training.randomness import Draws, no_change, with_border
+from photofinish.training.batches import (
+    WHOLE,
+    Batch,
+    Batches,
+    BatchPlan,
+    Draw,
+    Part,
+    Share,
+    augmented,
+    no_change,
+    with_border,
+)
 
 if TYPE_CHECKING:
-    from photofinish.params.experiment import Augmentation, Experiment
+    from types import TracebackType
+
+    from photofinish.params.experiment import Experiment, LoaderInput
+
+_VALIDATION_BYTES = 4 << 20
+"""Of images as float32. Without gradients there is room for more than in training, and fewer calls cost less."""
+_DEATH_NOTICE_SECONDS = 2.0
+_Key = tuple[int, Draw | None]
+"""an image's row and what happens to it, so that a worker needs to know neither seed nor epoch"""
+
+
+def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
+    """The batches of one part by the input path that the experiment names; only training images are augmented."""
+    batch_size, augmentation = experiment.batch_size, None
+    if part.name != "train":
+        fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
+        batch_size = experiment.validation_batch_size or max(batch_size, fitting)
+    elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
+        augmentation = experiment.augmentation
+    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, share, augmentation)
+    if experiment.input.name == "loader":
+        return LoaderBatches(plan, part, device, experiment.input)
+    if augmentation:
+        return AugmentedResidentBatches(plan, part, device, augmentation.crop_padding)
+    return ResidentBatches(plan, part, device)
 
 
 class ResidentBatches:
@@ -62,8 +99,7 @@ class AugmentedResidentBatches:
         """as they are, and mirrored"""
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
-        draws = self._plan.draws(epoch) or no_change(self.image_count, self._padding)
-        return self._gather(self._plan.order(epoch), draws)
+        return self._gather(self._plan.order(epoch), self._plan.draws(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         return self.shuffled(epoch)
@@ -72,10 +108,12 @@ class AugmentedResidentBatches:
         return batch
 
     def in_order(self) -> Iterator[Batch]:
-        return self._gather(torch.arange(self.image_count), no_change(self.image_count, self._padding))
+        return self._gather(torch.arange(self.image_count), None)
 
-    def _gather(self, order: torch.Tensor, draws: Draws) -> Iterator[Batch]:
-        top, left, mirrored = (torch.from_numpy(drawn)[order] for drawn in (draws.top, draws.left, draws.mirrored))
+    def _gather(self, order: torch.Tensor, draws: torch.Tensor | None) -> Iterator[Batch]:
+        if draws is None:
+            draws = no_change(self.image_count, self._padding)
+        top, left, mirrored = draws[order].unbind(1)
         first_lines = order * self._shape[0] * self._lines_a_channel + top
         crops = torch.stack([order, first_lines, left, mirrored], dim=1).to(self._device)  # one copy an epoch
         for own in self._plan.own(crops):
@@ -89,31 +127,102 @@ class AugmentedResidentBatches:
             yield cropped.view(count, *self._shape), self._labels.index_select(0, rows)
 
 
-_VALIDATION_BYTES = 4 << 20
-"""Of images as float32. Without gradients there is room for more than in training, and fewer calls cost less."""
+class LoaderBatches:
+    """One DataLoader for the whole run; each epoch has its order set, so that workers may live on."""
+
+    def __init__(self, plan: BatchPlan, part: Part, device: torch.device, settings: LoaderInput) -> None:
+        self.image_count, self.batch_size = plan.image_count, plan.batch_size
+        self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
+        self._sampler = _SetSampler(plan)
+        dataset = _PackedImages(part, plan.augmentation.crop_padding if plan.augmentation else 0)
+        self._loader = DataLoader(
+            dataset,
+            batch_sampler=self._sampler,
+            num_workers=settings.workers,
+            collate_fn=dataset.collate,
+            # Pinned pages serve copies to a device only. On the CPU, PyTorch would pin for an accelerator that takes
+            # no part, and start it up, or warn that there is none.
+            pin_memory=settings.pin_memory and device.type != "cpu",
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers,
+            worker_init_fn=_say_nothing_of_a_reader_that_left,
+            generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
+        )
+
+    def shuffled(self, epoch: int) -> Iterator[Batch]:
+        return map(self.placed, self.unplaced(epoch))
+
+    def in_order(self) -> Iterator[Batch]:
+        return map(self.placed, self._load(torch.arange(self.image_count), None))
+
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        return self._load(self._plan.order(epoch), self._plan.draws(epoch))
+
+    def placed(self, batch: Batch) -> Batch:
+        images, labels = batch
+        return (
+            images.to(self._device, non_blocking=self._non_blocking),
+            labels.to(self._device, non_blocking=self._non_blocking),
+        )
+
+    def _load(self, order: torch.Tensor, draws: torch.Tensor | None) -> Iterator[Batch]:
+        self._sampler.order, self._sampler.draws = order, draws
+        try:
+            yield from self._loader  # which forgets a pass that was left halfway
+        except (ConnectionError, EOFError, FileNotFoundError) as error:
+            # A worker that dies while it hands over a batch breaks the connection, a moment before the signal of its
+            # death arrives, at which PyTorch raises what tells more; seldom, it misses that signal.
+            time.sleep(_DEATH_NOTICE_SECONDS)
+            raise RuntimeError(
+                f"DataLoader worker (pid unknown) broke off while it handed over a batch: {error}"
+            ) from error
 
 
-def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
-    """The batches of one part by the input path that the experiment names; only training images are augmented."""
-    plan = _plan(experiment, part, share)
-    if experiment.input.name == "loader":
-        return LoaderBatches(plan, part, device, experiment.input)
-    if plan.augmentation:
-        return AugmentedResidentBatches(plan, part, device, plan.augmentation.crop_padding)
-    return ResidentBatches(plan, part, device)
+class _SetSampler(Sampler[list[_Key]]):
+    """Hands out the batches of the order and draws that were set last."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self._plan = plan
+        self.order = torch.empty(0, dtype=torch.int64)
+        self.draws: torch.Tensor | None = None
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        order, draws = self.order, self.draws
+        for rows in self._plan.own(order):
+            if draws is None:
+                yield [(row, None) for row in rows.tolist()]
+            else:
+                yield list(zip(rows.tolist(), draws[rows].tolist(), strict=True))
 
 
-def _plan(experiment: Experiment, part: Part, share: Share) -> BatchPlan:
-    image_count = len(part.labels)
-    if part.name != "train":
-        return BatchPlan(image_count, _validation_batch_size(experiment, part), experiment.seed, share)
-    return BatchPlan(image_count, experiment.batch_size, experiment.seed, share, _if_any(experiment.augmentation))
+class _PackedImages(Dataset[Batch]):
+    def __init__(self, part: Part, padding: int) -> None:
+        self._images, self._normalise, self._padding = part.images, part.normalise, padding
+        self._labels = torch.from_numpy(np.array(part.labels))
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, key: _Key) -> Batch:
+        row, draw = key
+        image = self._images[row]
+        image = augmented(image, draw, self._padding) if draw else np.array(image)
+        return self._normalise(torch.from_numpy(image)), self._labels[row]
+
+    def collate(self, images: list[Batch]) -> Batch:
+        """PyTorch's own way, and for a process that gets nothing of a small last batch, a batch of nothing."""
+        if images:
+            together: Batch = tuple(default_collate(images))
+            return together
+        return torch.empty((0, *self._images.shape[1:])), self._labels[:0]
 
 
-def _if_any(augmentation: Augmentation) -> Augmentation | None:
-    return augmentation if augmentation.flip or augmentation.crop_padding else None
+def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
+    """A training process that ends breaks off the batch that a worker is just handing over, in a thread of Python's own
+    which would print a traceback below the one line that tells why the training ended."""
 
+    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            sys.__excepthook__(kind, error, trace)
 
-def _validation_batch_size(experiment: Experiment, part: Part) -> int:
-    bytes_an_image = 4 * math.prod(part.images.shape[1:])
-    return experiment.validation_batch_size or max(experiment.batch_size, _VALIDATION_BYTES // bytes_an_image)
+    sys.excepthook = told

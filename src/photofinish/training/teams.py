@@ -1,10 +1,12 @@
-"""How the devices that train one network together share a step: one device, DataParallel, or a process each (DDP).
+"""Which accelerator a process has, and how the devices that train one network together share a step: one device,
+DataParallel, or a process each (DDP).
 
 The trainer asks the same of every team. One device is a team of one, for which nothing is wrapped or waited for.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,15 +14,73 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from photofinish.errors import MistakeError, UserError
+from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.batches import WHOLE, Batch, Batches, Share
-from photofinish.training.torch_device import forget_peak_memory, peak_memory_bytes
+from photofinish.training.failures import cuda_failure
+from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A process that is lost is noticed at once; this bounds waiting for one that hangs, or writes a checkpoint."""
+
+_TRY_AGAIN = (
+    "The driver lists a GPU all the same, so it may be busy, asleep, or not let into a container: see nvidia-smi, then "
+    "run `dvc repro` again. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
+)
+
+
+class NoAcceleratorError(UserError):
+    """The accelerator that was asked for isn't there, and won't be with these drivers and this torch: a result."""
+
+
+class UnusableAcceleratorError(UserError):
+    """The driver lists it, but torch can't use it just now, which may pass: a failure, to be tried again."""
+
+
+def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
+    """The accelerator of this machine with this number, if it is of the wanted kind (`auto`: any).
+
+    Only where a driver lists one: what torch then can't use is there all the same, unless torch isn't made for it.
+    """
+    # Numbered as the driver and nvidia-smi do, and so `plan`; CUDA's own order begins with what it takes for fastest.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if not torch.accelerator.is_available():
+        raise _not_available()
+    device = torch.accelerator.current_accelerator()
+    if device is None or kind not in ("auto", device.type):
+        raise NoAcceleratorError(f"the accelerator here is '{device}', and devices.gpu.kind is '{kind}'")
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise UnusableAcceleratorError(
+            f"{device.type} device {index} is asked for (the first is 0), torch sees {count}. {_TRY_AGAIN}"
+        )
+    if make_current:
+        try:
+            torch.accelerator.set_device_index(index)
+        except RuntimeError as error:
+            told = cuda_failure(str(error), torch.device(device.type, index))
+            raise UnusableAcceleratorError(told or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
+    return torch.device(device.type, index)
+
+
+def _not_available() -> UserError:
+    """With what torch itself says, which is of CUDA."""
+    said = f"torch {torch.__version__} finds no accelerator it can use"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except AssertionError as error:  # that it was built with CUDA
+        return NoAcceleratorError(f"{said}: {error}")
+    except RuntimeError as error:
+        text = str(error).strip().partition("\n")[0]
+        if "driver" in text and "too old" in text:
+            return NoAcceleratorError(
+                f"{said}: {text} torch is built for CUDA {torch.version.cuda}. "
+                f"Update the NVIDIA driver, or install a torch built for an older CUDA"
+            )
+        return UnusableAcceleratorError(f"{said}: {text.rstrip('.')}. {_TRY_AGAIN}")
+    return UnusableAcceleratorError(f"{said}. {_TRY_AGAIN}")
 
 
 class Team:
@@ -66,10 +126,12 @@ class Team:
         """What rank 0 passes, in every process."""
         return value
 
-    def barrier(self) -> None:
-        """Wait until every process is here."""
+    def clock(self) -> Clock:
+        """One that waits for this process's devices and for every other process."""
+        return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:
+        """What was taken so far: the warm-up trains a second copy, which must not count."""
         for device in self.devices:
             forget_peak_memory(device)
 
@@ -141,7 +203,7 @@ class Ranks(Team):
 
     def adapt(self, network: nn.Module) -> nn.Module:
         """One process normalises over the whole batch, so several must too."""
-        if not any(isinstance(module, _BatchNorm) for module in network.modules()):
+        if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
             return network
         if self.devices[0].type == "cpu":
             raise MistakeError(
@@ -171,5 +233,5 @@ class Ranks(Team):
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def barrier(self) -> None:
-        dist.barrier()
+    def clock(self) -> Clock:
+        return Clock(self.devices[0], dist.barrier)

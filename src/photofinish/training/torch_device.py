@@ -1,5 +1,4 @@
-"""Freed memory stays in the process. By itself, glibc gives large blocks back to the system and asks for them again a
-step later, page by page: in a small network's step that takes up to a quarter of the time (docs/performance.md)."""
+"""What differs from one kind of device to another: its settings, precision, memory, name, and the one clock."""
 
 from __future__ import annotations
 
@@ -8,14 +7,15 @@ import os
 import platform
 import resource
 import sys
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
 
-from photofinish.errors import UserError
-from photofinish.training.cuda_failures import cuda_failure
-
+CPU = torch.device("cpu")
+_AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 """mallopt's names for what it sets"""
@@ -24,77 +24,29 @@ _LARGEST_THRESHOLD_BYTES = 32 * 2**20
 _NEVER = 2**31 - 1
 
 
-def keep_freed_memory() -> None:
-    """For the rest of the process. Another C library keeps its own ways."""
-    if platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+class Clock:
+    """The one clock: it waits for the device, and for the others of its team, before it reads the time."""
+
+    def __init__(self, device: torch.device, barrier: Callable[[], object] | None = None) -> None:
+        self._is_accelerator = device.type != "cpu"
+        self._barrier = barrier
+        """where several processes train together: an epoch ends when the last of them is done"""
+
+    def host_seconds(self) -> float:
+        """Without waiting: the device may still be at work on what it was given."""
+        return time.perf_counter()
+
+    def now_seconds(self) -> float:
+        """When the device has done all that it was given."""
+        if self._is_accelerator:
+            torch.accelerator.synchronize()
+        if self._barrier:
+            self._barrier()
+        return self.host_seconds()
 
 
-CPU = torch.device("cpu")
-_TRY_AGAIN = (
-    "The driver lists a GPU all the same, so it may be busy, asleep, or not let into a container: see nvidia-smi, then "
-    "run `dvc repro` again. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
-)
-_AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class NoAcceleratorError(UserError):
-    """The accelerator that was asked for isn't there, and won't be with these drivers and this torch: a result."""
-
-
-class UnusableAcceleratorError(UserError):
-    """The driver lists it, but torch can't use it just now, which may pass: a failure, to be tried again."""
-
-
-def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
-    """The accelerator of this machine with this number, if it is of the wanted kind (`auto`: any).
-
-    Only where a driver lists one: what torch then can't use is there all the same, unless torch isn't made for it.
-    """
-    # Numbered as the driver and nvidia-smi do, and so `plan`; CUDA's own order begins with what it takes for fastest.
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    if not torch.accelerator.is_available():
-        raise _not_available()
-    device = torch.accelerator.current_accelerator()
-    if device is None or kind not in ("auto", device.type):
-        raise NoAcceleratorError(f"the accelerator here is '{device}', and devices.gpu.kind is '{kind}'")
-    count = torch.accelerator.device_count()
-    if index >= count:
-        raise UnusableAcceleratorError(
-            f"{device.type} device {index} is asked for (the first is 0), torch sees {count}. {_TRY_AGAIN}"
-        )
-    if make_current:
-        try:
-            torch.accelerator.set_device_index(index)
-        except RuntimeError as error:
-            told = cuda_failure(str(error), torch.device(device.type, index))
-            raise UnusableAcceleratorError(told or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
-    return torch.device(device.type, index)
-
-
-def _not_available() -> UserError:
-    """With what torch itself says, which is of CUDA."""
-    said = f"torch {torch.__version__} finds no accelerator it can use"
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except AssertionError as error:  # that it was built with CUDA
-        return NoAcceleratorError(f"{said}: {error}")
-    except RuntimeError as error:
-        text = str(error).strip().partition("\n")[0]
-        if "driver" in text and "too old" in text:
-            return NoAcceleratorError(
-                f"{said}: {text} torch is built for CUDA {torch.version.cuda}. "
-                f"Update the NVIDIA driver, or install a torch built for an older CUDA"
-            )
-        return UnusableAcceleratorError(f"{said}: {text.rstrip('.')}. {_TRY_AGAIN}")
-    return UnusableAcceleratorError(f"{said}. {_TRY_AGAIN}")
-
-
-def apply_policy(device: torch.device, precision: str, threads: int) -> None:
-    """Settings of the whole process, made once, before the first tensor is computed."""
+def apply_policy(device: torch.device, precision: str, threads: int, *, keep_freed: bool = True) -> None:
+    """Settings of the whole process, made once, before the first tensor is computed; `keep_freed` is of the CPU."""
     torch.set_num_threads(threads)
     # Like for like: TF32 shortens the mantissa of float32 to 10 bits, so it is off unless asked for.
     tf32 = precision == "tf32" and device.type == "cuda"
@@ -106,7 +58,19 @@ def apply_policy(device: torch.device, precision: str, threads: int) -> None:
     # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    keep_freed_memory()
+    if keep_freed and device.type == "cpu":
+        keep_freed_memory()
+
+
+def keep_freed_memory() -> None:  # by hand: no library sets this; MALLOC_* variables are read before Python starts
+    """Freed memory stays in the process from here on. By itself, glibc gives large blocks back to the system and asks
+    for them again a step later, page by page: in a small network's step that takes up to a quarter of the time
+    (docs/performance.md). Another C library keeps its own ways."""
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
+    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
 
 
 def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
@@ -122,6 +86,7 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Around the forward pass: where it computes in a shorter type."""
     dtype = _AUTOCAST_DTYPES.get(precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
@@ -133,11 +98,10 @@ def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScale
 
 def effective_precision(device: torch.device, precision: str) -> str:
     """What is really computed: TF32 is a permission that only NVIDIA's matrix units, from Ampere on, make use of."""
-    return "fp32" if precision == "tf32" and not _has_tf32(device) else precision
-
-
-def _has_tf32(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    if precision != "tf32":
+        return precision
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    return "tf32" if is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -146,6 +110,7 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
+    """As its maker calls it, where torch knows."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "xpu":

@@ -1,0 +1,163 @@
+"""A run's split on its device, trainers made of it that all start the same, and what is measured with them besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from photofinish.data.images import PartName
+from photofinish.data.packed import PackedSplit
+from photofinish.errors import MistakeError, UserError
+from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
+from photofinish.measuring.first_step import first_batch, first_step
+from photofinish.measuring.rehearsal import forget_optimizer, warm_up
+from photofinish.measuring.steady_state import measure_steps, plan_samples
+from photofinish.models.registry import build_model, refuse_lone_images
+from photofinish.params.experiment import LoaderInput
+from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results.learned import weights_of
+from photofinish.results.records import Attribution, FirstStep, SteadyState
+from photofinish.runs.run import Run
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
+from photofinish.training.trainer import Trainer
+
+Repeats = list[tuple[EpochTiming, ...]]
+"""the epochs of each further training from the same start"""
+_BYTES_A_VALUE = 4
+
+
+class FurtherMeasurements(NamedTuple):
+    """What is measured once a network is trained, on copies of it."""
+
+    steady_state: SteadyState
+    first_step: FirstStep | None
+    """only in the process that leads"""
+    attribution: Attribution | None
+    not_attributed: str | None
+    """why there is no attribution"""
+
+
+class Setup:
+    """All that trainers of a run are made of, in one of its processes."""
+
+    def __init__(self, run: Run, device: torch.device, team: Team) -> None:
+        self.run, self.device, self.team = run, device, team
+        clock = team.clock()
+        started_seconds = clock.now_seconds()
+        self.split = PackedSplit(run.data)
+        self.training, self._validation = (
+            team.placed(make_batches(run.experiment, self._part(name), device, team.share))
+            for name in ("train", "validation")
+        )
+        self.data_seconds = clock.now_seconds() - started_seconds
+
+    def new_network(self) -> nn.Module:
+        """With its initial weights, on the CPU."""
+        run, manifest, training = self.run, self.split.manifest, self.training
+        model, seed = run.experiment.model, run.experiment.seed
+        with self._experiment_named():
+            network = build_model(model, manifest.shape, len(manifest.class_names), seed, run.weights_file())
+            normalised_images = self.team.normalised_images
+            refuse_lone_images(network, manifest.shape, training.image_count, training.batch_size, normalised_images)
+            return network
+
+    def new_trainer(self, network: nn.Module | None = None) -> Trainer:
+        """Of a new network, or of one that `new_network` made."""
+        network = network or self.new_network()
+        with self._experiment_named():
+            return Trainer(self.run.experiment, network, self.training, self._validation, self.device, self.team)
+
+    def whole_batches(self) -> Batches:
+        """The training's batches, also where this process trains on a share of each: then read from disk one by one."""
+        if self.team.size == 1:
+            return self.training
+        loader = self.run.experiment.model_copy(update={"input": LoaderInput(name="loader")})
+        return make_batches(loader, self._part("train"), CPU)
+
+    def _part(self, name: PartName) -> Part:
+        normalise = Normaliser(self.split.manifest.mean, self.split.manifest.std)
+        return Part(name, self.split.images(name), self.split.labels(name), normalise)
+
+    @contextmanager
+    def _experiment_named(self) -> Iterator[None]:
+        """Around what finds mistakes in an experiment's settings, and knows their keys but not whose they are."""
+        try:
+            yield
+        except MistakeError as error:
+            run = self.run
+            raise MistakeError(
+                f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
+            ) from error
+
+    def repeat(
+        self,
+        first: Trainer,
+        done: Repeats,
+        on_epoch: Callable[[int, int], None] = lambda _repeat, _epoch: None,
+        on_repeat: Callable[[int], None] = lambda _repeat: None,
+    ) -> None:
+        """Add to `done` the repeats that are wanted and not there yet, each told when it is."""
+        for number in range(len(done) + 2, self.run.experiment.repeats + 1):
+            done.append(repeat_training(first, self.new_trainer(), self.run.name, number, partial(on_epoch, number)))
+            on_repeat(number)
+
+    def measure_further(self, trained: Trainer) -> FurtherMeasurements:
+        """The training is over: no checkpoint is written of it any more."""
+        forget_optimizer(trained)
+        timings, experiment = trained.progress.timings, self.run.experiment
+        step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
+        plan = self.team.from_leader(plan_samples(step_seconds, passed_seconds(timings)))
+        steady_state = measure_steps(trained, plan)
+        attribution, why_not = self._attribute(trained, step_seconds)
+        batch, first = first_batch(self.training, self.team), None
+        if batch is not None:
+            labels = self.split.labels("train")
+            first = first_step(self.new_network(), batch, self.device, experiment.precision, labels, experiment.seed)
+        return FurtherMeasurements(steady_state, first, attribution, why_not)
+
+    def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
+        if self.team.size > 1:
+            return None, "several processes train together: their steps end together, whichever part keeps one of them"
+        most_images = images_with_room(self.device, _BYTES_A_VALUE * math.prod(self.split.manifest.shape))
+        training_seconds = passed_seconds(trained.progress.timings)
+        plan = plan_attribution(trained, step_seconds, training_seconds, most_images=most_images)
+        try:
+            return attribute(trained, plan, resident_fits=self.run.resident_fits()), None
+        except torch.OutOfMemoryError:  # a result is there, and not to be lost for want of its reasons
+            return None, "the device's memory is too small for more than the training"
+
+
+def repeat_training(
+    first: Trainer, again: Trainer, name: str, number: int, on_epoch: Callable[[int], None]
+) -> tuple[EpochTiming, ...]:
+    """Train `again`, which has not begun, for its times alone: what it learns must be the same bit for bit as what
+    `first` did, which is done.
+
+    `on_epoch` is told the epoch, from 1.
+    """
+    warm_up(again)
+    done = again.train(lambda metrics, _timing: on_epoch(metrics.epoch))
+    if difference := _difference(first, again):
+        raise UserError(
+            f"{name}, repeat {number}: it did not learn the same as the first time, from the same start: {difference}. "
+            f"Times of different work can't be put together. Something on this device doesn't repeat bit for bit, "
+            f"which is worth telling PyTorch's or photofinish's makers; repeats: 1 in params.yaml does without"
+        )
+    return tuple(done.timings)
+
+
+def _difference(first: Trainer, again: Trainer) -> str | None:
+    for before, now in zip(first.progress.metrics, again.progress.metrics, strict=True):
+        if before != now:
+            return f"from epoch {now.epoch} on (training loss {now.training_loss!r}, was {before.training_loss!r})"
+    same = weights_of(first.network) == weights_of(again.network)
+    return None if same else "the weights differ at the end, though no epoch's figures do"

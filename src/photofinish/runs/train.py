@@ -1,0 +1,290 @@
+"""A run on its device: trained, or gone on with where it was killed, measured, written and tracked.
+
+One process of it leads: it writes, tracks and talks. The others follow, and do all that needs everyone.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import asdict
+from itertools import chain
+
+import torch
+
+from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically, write_text_atomically
+from photofinish.machine.accelerators import nvidia_gpu_state
+from photofinish.machine.energy import Energy, unavailable
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.load import MachineWatch, doubts
+from photofinish.machine.software import git_commit, package_versions
+from photofinish.measuring.rehearsal import forget_optimizer, warm_up
+from photofinish.models.registry import count_parameters
+from photofinish.processes import seconds_since_stage_start
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results.learned import rebuilt, weights_of
+from photofinish.runs.run import Run
+from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup
+from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
+from photofinish.tracking.client import Tracker
+from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
+from photofinish.training.failures import failures_explained
+from photofinish.training.teams import Team
+from photofinish.training.torch_device import apply_policy, device_name, effective_precision, nvidia_uuid
+from photofinish.wording import seconds
+
+CHECKPOINT_SECONDS = 1.0
+"""Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
+
+_ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
+
+
+def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
+    """Train, or go on where a killed run was, and write the results.
+
+    `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
+    """
+    remove_forgotten(state_folder() / "checkpoints", state_folder() / "locks")
+    with failures_explained(run.name, run.experiment, team):
+        _Leader(run, device, team, tracker, lock_seconds).lead()
+
+
+def follow_training(run: Run, device: torch.device, team: Team) -> None:
+    """What the leader does with the others, in the same order."""
+    with failures_explained(run.name, run.experiment, team):
+        _apply_policy(run, device)
+        setup, repeats = Setup(run, device, team), Repeats()
+        trainer = setup.new_trainer()
+        if state := team.from_leader(None):
+            trainer.load_state_dict(state["trainer"])
+            repeats = _repeats_in(state)
+        warm_up(trainer)
+        team.forget_peak_memory()
+        energy = TeamEnergy(team)
+        energy.begin()
+        trainer.train(lambda _metrics, _timing: energy.epoch_ended())
+        energy.training_ended()
+        team.peak_memory_bytes()
+        setup.repeat(trainer, repeats)
+        setup.measure_further(trainer)
+
+
+def _apply_policy(run: Run, device: torch.device) -> None:
+    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+    apply_policy(device, run.experiment.precision, run.host.threads or 1, keep_freed=keep_freed)
+
+
+def _repeats_in(state: State) -> Repeats:
+    """Those that were done when the checkpoint was written."""
+    return [tuple(EpochTiming(**timing) for timing in timings) for timings in state["repeats"]]
+
+
+class _Leader:
+    def __init__(self, run: Run, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
+        self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
+        self._run, self._device, self._team, self._tracker = run, device, team, tracker
+        self._lock_seconds = lock_seconds
+        self._earlier_seconds = self._untimed_seconds = 0.0
+        self._resumed_at_epochs: tuple[int, ...] = ()
+        self._last_checkpoint_seconds = time.monotonic()
+        self._epochs_saved = 0
+        """at the last checkpoint, of all repeats"""
+        self._repeats: Repeats = []
+        self._store = CheckpointStore(state_folder() / "checkpoints" / run.key())
+        self._epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
+        self._meter = OverheadMeter()
+        self._watch = MachineWatch(nvidia_gpu_state(nvidia_uuid(device)))
+        self._energy = TeamEnergy(team)
+        _apply_policy(run, device)
+        self._setup = Setup(run, device, team)
+        network = self._setup.new_network()
+        self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
+        self._trainer = self._setup.new_trainer(network)
+        self._display = TrainingDisplay(
+            f"{run.name} on {run.device}",
+            epochs=run.experiment.epochs,
+            steps_per_epoch=self._trainer.steps_per_epoch,
+            images=self._setup.training.image_count,
+            steps_done=lambda: self._trainer.steps_done,
+        )
+
+    def lead(self) -> None:
+        with self._display:
+            self._resume()
+            epochs_before = self._trainer.progress.epochs_done
+            warm_up_seconds = warm_up(self._trainer)
+            self._team.forget_peak_memory()
+            startup_seconds = seconds_since_stage_start() - self._lock_seconds
+            self._tracker.wait_until_ready()
+            self._watch.begin()
+            self._energy.begin()
+            with self._meter.loop():
+                self._trainer.train(self._epoch_ended)
+            energy = self._energy.training_ended()
+            self._watch.training_ended()
+            peak_memory_bytes = self._team.peak_memory_bytes()
+            untimed_from_seconds = time.monotonic()  # what follows is no part of the job
+            self._repeat()
+            further = self._setup.measure_further(self._trainer)
+            self._untimed_seconds = time.monotonic() - untimed_from_seconds
+            for doubt in doubts(self._watch.windows):
+                self._display.say(f"take the times with care: {doubt}")
+        self._write_learned(further.first_step)
+        passes_seconds = passed_seconds(self._trainer.progress.timings[epochs_before:])
+        self._write_timings(
+            startup_seconds, warm_up_seconds, energy, peak_memory_bytes, self._meter.overhead(passes_seconds), further
+        )
+        self._show_and_tell()
+        self._store.clear()
+
+    def _resume(self) -> None:
+        state = self._team.from_leader(self._whole_state())
+        if state:
+            self._trainer.load_state_dict(state["trainer"])
+            self._earlier_seconds = state["elapsed_seconds"]
+            self._resumed_at_epochs = (*state["resumed_at_epochs"], self._trainer.progress.epochs_done)
+            self._repeats = _repeats_in(state)
+            self._display.say(f"goes on after epoch {self._trainer.progress.epochs_done}")
+
+    def _whole_state(self) -> State | None:
+        """The last checkpoint, if there is one and all that belongs to it is there."""
+        state = self._store.load_latest(
+            lambda path: self._display.say(f"checkpoint {path} is damaged: taking the one before it")
+        )
+        lost = self._epoch_weights.resume(state["epoch_weights_sha256"]) if state else None
+        if lost:
+            self._display.say(f"{lost} is missing or damaged: training starts over")
+            self._store.clear()
+            return None
+        return state
+
+    def _epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
+        with self._meter.spent_on("display"):
+            self._display.epoch_ended(metrics, timing)
+        with self._meter.spent_on("saving"):
+            if self._run.experiment.save_weights == "every_epoch":
+                self._epoch_weights.save(weights_of(self._trainer.network))
+            if time.monotonic() - self._last_checkpoint_seconds >= CHECKPOINT_SECONDS:
+                self._save(self._trainer.state_dict(), self._elapsed_seconds())
+                self._last_checkpoint_seconds = time.monotonic()
+        with self._meter.spent_on("tracking"):
+            self._tracker.epoch_ended(asdict(metrics), asdict(timing))
+        with self._meter.spent_on("watching"):
+            self._watch.epoch_ended(1, metrics.epoch)
+            self._energy.epoch_ended()
+
+    def _repeat(self) -> None:
+        wanted = self._run.experiment.repeats
+        if wanted == 1:
+            return
+
+        def repeat_ended(number: int) -> None:
+            self._save(state, elapsed_seconds)
+            self._watch.training_ended()
+            self._display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
+            self._watch.begin()
+
+        elapsed_seconds = self._elapsed_seconds()
+        state = self._trainer.state_dict()
+        state["optimizer"] = on_cpu(state["optimizer"])
+        self._save(state, elapsed_seconds)  # a run killed from here on trains no more
+        forget_optimizer(self._trainer)  # another trainer needs the memory now
+        self._watch.begin()
+        self._setup.repeat(self._trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
+
+    def _save(self, trainer: State, elapsed_seconds: float) -> None:
+        state = {
+            "trainer": trainer,
+            "epoch_weights_sha256": self._epoch_weights.sha256,
+            "elapsed_seconds": elapsed_seconds,
+            "resumed_at_epochs": list(self._resumed_at_epochs),
+            "repeats": [[asdict(timing) for timing in timings] for timings in self._repeats],
+        }
+        epochs_in_all = trainer["progress"]["epochs_done"] * (1 + len(self._repeats))
+        if epochs_in_all > self._epochs_saved:
+            self._store.save(epochs_in_all, state)
+            self._epochs_saved = epochs_in_all
+
+    def _elapsed_seconds(self) -> float:
+        idle_seconds = self._lock_seconds + self._tracker.waited_seconds + self._untimed_seconds
+        return self._earlier_seconds + seconds_since_stage_start() - idle_seconds
+
+    def _write_learned(self, first_step: records.FirstStep | None) -> None:
+        run, manifest, trainer = self._run, self._setup.split.manifest, self._trainer
+        folder = run.out / records.LEARNED
+        weights, published = weights_of(trainer.network), run.fetched_weights()
+        write_bytes_atomically(folder / records.WEIGHTS, weights)
+        self._epoch_weights.copy_to(folder / records.EPOCHS)
+        write_text_atomically(folder / records.HISTORY, records.history_csv(trainer.progress.metrics))
+        record = records.Training(
+            device=run.device,
+            device_kind=self._device.type,
+            experiment=run.experiment,
+            precision=effective_precision(self._device, run.experiment.precision),
+            memory_format="channels_last" if trainer.state.memory_format is torch.channels_last else "contiguous",
+            parameter_count=count_parameters(trainer.network),
+            image_shape=manifest.shape,
+            class_names=manifest.class_names,
+            mean=manifest.mean,
+            std=manifest.std,
+            data_sha256=run.data_sha256(),
+            published_weights_sha256=published.sha256 if published else None,
+            initial_weights_sha256=self._initial_weights_sha256,
+            weights_sha256=sha256_of_bytes(weights),
+            epoch_weights_sha256=tuple(self._epoch_weights.sha256),
+        )
+        records.write_record(folder / records.RECORD, record)
+        assert first_step is not None  # this process leads
+        records.write_record(folder / records.FIRST_STEP, first_step)
+
+    def _write_timings(
+        self,
+        startup_seconds: float,
+        warm_up_seconds: float,
+        energy: tuple[Energy, ...],
+        peak_memory_bytes: int | None,
+        overhead: records.Overhead,
+        further: FurtherMeasurements,
+    ) -> None:
+        total_seconds, run, device = self._elapsed_seconds(), self._run, self._device
+        epochs, image_count = self._trainer.progress.timings, self._setup.training.image_count
+        timings = records.Timings(
+            host=run.host,
+            host_name=platform.node(),
+            device_name=run.host.cpu.model if device.type == "cpu" and run.host.cpu else device_name(device),
+            git_commit=git_commit(),
+            packages=package_versions(),
+            started_at_unix_seconds=self._started_at_unix_seconds,
+            startup_seconds=startup_seconds,
+            data_seconds=self._setup.data_seconds,
+            warm_up_seconds=warm_up_seconds,
+            epochs=tuple(epochs),
+            total_seconds=total_seconds,
+            tracking_seconds=self._tracker.waited_seconds,
+            resumed_at_epochs=self._resumed_at_epochs,
+            training_image_count=image_count,
+            images_per_second=image_count / median_training_seconds(chain(epochs, *self._repeats)),
+            device_count=self._team.device_count,
+            peak_memory_bytes=peak_memory_bytes,
+            repeats=tuple(self._repeats),
+            steady_state=further.steady_state,
+            overhead=overhead,
+            load=tuple(self._watch.windows),
+            energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
+            attribution=further.attribution,
+            not_attributed=further.not_attributed,
+        )
+        records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
+
+    def _show_and_tell(self) -> None:
+        """What is drawn for people to look at, which is no part of the job's time, and the end of MLflow's run."""
+        # Imported now that nothing is timed any more: it takes its time.
+        from photofinish.runs.views import write_views
+
+        self._tracker.model_follows()
+        run, manifest = self._run, self._setup.split.manifest
+        state = self._trainer.network.state_dict()
+        network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state)
+        write_views(run.out / records.LEARNED, network, self._setup.whole_batches(), manifest)
+        self._tracker.training_ended(run.name, run.device, run.out.parent.parent, self._store.paths())
