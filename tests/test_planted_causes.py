@@ -13,7 +13,7 @@ import torch
 from conftest import MakeExperiment, MakeResult
 
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.table import Trained
+from photofinish.comparing.pairs import Trained
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import AttributionPlan, attribute
 from photofinish.measuring.steady_state import SamplePlan, measure_steps

@@ -11,11 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
+from result_files import pair_of
 
-from photofinish.comparing.table import COLUMNS, DeviceResult
+from photofinish.comparing.pairs import DeviceResult, paired
 from photofinish.files import write_json_atomically
-from photofinish.report.page import number_columns
-from photofinish.report.report import write_report
+from photofinish.report.frames import COMPARISON
+from photofinish.report.report import number_columns, write_report
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
@@ -70,7 +71,7 @@ def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
 
 @pytest.fixture(params=["pair", "without_gpu"])
 def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    write_report(request.getfixturevalue(request.param), tmp_path)
+    write_report(paired(request.getfixturevalue(request.param)), tmp_path)
     return (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
@@ -84,7 +85,7 @@ def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
 
 
 def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tmp_path: Path) -> None:
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     header, _, gpu = Page((tmp_path / "index.html").read_text(encoding="utf-8")).rows
     shown = dict(zip(header, gpu, strict=True))
     assert (shown["device"], shown["hardware"], shown["epoch (median)"]) == ("gpu", "Some GPU", "500 ms")
@@ -94,7 +95,7 @@ def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tm
 
 def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResult, tmp_path: Path) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, step_seconds=(0.01,) * 5, total_seconds=20.0)
-    write_report([make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu], tmp_path)
+    write_report([pair_of(make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu)], tmp_path)
     for rows in (Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[0], markdown_tables(tmp_path)[0]):
         assert [row[1:] for row in rows[1:]] == [
             ["a step, its data at hand", "20.0 ms", "10.0 ms", "2.00x", "1.90 to 2.10", "the GPU is faster"],
@@ -107,7 +108,7 @@ def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResul
 
 
 def test_what_was_compared_of_the_models_is_listed_with_what_was_found(make_result: MakeResult, tmp_path: Path) -> None:
-    write_report([make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)], tmp_path)
+    write_report([pair_of(make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64))], tmp_path)
     _, same, weights, accuracy = markdown_tables(tmp_path)[1]
     assert same[1].startswith("settings, data, batch order, first batch, first forward, first gradient")
     assert same[2:] == ["bit for bit", "the same"]
@@ -121,7 +122,7 @@ def test_what_was_compared_of_the_models_is_listed_with_what_was_found(make_resu
 def test_each_figure_tells_when_and_where_it_was_measured(
     pair: list[DeviceResult], tmp_path: Path, run_began: float | None, told: str
 ) -> None:
-    write_report(pair, tmp_path, run_began)
+    write_report(paired(pair), tmp_path, run_began)
     table = markdown_tables(tmp_path)[-2]
     assert table[1][table[0].index("measured")] == f"2023-11-14 22:13 UTC, workbench{told}"
 
@@ -130,7 +131,7 @@ def test_what_this_machine_measured_since_the_run_began_is_of_this_run(
     pair: list[DeviceResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "workbench")
-    write_report(pair, tmp_path, 1.6e9)
+    write_report(paired(pair), tmp_path, 1.6e9)
     assert pd.read_csv(tmp_path / "comparison.csv")["measured_in"].tolist() == ["this run", "this run"]
 
 
@@ -145,7 +146,7 @@ def markdown_tables(folder: Path) -> list[list[list[str]]]:
 def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_it(
     without_gpu: list[DeviceResult], tmp_path: Path
 ) -> None:
-    write_report(without_gpu, tmp_path)
+    write_report(paired(without_gpu), tmp_path)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     _, _, gpu = Page(text).rows
     columns = [table[0][0:2] for table in Page(text).tables]
@@ -161,7 +162,7 @@ def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path
         make_result(NASTY_NAME, device_name="<b>CPU</b>"),
         make_result(NASTY_NAME, "gpu", unavailable="<img src=http://example.com/x>"),
     ]
-    write_report(results, tmp_path)
+    write_report(paired(results), tmp_path)
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = Page(text)
     assert not {"b", "img"} & set(page.tags)
@@ -171,14 +172,14 @@ def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path
 
 
 def test_the_markdown_table_has_a_row_for_each_device(pair: list[DeviceResult], tmp_path: Path) -> None:
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     header, *rows = markdown_tables(tmp_path)[-2]
     assert {len(row) for row in rows} == {len(header)}
     assert [row[:3] for row in rows] == [["small-mlp", "cpu", "Some CPU"], ["small-mlp", "gpu", "Some GPU"]]
 
 
 def test_a_bar_in_a_name_does_not_break_the_markdown_table(make_result: MakeResult, tmp_path: Path) -> None:
-    write_report([make_result(device_name="CPU | 8 cores"), make_result(device="gpu")], tmp_path)
+    write_report([pair_of(make_result(device_name="CPU | 8 cores"), make_result(device="gpu"))], tmp_path)
     lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").split("\n## ")[-2].splitlines()
     cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines if line.startswith("|")]
     assert len({len(row) for row in cells}) == 1
@@ -186,9 +187,9 @@ def test_a_bar_in_a_name_does_not_break_the_markdown_table(make_result: MakeResu
 
 
 def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult], tmp_path: Path) -> None:
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     table = pd.read_csv(tmp_path / "comparison.csv")
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == list(COMPARISON)
     assert table["device"].tolist() == ["cpu", "gpu"]
     assert table["epoch_seconds"].tolist() == [3.0, 0.5]
     assert table["epoch_speedup"].iloc[1] == 6.0
@@ -200,7 +201,7 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult],
 def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[DeviceResult], tmp_path: Path) -> None:
     former = tmp_path / "metrics" / "former.json"
     write_json_atomically(former, {})
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     (file,) = (tmp_path / "metrics").iterdir()
     metrics = json.loads(file.read_text(encoding="utf-8"))
     assert file.name == "small-mlp.json"
@@ -210,7 +211,7 @@ def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Devic
 
 def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: Path) -> None:
     for name in ("first", "second"):
-        write_report(pair, tmp_path / name)
+        write_report(paired(pair), tmp_path / name)
     first, second = (
         {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
         for name in ("first", "second")
@@ -220,7 +221,7 @@ def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: 
 
 def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: MakeResult, tmp_path: Path) -> None:
     results = [make_result(name, device) for name in ("zebra", "ape") for device in ("cpu", "gpu")]
-    assert [verdict.experiment for verdict in write_report(results, tmp_path)] == ["zebra", "ape"]
+    assert [verdict.experiment for verdict in write_report(paired(results), tmp_path)] == ["zebra", "ape"]
 
 
 def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
@@ -235,13 +236,13 @@ def test_no_picture_of_a_former_report_is_left(
     pair: list[DeviceResult], without_gpu: list[DeviceResult], tmp_path: Path
 ) -> None:
     for results, gpu_was_there in ((pair, True), (without_gpu, False)):
-        write_report(results, tmp_path)
+        write_report(paired(results), tmp_path)
         assert (tmp_path / "figures" / "speedup-epoch.svg").is_file() is gpu_was_there
         assert (tmp_path / "figures" / "loss-small-mlp.svg").is_file()
 
 
 def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_path: Path) -> None:
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     table = pd.read_csv(tmp_path / "speedups.csv").set_index("of")
     assert table.loc["epoch", ["experiment", "speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [
         "small-mlp", 6.0, 3.0, 0.5,
@@ -250,7 +251,7 @@ def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_
 
 
 def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[DeviceResult], tmp_path: Path) -> None:
-    write_report(pair, tmp_path)
+    write_report(paired(pair), tmp_path)
     for table in (
         markdown_tables(tmp_path)[-1],
         Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[-1],
