@@ -17,7 +17,7 @@ from result_files import trained
 from torch import nn
 
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import Run
+from photofinish.comparing.pairs import Recorded
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import AttributionPlan, attribute
 from photofinish.measuring.steady_state import SamplePlan, measure_steps
@@ -86,7 +86,7 @@ class TimedBatches:
         return self._batches.placed(batch)
 
 
-Measure = Callable[[Job], Run]
+Measure = Callable[[Job], Recorded]
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Measur
         nonlocal now_seconds
         now_seconds += seconds
 
-    def measure(job: Job) -> Run:
+    def measure(job: Job) -> Recorded:
         experiment = job.experiment
         is_loader = experiment.input.name == "loader"
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
@@ -148,7 +148,7 @@ def measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Measur
             "host": job.host,
         }
         record = made_up.record.model_copy(update={"experiment": experiment})
-        return Run("planted", record, made_up.timings.model_copy(update=timings), made_up.history)
+        return Recorded("planted", record, made_up.timings.model_copy(update=timings), made_up.history)
 
     monkeypatch.setattr("time.perf_counter", lambda: now_seconds)
     return measure
@@ -180,7 +180,7 @@ def test_a_planted_cause_is_found_and_its_remedy_cures_it_as_much_as_it_promises
     after = measured(slow.cured(found))
     assert after.diagnoses[0].cause != cause
 
-    def seconds(run: Run) -> float:
+    def seconds(run: Recorded) -> float:
         timings = run.timings
         of_the_job = timings.total_seconds / len(timings.epochs)
         return timings.median_epoch_seconds if found.of == "an epoch" else of_the_job

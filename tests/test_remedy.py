@@ -16,7 +16,7 @@ from result_files import made_up_attribution, trained, write_result
 from training_stage import contents
 
 from photofinish.comparing.diagnosis import Remedy
-from photofinish.comparing.pairs import Run
+from photofinish.comparing.pairs import Recorded
 from photofinish.comparing.trial import Outcomes, prescribe, told, with_line
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
@@ -96,7 +96,7 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
 ) -> None:
     prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
 
-    def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Run:
+    def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Recorded:
         attribution = made_up_attribution(waiting=waiting)
         made_up = trained(make_result, NAME, epoch_seconds=(epoch_seconds,) * 3, attribution=attribution)
         record = made_up.record.model_copy(update={"experiment": experiment, "weights_sha256": sha256})

@@ -141,6 +141,7 @@ def _cause(
 ) -> tuple[Cause, str, Found]:
     """What an epoch waits for, a sentence of it, and what can be done against it."""
     experiment, host = record.experiment, timings.host
+    cores = allowed_cores(host.cpu) if host.cpu else 1
     step, epoch_seconds = seconds(costs.step_alone_seconds), costs.epoch_share_seconds
     if costs.input_seconds > costs.step_alone_seconds and costs.copying_seconds > costs.batch_alone_seconds:
         sentence = (
@@ -155,7 +156,6 @@ def _cause(
             f"{seconds(costs.batch_alone_seconds)} for a batch, and a step on it takes {step}. A device that took no "
             f"time at all would make the epoch {times(max(1.0, epoch_seconds / costs.input_seconds))} as fast at most"
         )
-        cores = allowed_cores(host.cpu) if host.cpu else 1
         return "input-bound", sentence, _against_waiting(key, experiment, costs, attribution, cores)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
         sentence = (
@@ -164,20 +164,15 @@ def _cause(
         )
         return "launch-bound", sentence, _against_launching(key, experiment, costs, timings.training_image_count)
     sentence = f"the arithmetic of its images is {costs.images_seconds / costs.step_alone_seconds:.0%} of a step"
-    if isinstance(host, CpuHost) and (held_back := _held_back(host)):
-        return "CPU held back", f"{sentence}, and {held_back}", _against_holding_back(host, costs)
-    return "compute-bound", sentence, _against_computing(key, costs, attribution)
-
-
-def _held_back(host: CpuHost) -> str | None:
-    """What keeps the CPU from the machine's cores, if anything does: its number of threads, or a limit."""
-    cores = allowed_cores(host.cpu)
-    if host.threads != cores:
+    if isinstance(host, CpuHost) and host.threads != cores:
         count = "one thread computes" if host.threads == 1 else f"{host.threads} threads compute"
-        return f"{count} where {cores} cores may be used"
-    if cores < host.cpu.usable_cores:
-        return f"a limit leaves the CPU {host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
-    return None
+        why = f"{count} where {cores} cores may be used"
+        return "CPU held back", f"{sentence}, and {why}", _against_thread_count(host, costs, cores)
+    if isinstance(host, CpuHost) and cores < host.cpu.usable_cores:
+        of_cores = f"{host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
+        raised = f"no line of params.yaml gives more: the container may use {of_cores}; raise its limit"
+        return "CPU held back", f"{sentence}, and a limit leaves the CPU {of_cores}", (None, raised)
+    return "compute-bound", sentence, _against_computing(key, costs, attribution)
 
 
 def _evidence(record: Training, attribution: Attribution, costs: StepCosts) -> str:
@@ -262,12 +257,8 @@ def _against_computing(key: str, costs: StepCosts, attribution: Attribution) -> 
     return Remedy(f"{key}.precision", "bf16", gain, why), ""
 
 
-def _against_holding_back(host: CpuHost, costs: StepCosts) -> Found:
+def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Found:
     """Amdahl's law: what grows with the images is shared among the cores evenly, at best; the rest isn't shared."""
-    cores = allowed_cores(host.cpu)
-    if host.threads == cores:
-        limit = f"the container may use {host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
-        return None, f"no line of params.yaml gives more: {limit}; raise its limit"
     variable = host.software.variables.get("OMP_NUM_THREADS")
     value: str | int = cores if variable else "auto"
     told = f" (auto would heed OMP_NUM_THREADS, which is {variable})" if variable else ""

@@ -28,7 +28,7 @@ _MAY_DIFFER = {"dataset", "repeats"}
 
 
 @dataclass(frozen=True)
-class Run:
+class Recorded:
     """What a training stage left of one experiment on one device."""
 
     experiment: str
@@ -53,7 +53,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Trained(Run):
+class Trained(Recorded):
     """The same, evaluated."""
 
     scores: records.DeviceEvaluation
@@ -191,13 +191,13 @@ def read_results(names: Iterable[str], results: Path) -> list[DeviceResult]:
     return [_read_result(name, device, results) for name in names for device in records.DEVICE_LABELS]
 
 
-def read_run(name: str, folder: Path) -> Run | NotTrained:
+def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     """What a training stage left in the folder."""
     record = records.read_training(folder / records.LEARNED)
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    return Run(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
+    return Recorded(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
 
 
 def _read_result(name: str, device: DeviceLabel, results: Path) -> DeviceResult:

@@ -15,7 +15,7 @@ from typing import Any
 
 import photofinish
 from photofinish.comparing.diagnosis import Diagnosis, Remedy, times
-from photofinish.comparing.pairs import NotTrained, Run, read_run
+from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_text_atomically
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
@@ -34,7 +34,7 @@ _WORTH_REPEATING_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Prescription:
-    run: Run
+    run: Recorded
     """on disk"""
     diagnosis: Diagnosis
     remedy: Remedy
@@ -43,8 +43,8 @@ class Prescription:
 
 @dataclass(frozen=True)
 class Outcomes:
-    without: tuple[Run, ...]
-    with_remedy: tuple[Run, ...]
+    without: tuple[Recorded, ...]
+    with_remedy: tuple[Recorded, ...]
     is_without_from_disk: bool
 
 
@@ -103,7 +103,7 @@ def try_out(prescribed: Prescription) -> Outcomes:
         return Outcomes(tuple(without or [run]), tuple(with_remedy), is_without_from_disk=not without)
 
 
-def _train(recorded: Run, params: Params, way: str, folder: Path) -> Run:
+def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
     """As the stage does, by files that lie in a folder of its own."""
     name, device, root = recorded.experiment, recorded.device, Path.cwd()
     experiment, out = params.experiments[name], folder / "results" / name / device
@@ -143,7 +143,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
     without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
     of_epoch = remedy.of == "an epoch"
 
-    def taken_seconds(run: Run) -> float:
+    def taken_seconds(run: Recorded) -> float:
         timings = run.timings
         return timings.median_epoch_seconds if of_epoch else timings.total_seconds / len(timings.epochs)
 

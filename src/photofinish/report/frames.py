@@ -31,6 +31,10 @@ COMPARISON = (
     "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
 """the columns of comparison.csv"""
+_AS_RECORDED = {
+    "device_name", "host_name", "images_per_second", "startup_seconds", "total_seconds", "test_accuracy", "test_loss",
+    "macro_f1",
+}  # fmt: skip
 _METRICS = (
     "test_accuracy", "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "total_seconds",
     *(f"{kind}_speedup" for kind in NAMES),
@@ -76,23 +80,17 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
     """What one training took, learned and was held up by."""
     timings, scores, target = result.timings, result.scores, outlay.target
     row = _identity(result) | {
-        "device_name": timings.device_name,
+        **timings.model_dump(include=_AS_RECORDED),
+        **scores.model_dump(include=_AS_RECORDED),
         "precision": result.record.precision,
         "parameters": result.record.parameter_count,
-        "test_accuracy": scores.test_accuracy,
-        "test_loss": scores.test_loss,
-        "macro_f1": scores.macro_f1,
         "epoch_seconds": timings.median_epoch_seconds,
-        "images_per_second": timings.images_per_second,
-        "startup_seconds": timings.startup_seconds,
         "step_seconds": statistics.median(timings.steady_state.step_seconds),
         "repeats": len(timings.repeats) + 1,
         "overhead_seconds": timings.overhead.seconds,
         "overhead_share": timings.overhead.share,
         "doubts": "; ".join(doubts(timings.load)) or None,
-        "total_seconds": timings.total_seconds,
         "resumed_at_epochs": " ".join(map(str, timings.resumed_at_epochs)) or None,
-        "host_name": timings.host_name,
         "measured_at_unix_seconds": timings.started_at_unix_seconds,
         "energy_joules": outlay.energy.joules,
         "energy_status": outlay.energy.status,
