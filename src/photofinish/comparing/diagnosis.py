@@ -52,6 +52,8 @@ _DOES_NOT_FIT = "the images don't fit into the device's memory"
 
 @dataclass(frozen=True)
 class Remedy:
+    """A line of params.yaml to try."""
+
     key: str
     """in params.yaml, with dots between"""
     value: Any
@@ -83,6 +85,8 @@ Found = tuple[Remedy | None, str]
 
 @dataclass(frozen=True)
 class Diagnosis:
+    """One cause, and what can be done against it."""
+
     of: Literal["the job", "an epoch"]
     cause: Cause
     sentence: str

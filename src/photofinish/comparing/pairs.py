@@ -38,6 +38,7 @@ class Recorded:
 
     @property
     def device(self) -> DeviceLabel:
+        """Which of the two."""
         return self.record.device
 
     @cached_property
@@ -71,6 +72,7 @@ class NotTrained:
 
     @property
     def device(self) -> DeviceLabel:
+        """Which of the two."""
         return self.record.device
 
 
@@ -88,6 +90,7 @@ class Elsewhere:
 
     @property
     def hardware(self) -> str:
+        """As a person calls it."""
         return hardware(self.reference.training.device, self.reference.timings)
 
 
@@ -100,14 +103,17 @@ class Compared:
 
     @cached_property
     def speedups(self) -> dict[Kind, Speedup]:
+        """Of a step, an epoch and the whole job."""
         return speedups(self.cpu.timings, self.gpu.timings)
 
     @cached_property
     def parity(self) -> Parity:
+        """Whether both learned the same."""
         return parity(self.cpu, self.gpu)
 
     @cached_property
     def payback(self) -> Payback:
+        """When the GPU's start-up is made good."""
         return payback(self.cpu.timings, self.gpu.timings)
 
 
@@ -186,11 +192,6 @@ def same_training(one: records.Training, other: records.Training) -> bool:
     )
 
 
-def read_results(names: Iterable[str], results: Path) -> list[DeviceResult]:
-    """Both devices' of each experiment."""
-    return [_read_result(name, device, results) for name in names for device in records.DEVICE_LABELS]
-
-
 def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     """What a training stage left in the folder."""
     record = records.read_training(folder / records.LEARNED)
@@ -200,17 +201,30 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     return Recorded(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
 
 
-def _read_result(name: str, device: DeviceLabel, results: Path) -> DeviceResult:
-    run = read_run(name, results / name / device)
-    if isinstance(run, NotTrained):
-        return run
-    first_step = records.read_record(results / name / device / records.LEARNED / records.FIRST_STEP, records.FirstStep)
-    evaluated = results / name / records.EVALUATED
-    scores = records.read_scores(evaluated / records.EVALUATION, device)
-    path = evaluated / records.PREDICTIONS
-    try:
-        predictions = pd.read_csv(path, usecols=["actual", device], dtype="int64")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
-    predictions = predictions.rename(columns={device: "predicted"})
-    return Trained(name, run.record, run.timings, run.history, scores, first_step, predictions)
+def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
+    """Both devices' of each experiment."""
+    results: list[DeviceResult] = []
+    for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
+        run, evaluated = read_run(name, folder / name / device), folder / name / records.EVALUATED
+        if isinstance(run, NotTrained):
+            results.append(run)
+            continue
+        first_step = folder / name / device / records.LEARNED / records.FIRST_STEP
+        path = evaluated / records.PREDICTIONS
+        scores = records.read_scores(evaluated / records.EVALUATION, device)
+        try:
+            predictions = pd.read_csv(path, usecols=["actual", device], dtype="int64")
+        except (OSError, ValueError) as error:
+            problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
+            raise UserError(problem) from error
+        result = Trained(
+            name,
+            run.record,
+            run.timings,
+            run.history,
+            scores,
+            records.read_record(first_step, records.FirstStep),
+            predictions.rename(columns={device: "predicted"}),
+        )
+        results.append(result)
+    return results

@@ -46,6 +46,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Parity:
+    """How alike two models are, and in what."""
+
     likeness: Likeness
     layers: tuple[Layer, ...]
     mcnemar_p: float | None

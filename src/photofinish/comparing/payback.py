@@ -29,6 +29,8 @@ _COUNTED = {"gpu": "the GPU (NVML)", "cpu": "the whole CPU package (RAPL)"}
 
 @dataclass(frozen=True)
 class Payback:
+    """When the GPU's shorter epochs have made up for its longer start-up."""
+
     epochs: float
     """after which the GPU is ahead: 0 where it starts no later and is no slower, infinite where it never is"""
     interval: Interval | None
@@ -38,6 +40,8 @@ class Payback:
 
 @dataclass(frozen=True)
 class TimeToTarget:
+    """How soon an accuracy was reached."""
+
     target: float
     epoch: int | None
     """the first whose validation accuracy is that high; None where none is"""
@@ -61,6 +65,8 @@ class EnergyUsed:
 
 @dataclass(frozen=True)
 class Cost:
+    """In the currency of the settings."""
+
     amount: float | None
     counted: str
     """of what it is the sum; where there is none, why"""

@@ -30,6 +30,8 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 
 @dataclass(frozen=True)
 class Point:
+    """One size."""
+
     x: int
     compared: Compared
 
@@ -58,6 +60,8 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Series:
+    """Experiments that differ in one size alone."""
+
     name: str
     x_name: str
     points: tuple[Point, ...]

@@ -34,6 +34,8 @@ _WORTH_REPEATING_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Prescription:
+    """A remedy to try, and the training that it is for."""
+
     run: Recorded
     """on disk"""
     diagnosis: Diagnosis
@@ -43,6 +45,8 @@ class Prescription:
 
 @dataclass(frozen=True)
 class Outcomes:
+    """The trainings to compare."""
+
     without: tuple[Recorded, ...]
     with_remedy: tuple[Recorded, ...]
     is_without_from_disk: bool

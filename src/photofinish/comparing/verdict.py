@@ -12,6 +12,8 @@ from photofinish.wording import listed, ratio, seconds, utc_day
 
 @dataclass(frozen=True)
 class Verdict:
+    """What is said of one experiment."""
+
     experiment: str
     answer: str
     """in one sentence: is the GPU worth it?"""

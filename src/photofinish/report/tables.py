@@ -118,7 +118,13 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
     if pair.settings.target_accuracy is None:
         return rows
     goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
-    rows.append(row(f"time {goal}", _time, _time_told))
+
+    def reached(each: Outlay) -> str:
+        if each.target and each.target.epoch is None:
+            return f"not reached; {each.target.best:.4g} is the best"
+        return f"in epoch {each.target.epoch}, start-up included" if each.target else NOTHING
+
+    rows.append(row(f"time {goal}", _time, reached))
     if any(each.joules_to_target for each in spent.values()):
         rows.append(row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time"))
     if any(each.cost_to_target and each.cost_to_target.amount is not None for each in spent.values()):
@@ -136,12 +142,6 @@ def _money(spent: Outlay, cost: Cost | None) -> str:
 
 def _time(spent: Outlay) -> str:
     return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
-
-
-def _time_told(spent: Outlay) -> str:
-    if spent.target and spent.target.epoch is None:
-        return f"not reached; {spent.target.best:.4g} is the best"
-    return f"in epoch {spent.target.epoch}, start-up included" if spent.target else NOTHING
 
 
 def elsewhere_table(pairs: Iterable[Pair]) -> pd.DataFrame:
