@@ -26,33 +26,31 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
     assert "50.00% on the GPU, 75.00% on the CPU" in found.text
 
 
-def test_a_slower_gpu_is_said_to_be_slower(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(6.0,) * 5, total_seconds=120.0)
-    sentence = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu)).text
-    assert "0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster." in sentence
-    assert "0.25 times" in sentence
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ((6.0,) * 5, ": 0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster."),
+        ((2.8, 2.9, 2.95, 3.05, 3.2), "); neither is faster, as far as can be told. A step"),
+        ((0.01,) * 3, "no winner is named without an interval (3 epochs, and it takes 5)"),
+    ],
+)
+def test_a_winner_is_named_where_the_interval_does_not_span_1(
+    make_result: MakeResult, gpu: tuple[float, ...], told: str
+) -> None:
+    sentence = verdict(pair_of(make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=gpu))).text
+    assert told in sentence
+    assert ("is faster" in sentence.replace("neither is faster", "")) == ("the CPU is faster" in told)
 
 
-def test_where_the_interval_spans_1_neither_is_faster(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
-    sentence = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu)).text
-    assert "); neither is faster, as far as can be told. A step" in sentence
-
-
-def test_without_an_interval_there_is_no_winner_however_large_the_ratio(make_result: MakeResult) -> None:
-    sentence = verdict(pair_of(make_result(), make_result(device="gpu", epoch_seconds=(0.01,) * 3))).text
-    assert "no winner is named without an interval (3 epochs, and it takes 5)" in sentence
-    assert "faster" not in sentence
-
-
-def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult) -> None:
-    found = verdict(pair_of(make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)))
-    assert "The models are different: they first part at the initial weights (they differ)." in found.text
-
-
-def test_the_same_models_are_said_to_be_identical(make_result: MakeResult) -> None:
-    found = verdict(pair_of(make_result(), make_result(device="gpu")))
-    assert "The models are identical. Test accuracy" in found.text
+@pytest.mark.parametrize(
+    ("sha256", "told"),
+    [
+        ("c" * 64, "The models are different: they first part at the initial weights (they differ). Test accuracy"),
+        ("a" * 64, "The models are identical. Test accuracy"),
+    ],
+)
+def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult, sha256: str, told: str) -> None:
+    assert told in verdict(pair_of(make_result(), make_result(device="gpu", initial_weights_sha256=sha256))).text
 
 
 def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
@@ -100,16 +98,16 @@ def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_res
     assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
 
 
-def test_an_epoch_of_which_no_winner_is_named_has_its_own_reason(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
-    found = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu))
-    assert found.answer.startswith(
-        "No winner is named, neither of an epoch (its interval spans 1) nor of the whole job (1 repeat, and it takes 5)"
-    )
-
-
-def test_where_nothing_can_be_told_the_answer_is_that(make_result: MakeResult) -> None:
-    found = verdict(pair_of(make_result(), make_result(device="gpu")))
-    assert found.answer.startswith(
-        "No winner is named, neither of an epoch (3 epochs, and it takes 5) nor of the whole"
-    )
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "why"),
+    [
+        (FIVE, (2.8, 2.9, 2.95, 3.05, 3.2), "its interval spans 1"),
+        ((3.0,) * 3, (3.0,) * 3, "3 epochs, and it takes 5"),
+    ],
+)
+def test_where_no_winner_is_named_the_answer_is_that_with_the_reasons(
+    make_result: MakeResult, cpu: tuple[float, ...], gpu: tuple[float, ...], why: str
+) -> None:
+    found = verdict(pair_of(make_result(epoch_seconds=cpu), make_result(device="gpu", epoch_seconds=gpu)))
+    reasons = f"neither of an epoch ({why}) nor of the whole job (1 repeat, and it takes 5)"
+    assert found.answer == f"No winner is named, {reasons}; the models are identical."
