@@ -74,20 +74,16 @@ class Series:
         size = float(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]]))[0])
         if not np.isfinite(size):
             return BreakEven(None, None, None, self._why_none())
-        both = [
-            (epoch_seconds(point.compared.cpu.timings), epoch_seconds(point.compared.gpu.timings))
-            for point in self.points
-        ]
-        fewest = min(len(epochs) for sides in both for epochs in sides)
+        both = [(point.compared.cpu.timings, point.compared.gpu.timings) for point in self.points]
+        fewest = min(len(side.all_epochs) for sides in both for side in sides)
         if fewest < LEAST_VALUES:
             why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
             return BreakEven(size, None, None, f"by the medians alone, from {size:,.3g} on; {why}")
         random = new_draws()
-        drawn = np.stack([drawn_medians(cpu, random) / drawn_medians(gpu, random) for cpu, gpu in both], axis=1)
+        medians = [[drawn_medians(epoch_seconds(side), random) for side in sides] for sides in both]
+        drawn = np.stack([cpu / gpu for cpu, gpu in medians], axis=1)
         # The ends with every ratio off by what a run may be, which is as far as they can go.
-        margins = np.array(
-            [run_margin(point.compared.cpu.timings, point.compared.gpu.timings) for point in self.points]
-        )
+        margins = np.array([run_margin(cpu, gpu) for cpu, gpu in both])
         low, _ = percentile_interval(crossing(sizes, drawn * margins))
         _, high = percentile_interval(crossing(sizes, drawn / margins))
         if not (np.isfinite(low) or np.isfinite(high)):
@@ -102,9 +98,8 @@ class Series:
         span = f"from {self.points[0].x:,} to {self.points[-1].x:,}"
         sure = {point.speedup.is_faster for point in self.points}
         if len(sure) == 1 and None not in sure:
-            return (
-                f"no crossing: the GPU is the {'faster' if True in sure else 'slower'} one at every size tried, {span}"
-            )
+            which = "faster" if True in sure else "slower"
+            return f"no crossing: the GPU is the {which} one at every size tried, {span}"
         if len({point.speedup.ratio >= 1 for point in self.points}) == 1:
             return f"none to be told: at some sizes {span} no winner is named"
         return f"none: the GPU is the faster one at some sizes {span}, but not at the largest"

@@ -128,7 +128,8 @@ def break_even_pictures(points: pd.DataFrame, break_evens: pd.DataFrame) -> list
     kinds, pictures = ["series", "x_name"], []
     found = {kind: part.iloc[0] for kind, part in break_evens.groupby(kinds)}
     for kind, part in points.groupby(kinds, sort=False):
-        part, (series, x_name) = part.sort_values("x"), map(str, kind)
+        series, x_name = map(str, kind)
+        part = part.sort_values("x")
         figure, axes = _figure(2.7)
         axes.set_ylim(*_limits(part[["speedup", "speedup_low", "speedup_high"]]))
         axes.set_xlim(part["x"].min() / 1.3, part["x"].max() * 1.3)
