@@ -54,7 +54,7 @@ ui: setup ## bring MLflow up to date with the results and open its UI
 	esac
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
-	python -m photofinish.comparing.elsewhere $(if $(MACHINE),--machine $(MACHINE))
+	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

@@ -24,17 +24,17 @@ def main() -> None:
 
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         with quick_imports():
-            from photofinish.comparing.table import read_results
+            from photofinish.comparing.pairs import paired, read_results
             from photofinish.params.base import read_plan
             from photofinish.params.compare import Comparing
             from photofinish.report.report import write_report
             from photofinish.results.references import read_references
 
         names = sorted(path.stem for path in args.plan.glob("*.json"))
-        results = read_results(names, args.results)
         settings = read_plan(args.settings, Comparing)
         references = read_references(args.references, settings.references)
-        for verdict in write_report(results, args.out, dvc_began_at_unix_seconds(), settings, references):
+        pairs = paired(read_results(names, args.results), settings, references)
+        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
         tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")

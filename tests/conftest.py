@@ -28,7 +28,7 @@ from photofinish.params.experiment import Experiment
 if TYPE_CHECKING:
     from torch import nn
 
-    from photofinish.comparing.table import DeviceResult
+    from photofinish.comparing.pairs import DeviceResult
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -131,7 +131,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     import pandas as pd
 
-    from photofinish.comparing.table import NotTrained, Trained
+    from photofinish.comparing.pairs import NotTrained, Trained
     from photofinish.results import records
     from photofinish.results.epochs import EpochTiming
 
@@ -153,7 +153,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
         experiment = make_experiment(epochs=len(epoch_seconds))
         if unavailable:
             record = records.Unavailable(device=device, experiment=experiment, reason=unavailable)
-            return NotTrained(name, device, record)
+            return NotTrained(name, record)
         trained = records.Training(
             device=device,
             device_kind="cpu" if device == "cpu" else "cuda",
@@ -225,7 +225,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
         )
         predictions = pd.DataFrame({"actual": [0, 0, 0, 0, 1, 1, 1, 1], "predicted": [0, 0, 0, 1, 0, 1, 1, 1]})
-        return Trained(name, device, trained, timings, scores, history, first_step, predictions)
+        return Trained(name, trained, timings, history, scores, first_step, predictions)
 
     return make
 

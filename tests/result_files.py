@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from conftest import MakeResult
 
-from photofinish.comparing.table import DeviceResult, NotTrained, Trained
+from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Trained, paired
 from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
+from photofinish.params.compare import Comparing
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
@@ -28,6 +30,20 @@ BUSY = LoadWindow(
     swapped_pages=None,
 )
 """Other programs took 40 % of the cores."""
+
+
+def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
+    """As made up, of a device that was there."""
+    result = make_result(*arguments, **settings)
+    assert isinstance(result, Trained)
+    return result
+
+
+def pair_of(cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None) -> Pair:
+    """Of one experiment; without a GPU's result, there was no GPU."""
+    record = records.Unavailable(device="gpu", experiment=cpu.record.experiment, reason="made up")
+    (pair,) = paired([cpu, gpu or NotTrained(cpu.experiment, record)], settings)
+    return pair
 
 
 def made_up_attribution(
@@ -72,12 +88,12 @@ def write_trained(results: Path, result: Trained) -> Path:
 
     record = result.record
     weights = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=3))
-    trained = replace(
+    complete = replace(
         result,
         record=record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
         timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
     )
-    folder = write_result(results, trained)
+    folder = write_result(results, complete)
     write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
     return folder
 
@@ -108,11 +124,10 @@ def lively(
     factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0**index / 2
     epochs = 4 if index == 1 else 10  # too few for an interval
     seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
-    result = make_result(
-        name, device, epoch_seconds=seconds, step_seconds=tuple(0.1 * second for second in seconds),
+    result = trained(
+        make_result, name, device, epoch_seconds=seconds, step_seconds=tuple(0.1 * second for second in seconds),
         total_seconds=20.0 * factor, device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
     )  # fmt: skip
-    assert isinstance(result, Trained)
     classes = tuple(map(str, range(10)))
     confusion = 30 * np.eye(10, dtype=int) + random.integers(0, 4, (10, 10))
     losses = 2.3 * np.exp(-np.arange(1, epochs + 1) / 4) + random.normal(0.1, 0.01, epochs)

@@ -19,7 +19,7 @@ from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
 from training_stage import contents
 
-from photofinish.comparing.table import Trained, read_results
+from photofinish.comparing.pairs import Trained, paired, read_results
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
@@ -165,17 +165,18 @@ def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage
 def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(results: Stage) -> None:
     found = read_results(["small"], results.results)
     assert [(result.device, type(result)) for result in found] == [("cpu", Trained), ("gpu", Trained)]
-    judged = verdict("small", found)
-    assert [speedup.kind for speedup in judged.speedups] == ["step", "epoch", "end_to_end"]
-    assert all(speedup.ratio > 0 for speedup in judged.speedups)
-    assert judged.parity is not None
-    assert judged.parity.likeness == "identical", judged.parity
+    (pair,) = paired(found)
+    judged, compared = verdict(pair), pair.compared
+    assert compared
+    assert list(compared.speedups) == ["step", "epoch", "end_to_end"]
+    assert all(speedup.ratio > 0 for speedup in compared.speedups.values())
+    assert compared.parity.likeness == "identical", compared.parity
     assert "The models are identical." in judged.text
     assert "rehearsal takes" in judged.text
 
 
 def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:
-    write_report(read_results(["small"], results.results), tmp_path / "report", None)
+    write_report(paired(read_results(["small"], results.results)), tmp_path / "report")
     assert "rehearsal" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ import pytest
 from conftest import MakeResult
 from result_files import several_results, write_trained
 
-from photofinish.comparing.table import Trained
+from photofinish.comparing.pairs import Trained, paired
 from photofinish.report.report import write_report
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
@@ -62,9 +62,9 @@ def browser() -> Iterator[Any]:
 def reports(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> dict[str, Path]:
     """Made up: three experiments on both devices, three on the CPU alone, and as many as a grid has."""
     folder = tmp_path_factory.mktemp("reports")
-    write_report(several_results(make_result), folder / "gpu")
-    write_report(several_results(make_result, gpu=False), folder / "no-gpu")
-    write_report(several_results(make_result, 12), folder / "grid")
+    write_report(paired(several_results(make_result)), folder / "gpu")
+    write_report(paired(several_results(make_result, gpu=False)), folder / "no-gpu")
+    write_report(paired(several_results(make_result, 12)), folder / "grid")
     return {path.name: path / "index.html" for path in folder.iterdir()}
 
 
@@ -223,7 +223,7 @@ def test_an_experiments_runs_on_both_devices_are_compared_in_mlflow_two_clicks_f
     for result in results:
         assert isinstance(result, Trained)
         write_trained(tmp_path / "results", result)
-    write_report(results, tmp_path / "report")
+    write_report(paired(results), tmp_path / "report")
     sync_all(store, names, tmp_path / "results", tmp_path / "report")
     with mlflow_ui(tmp_path) as address, opened(browser, f"{address}/#/experiments", viewport=DESK) as (page, errors):
         page.get_by_text("Model training", exact=True).first.click()  # once for all: else MLflow is for language models

@@ -7,21 +7,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
+from result_files import pair_of, write_result
 
-from photofinish.comparing.table import (
-    COLUMNS,
-    DeviceResult,
-    Trained,
-    comparison_metrics,
-    comparison_table,
-    confusion_table,
-    history_table,
-    read_results,
-)
+from photofinish.comparing.pairs import DeviceResult, Trained, paired, read_results
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
+from photofinish.report.frames import (
+    COMPARISON,
+    comparison_frame,
+    comparison_metrics,
+    confusion_frame,
+    history_frame,
+)
 from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics
 
 REASON = "no accelerator: cuda: no driver"
 
@@ -39,17 +37,12 @@ def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
 
 
 def write_results(results: list[DeviceResult], folder: Path) -> None:
-    """As the stages leave them; the history comes as the trainer's rows."""
+    """As the stages leave them."""
     scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predictions = pd.DataFrame()
     for result in results:
-        place = folder / result.experiment / result.device
-        records.write_record(place / records.LEARNED / records.RECORD, result.record)
+        write_result(folder, result)
         if isinstance(result, Trained):
-            records.write_record(place / records.TIMED / records.TIMINGS, result.timings)
-            records.write_record(place / records.LEARNED / records.FIRST_STEP, result.first_step)
-            rows = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
-            write_text_atomically(place / records.LEARNED / records.HISTORY, records.history_csv(rows))
             scores[result.device] = result.scores
             predictions["actual"] = result.predictions["actual"]
             predictions[result.device] = result.predictions["predicted"]
@@ -60,12 +53,12 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
 
 
 def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
-    gpu = comparison_table(pair).set_index("device").loc["gpu"]
+    gpu = comparison_frame(paired(pair)).set_index("device").loc["gpu"]
     assert (gpu["epoch_seconds"], gpu["epoch_speedup"], gpu["end_to_end_speedup"]) == (0.5, 6.0, 1.5)
 
 
 def test_the_cpu_is_not_compared_with_itself(pair: list[DeviceResult]) -> None:
-    cpu = comparison_table(pair).set_index("device").loc["cpu"]
+    cpu = comparison_frame(paired(pair)).set_index("device").loc["cpu"]
     assert cpu[["epoch_speedup", "end_to_end_speedup", "same_initial_weights"]].isna().all()
 
 
@@ -75,7 +68,7 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
         for name, cpu, gpu in (("slow", 8.0, 2.0), ("fast", 1.0, 2.0))
         for device, seconds in (("cpu", cpu), ("gpu", gpu))
     ]
-    table = comparison_table(results)
+    table = comparison_frame(paired(results))
     assert table.loc[table["device"] == "gpu", ["experiment", "epoch_speedup"]].to_numpy().tolist() == [
         ["slow", 4.0],
         ["fast", 0.5],
@@ -84,13 +77,13 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
 
 @pytest.mark.parametrize(("sha256", "same"), [("a" * 64, True), ("f" * 64, False)])
 def test_it_is_told_whether_both_began_with_the_same_weights(make_result: MakeResult, sha256: str, same: bool) -> None:
-    table = comparison_table([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)])
+    table = comparison_frame(paired([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)]))
     assert bool(table["same_initial_weights"].iloc[1]) is same
 
 
 def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_gpu: list[DeviceResult]) -> None:
-    table = comparison_table(without_gpu)
-    assert list(table.columns) == list(COLUMNS)
+    table = comparison_frame(paired(without_gpu))
+    assert list(table.columns) == list(COMPARISON)
     gpu = table.set_index("device").loc["gpu"]
     assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
     assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
@@ -99,37 +92,35 @@ def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_g
 def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
-    metrics = comparison_metrics(comparison_table(pair))
+    metrics = comparison_metrics(comparison_frame(paired(pair)))
     assert set(metrics) == {"small-mlp"}
     assert set(metrics["small-mlp"]) == {"cpu", "gpu"}
     assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
     scores = pair[1].scores
-    assert (
-        metrics["small-mlp"]["gpu"].items()
-        >= {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss, "macro_f1": scores.macro_f1}.items()
-    )
+    own = scores.test_accuracy, scores.test_loss, scores.macro_f1
+    assert tuple(metrics["small-mlp"]["gpu"][name] for name in ("test_accuracy", "test_loss", "macro_f1")) == own
     assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
-    assert set(comparison_metrics(comparison_table(without_gpu))["small-mlp"]) == {"cpu"}
+    assert set(comparison_metrics(comparison_frame(paired(without_gpu)))["small-mlp"]) == {"cpu"}
 
 
 def test_the_history_has_every_epoch_of_every_run_that_trained(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
-    history = history_table(pair)
+    history = history_frame(paired(pair))
     assert history.groupby("run")["epoch"].apply(list).to_dict() == {
         "small-mlp cpu": [1, 2, 3],
         "small-mlp gpu": [1, 2, 3],
     }
-    assert set(history_table(without_gpu)["run"]) == {"small-mlp cpu"}
+    assert set(history_frame(paired(without_gpu))["run"]) == {"small-mlp cpu"}
 
 
 def test_the_history_tells_how_long_training_had_taken_by_the_end_of_each_epoch(make_result: MakeResult) -> None:
-    history = history_table([make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))])
+    history = history_frame([pair_of(make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),)))])
     assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0]
 
 
 def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:
-    assert confusion_table(without_gpu).to_numpy().tolist() == [
+    assert confusion_frame(paired(without_gpu)).to_numpy().tolist() == [
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "cat", 3],
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "dog", 1],
         ["small-mlp", "cpu", "small-mlp cpu", "dog", "cat", 1],
@@ -144,8 +135,8 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
     written: list[DeviceResult] = request.getfixturevalue(results)
     write_results(written, tmp_path)
     read = read_results(["small-mlp"], tmp_path)
-    pd.testing.assert_frame_equal(comparison_table(read), comparison_table(written))
-    pd.testing.assert_frame_equal(history_table(read), history_table(written), check_dtype=False)
+    pd.testing.assert_frame_equal(comparison_frame(paired(read)), comparison_frame(paired(written)))
+    pd.testing.assert_frame_equal(history_frame(paired(read)), history_frame(paired(written)), check_dtype=False)
     assert [result.record for result in read] == [result.record for result in written]
 
 

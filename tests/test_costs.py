@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
+from result_files import pair_of, trained
 
+from photofinish.comparing.pairs import Trained
 from photofinish.comparing.payback import cost, energy_used, outlay
-from photofinish.comparing.table import Trained, comparison_table
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices, Watts
+from photofinish.report.frames import comparison_frame
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
 CPU = Energy(of="cpu", status="measured", joules=600.0, source="rapl")
@@ -19,37 +21,36 @@ NO_PRICE = "no price of an hour (compare.prices.cpu_hour)"
 PRICED = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6, kilowatt_hour=0.36))
 
 
-def trained(make_result: MakeResult, *energy: Energy, device: str = "gpu") -> Trained:
+def metered(make_result: MakeResult, *energy: Energy, device: str = "gpu") -> Trained:
     """36 s in all, of which 3 epochs take 10 s each, the first of them to 90 %."""
-    result = make_result(device=device, epoch_seconds=(9.9,) * 3, total_seconds=36.0)
-    assert isinstance(result, Trained)
+    result = trained(make_result, device=device, epoch_seconds=(9.9,) * 3, total_seconds=36.0)
     history = result.history.assign(validation_accuracy=[0.9, 0.95, 0.99])
     timings = result.timings.model_copy(update={"energy": energy, "startup_seconds": 5.0})
     return replace(result, timings=timings, history=history)
 
 
 def test_a_gpu_run_counts_the_cpu_that_feeds_it(make_result: MakeResult) -> None:
-    found = energy_used("gpu", trained(make_result, GPU, CPU).timings, Comparing())
+    found = energy_used("gpu", metered(make_result, GPU, CPU).timings, Comparing())
     assert (found.joules, found.status) == (1500.0, "measured")
     assert found.counted == "the GPU (NVML) and the whole CPU package (RAPL)"
 
 
 def test_a_gpu_alone_is_said_to_be_alone(make_result: MakeResult) -> None:
-    found = energy_used("gpu", trained(make_result, GPU, NO_CPU).timings, Comparing(watts=Watts(gpu=300.0)))
+    found = energy_used("gpu", metered(make_result, GPU, NO_CPU).timings, Comparing(watts=Watts(gpu=300.0)))
     assert (found.joules, found.status) == (900.0, "measured")
     assert found.counted == "the GPU (NVML); not the whole CPU package (RAPL): root alone may read it"
 
 
 def test_what_cannot_be_measured_is_estimated_by_the_power_given(make_result: MakeResult) -> None:
     """65 W for three epochs of 10 s."""
-    found = energy_used("cpu", trained(make_result, NO_CPU, device="cpu").timings, Comparing(watts=Watts(cpu=65.0)))
+    found = energy_used("cpu", metered(make_result, NO_CPU, device="cpu").timings, Comparing(watts=Watts(cpu=65.0)))
     assert (found.joules, found.status) == (pytest.approx(1950.0), "estimated")
     assert found.counted == "65 W (compare.watts.cpu) times the epochs' time"
 
 
 def test_a_cpus_own_power_says_nothing_of_a_gpu(make_result: MakeResult) -> None:
     no_gpu = Energy(of="gpu", status="unavailable", reason="Not Supported")
-    found = energy_used("gpu", trained(make_result, no_gpu, CPU).timings, Comparing(watts=Watts(cpu=65.0)))
+    found = energy_used("gpu", metered(make_result, no_gpu, CPU).timings, Comparing(watts=Watts(cpu=65.0)))
     assert (found.joules, found.status) == (None, "unavailable")
     assert found.counted == "Not Supported; compare.watts.gpu would give an estimate"
 
@@ -82,7 +83,7 @@ def test_nothing_is_priced_that_has_no_price(
 
 def test_up_to_the_target_the_energy_goes_by_the_epochs_time(make_result: MakeResult) -> None:
     """One of three epochs, after 5 s of start-up: a third of the energy, 15 s of the machine."""
-    result = trained(make_result, GPU, CPU)
+    result = metered(make_result, GPU, CPU)
     found = outlay("gpu", result.timings, result.history, PRICED)
     assert found.target is not None
     assert found.target.seconds == pytest.approx(15.0)
@@ -92,11 +93,11 @@ def test_up_to_the_target_the_energy_goes_by_the_epochs_time(make_result: MakeRe
 
 
 def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result: MakeResult) -> None:
-    results = [trained(make_result, NO_CPU, device="cpu"), trained(make_result, GPU, CPU)]
-    cpu, gpu = comparison_table(list(results), None, PRICED).to_dict("records")
+    results = metered(make_result, NO_CPU, device="cpu"), metered(make_result, GPU, CPU)
+    cpu, gpu = comparison_frame([pair_of(*results, PRICED)]).to_dict("records")
     assert (gpu["energy_joules"], gpu["energy_status"], gpu["cost_currency"]) == (1500.0, "measured", "EUR")
     assert gpu["cost"] == pytest.approx(36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
     assert (gpu["target_epoch"], gpu["target_seconds"]) == (1, pytest.approx(15.0))
     assert (cpu["energy_status"], cpu["cost_counted"]) == ("unavailable", "time, its energy being unknown")
-    unpriced = comparison_table(list(results))
+    unpriced = comparison_frame([pair_of(*results)])
     assert unpriced[["cost", "target_accuracy", "target_seconds", "target_cost"]].isna().all(axis=None)

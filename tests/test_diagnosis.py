@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import made_up_attribution
+from result_files import made_up_attribution, pair_of, trained
 
-from photofinish.comparing.diagnosis import Diagnosis, costs_of, diagnose
+from photofinish.comparing.pairs import Trained
 from photofinish.comparing.step_costs import fixed_share, over_an_epoch
-from photofinish.comparing.table import Trained, attribution_table, comparison_table
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
+from photofinish.report.frames import attribution_frame, comparison_frame
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import SteadyState
 
@@ -38,8 +38,7 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         **parts: Any,
     ) -> Trained:
         attribution = made_up_attribution(**{"waiting": 0.001, **parts})
-        made_up = make_result(device=device, epoch_seconds=(epoch_seconds,) * 5, attribution=attribution)
-        assert isinstance(made_up, Trained)
+        made_up = trained(make_result, device=device, epoch_seconds=(epoch_seconds,) * 5, attribution=attribution)
         experiment: Experiment = make_experiment(epochs=5, **(settings or {}))
         host = made_up.timings.host
         assert host.cpu
@@ -55,22 +54,14 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
     return make
 
 
-def diagnoses(result: Trained) -> tuple[Diagnosis, ...]:
-    return diagnose(result.experiment, result.record, result.timings)
-
-
 def test_shares_of_a_step_and_of_an_epoch(slow: Change) -> None:
-    costs = costs_of(*_facts(slow(waiting=0.09)))
+    costs = slow(waiting=0.09).costs
     assert costs
     assert costs.shares["waiting for data"] == pytest.approx(0.9)  # of 0.09 + 0.003 + 0.005 + 0.002
     assert costs.shares["backward"] == pytest.approx(0.05)
     assert sum(costs.shares.values()) == pytest.approx(1)
     assert costs.busy_share == pytest.approx(0.1)  # 0.01 of 0.1
     assert costs.beside_step_seconds == pytest.approx(0.09)
-
-
-def _facts(result: Trained) -> tuple[Any, Any]:
-    return result.record, result.timings
 
 
 def test_the_first_step_of_an_epoch_counts_once() -> None:
@@ -90,7 +81,7 @@ def test_what_a_step_takes_with_no_images() -> None:
 
 
 def test_the_loader_is_named_with_its_share_and_what_a_faster_device_could_gain(slow: Change) -> None:
-    found = diagnoses(slow(waiting=0.09, settings={"input": LOADER}))[0]
+    found = slow(waiting=0.09, settings={"input": LOADER}).diagnoses[0]
     assert found.cause == "input-bound"
     assert found.sentence == (
         "the loader takes 90% of an epoch's time: 90.0 ms for a batch, and a step on it takes 10.0 ms. "
@@ -103,19 +94,19 @@ def test_the_loader_is_named_with_its_share_and_what_a_faster_device_could_gain(
 
 
 def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None:
-    found = diagnoses(slow(waiting=0.09, settings={"input": LOADER}, resident_fits=False))[0]
+    found = slow(waiting=0.09, settings={"input": LOADER}, resident_fits=False).diagnoses[0]
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
     assert found.remedy.predicted_gain == pytest.approx(0.1 / (0.09 / 4))
     everywhere = slow(waiting=0.09, settings={"input": {"name": "loader", "workers": 4}}, resident_fits=False)
-    assert "every core has its worker already" in diagnoses(everywhere)[0].advice
+    assert "every core has its worker already" in everywhere.diagnoses[0].advice
 
 
 def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorter(slow: Change) -> None:
     """12 ms a batch, 10 ms a step, at the same time: only 2 ms are waited for, and yet the step is not the matter."""
     ahead = {"input": {"name": "loader", "workers": 2}}
     result = slow(epoch_seconds=38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=(0.012,) * 2)
-    found = diagnoses(result)[0]
+    found = result.diagnoses[0]
     assert found.cause == "input-bound"
     assert "would make the epoch 1.00 times as fast at most" in found.sentence
     assert found.remedy
@@ -124,13 +115,13 @@ def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorte
 
 def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
     settings = {"input": LOADER}
-    found = diagnoses(slow(waiting=0.01, copying=0.08, settings=settings))[0]
+    found = slow(waiting=0.01, copying=0.08, settings=settings).diagnoses[0]
     assert (found.cause, found.remedy and found.remedy.line) == (
         "copy-bound",
         "experiments.small-mlp.input: resident",
     )
     assert "copying to the device takes 80% of an epoch's time" in found.sentence
-    found = diagnoses(slow(waiting=0.01, copying=0.08, settings=settings, resident_fits=False))[0]
+    found = slow(waiting=0.01, copying=0.08, settings=settings, resident_fits=False).diagnoses[0]
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"
     assert found.remedy.predicted_gain == pytest.approx(0.1 / 0.08)
@@ -138,7 +129,7 @@ def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
 
 def test_a_larger_batch_is_predicted_from_two_batch_sizes(slow: Change) -> None:
     # 10 ms on 16 images and 9.3 ms on 2: 50 µs an image, 9.2 ms for none. 128 are the most that leave 4 steps.
-    found = diagnoses(slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0093))[0]
+    found = slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0093).diagnoses[0]
     assert found.cause == "launch-bound"
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.batch_size: 128"
@@ -149,7 +140,7 @@ def test_a_larger_batch_is_predicted_from_two_batch_sizes(slow: Change) -> None:
 
 def test_what_would_give_nothing_is_not_advised(slow: Change) -> None:
     # The timed epochs took 1 ms a step, but the step by itself 10 ms, when the machine was busy.
-    found = diagnoses(slow(epoch_seconds=38 * 0.001, other_step_seconds=0.0093))[0]
+    found = slow(epoch_seconds=38 * 0.001, other_step_seconds=0.0093).diagnoses[0]
     assert (found.cause, found.remedy) == ("launch-bound", None)
     # 38 steps of 1 ms, against 5 of 9.2 + 128 * 0.05 = 15.6 ms
     assert "`experiments.small-mlp.batch_size: 128` would be 0.49 times as fast: no gain" in found.advice
@@ -157,20 +148,20 @@ def test_what_would_give_nothing_is_not_advised(slow: Change) -> None:
 
 def test_a_batch_is_made_no_larger_than_it_takes(slow: Change) -> None:
     # 5.2 ms for none and 0.3 ms an image: with 64 images, 19.2 of 24.4 ms are theirs
-    found = diagnoses(slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0058))[0]
+    found = slow(epoch_seconds=38 * 0.0105, other_step_seconds=0.0058).diagnoses[0]
     assert (found.cause, found.remedy and found.remedy.value) == ("launch-bound", 64)
 
 
 def test_too_few_images_for_a_larger_batch_are_a_small_job(slow: Change) -> None:
     settings = {"batch_size": 128}
-    found = diagnoses(slow(epoch_seconds=0.0525, other_step_seconds=0.0099, settings=settings))[0]
+    found = slow(epoch_seconds=0.0525, other_step_seconds=0.0099, settings=settings).diagnoses[0]
     assert (found.cause, found.remedy) == ("launch-bound", None)
     assert "the job is small: a batch of 256 leaves fewer than 4 steps of the 600 images" in found.advice
 
 
 def test_one_thread_gains_by_amdahls_law_at_most(slow: Change) -> None:
     # 12 ms a step in the epoch, 10 ms alone, of which 2 ms whatever the batch: 2 + 2 + 8 / 4
-    found = diagnoses(slow(epoch_seconds=38 * 0.012, threads=1, other_step_seconds=0.003))[0]
+    found = slow(epoch_seconds=38 * 0.012, threads=1, other_step_seconds=0.003).diagnoses[0]
     assert found.cause == "CPU held back"
     assert "one thread computes where 4 cores may be used" in found.sentence
     assert found.remedy
@@ -194,14 +185,14 @@ def test_one_thread_gains_by_amdahls_law_at_most(slow: Change) -> None:
 def test_a_cpu_is_held_back_by_its_threads_or_by_a_limit(
     slow: Change, host: dict[str, Any], line: str | None, told: str
 ) -> None:
-    found = diagnoses(slow(epoch_seconds=38 * 0.012, **host))[0]
+    found = slow(epoch_seconds=38 * 0.012, **host).diagnoses[0]
     assert found.cause == "CPU held back"
     assert (found.remedy.line if found.remedy else None) == line
     assert told in (found.remedy.why if found.remedy else found.no_remedy)
 
 
 def test_a_device_that_computes_all_the_time_is_used_well(slow: Change) -> None:
-    found = diagnoses(slow(epoch_seconds=38 * 0.0105))[0]
+    found = slow(epoch_seconds=38 * 0.0105).diagnoses[0]
     assert found.cause == "compute-bound"
     assert found.advice.startswith("Nothing in params.yaml helps: the device is used well")
 
@@ -211,7 +202,7 @@ def test_bf16_is_suggested_where_a_step_of_it_was_quicker(
     slow: Change, step_seconds: float, gain: float | None
 ) -> None:
     bf16 = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,))
-    found = diagnoses(slow(epoch_seconds=38 * 0.012, bf16=bf16))[0]
+    found = slow(epoch_seconds=38 * 0.012, bf16=bf16).diagnoses[0]
     assert (found.remedy.predicted_gain if found.remedy else None) == pytest.approx(gain)
     assert ("tried on a step and takes 9.50 ms" in found.no_remedy) == (gain is None)
 
@@ -219,7 +210,7 @@ def test_bf16_is_suggested_where_a_step_of_it_was_quicker(
 def test_a_job_that_is_mostly_start_up_is_paid_for_by_more_epochs(slow: Change) -> None:
     # 6 s of 10 s; an epoch is 0.5 s and 0.1 s of validation. To be a third, it takes 18 s: 14 epochs more
     job = {"startup_seconds": 6.0, "total_seconds": 10.0}
-    of_job, of_epoch = diagnoses(slow(epoch_seconds=0.5, timings=job))
+    of_job, of_epoch = slow(epoch_seconds=0.5, timings=job).diagnoses
     assert (of_job.of, of_job.cause, of_epoch.of) == ("the job", "start-up-bound", "an epoch")
     assert of_job.remedy
     assert of_job.remedy.line == "experiments.small-mlp.epochs: 19"
@@ -228,7 +219,7 @@ def test_a_job_that_is_mostly_start_up_is_paid_for_by_more_epochs(slow: Change) 
 
 
 def test_without_the_parts_of_a_step_the_reason_is_told(slow: Change) -> None:
-    found = diagnoses(slow(timings={"attribution": None, "not_attributed": "several processes train together"}))[0]
+    found = slow(timings={"attribution": None, "not_attributed": "several processes train together"}).diagnoses[0]
     assert (found.cause, found.advice) == (
         "not known",
         "No remedy can be told: several processes train together",
@@ -237,10 +228,9 @@ def test_without_the_parts_of_a_step_the_reason_is_told(slow: Change) -> None:
 
 def test_the_verdict_answers_why_the_gpu_is_no_faster(slow: Change) -> None:
     loading = {"waiting": 0.09, "settings": {"input": LOADER}}
-    found = verdict("small-mlp", [slow(**loading), slow(device="gpu", **loading)])
+    found = verdict(pair_of(slow(**loading), slow(device="gpu", **loading)))
     assert "Why the GPU is no faster: the loader takes 90% of an epoch's time" in found.text
     assert "(input-bound). To try: `experiments.small-mlp.input: resident`" in found.text
-    assert [each.device for each in found.diagnoses] == ["cpu", "gpu"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +253,7 @@ def test_the_question_supposes_no_more_than_was_found(
         gpu,
         timings=gpu.timings.model_copy(update={"epochs": tuple(timings), "images_per_second": images_per_second}),
     )
-    assert question in verdict("small-mlp", [slow(), gpu]).text
+    assert question in verdict(pair_of(slow(), gpu)).text
 
 
 @pytest.mark.parametrize(
@@ -273,7 +263,7 @@ def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
     slow: Change, issuing_seconds: tuple[float, ...], cause: str
 ) -> None:
     """16 images take no longer than 2: by the line through both, a step takes that long with none."""
-    found = diagnoses(slow(1.0, device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds))[0]
+    found = slow(1.0, device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds).diagnoses[0]
     assert found.cause == cause
     assert ("hands out in 4.00 ms and so is ahead of the device" in found.evidence) == (cause == "compute-bound")
     assert "the device is busy at most " in found.evidence
@@ -281,13 +271,13 @@ def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
 
 def test_a_step_that_was_slower_alone_than_in_the_epochs_predicts_no_gain(slow: Change) -> None:
     """As on a machine that was busy only after the training: an epoch of 38 steps in 0.25 s, a step alone of 0.01 s."""
-    found = diagnoses(slow(0.25, threads=3))[0]
+    found = slow(0.25, threads=3).diagnoses[0]
     assert (found.cause, found.remedy) == ("CPU held back", None)
     assert "no gain" in found.advice
 
 
 def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, make_result: MakeResult) -> None:
-    table = attribution_table([slow(waiting=0.09), make_result(device="gpu")])
+    table = attribution_frame([pair_of(slow(waiting=0.09), make_result(device="gpu"))])
     assert list(table.columns) == ["experiment", "device", "part", "median_seconds", "share"]
     assert table["part"].tolist() == [
         "waiting for data", "copying to the device", "forward", "backward", "optimiser", "the rest",
@@ -298,6 +288,6 @@ def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, 
 
 def test_the_comparison_has_the_cause_and_the_shares(slow: Change) -> None:
     job = {"startup_seconds": 6.0, "total_seconds": 10.0}
-    row = comparison_table([slow(waiting=0.09, settings={"input": LOADER}, timings=job)]).iloc[0]
+    row = comparison_frame([pair_of(slow(waiting=0.09, settings={"input": LOADER}, timings=job))]).iloc[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert (row["busy_share"], row["waiting_share"]) == (pytest.approx(0.1), pytest.approx(0.9))

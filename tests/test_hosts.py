@@ -199,7 +199,7 @@ def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.
         "from photofinish.machine.fingerprint import Devices, fingerprint; fingerprint(Devices())",
         "import photofinish.params.reader",
         "import photofinish.plan",
-        "import photofinish.comparing.table",
+        "import photofinish.comparing.pairs",
     ],
 )
 def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:

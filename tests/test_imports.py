@@ -22,11 +22,11 @@ THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparing.diagnosis", "comparing.elsewhere", "comparing.parity", "comparing.scaling", "comparing.speedups",
-    "comparing.table", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed",
+    "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
+    "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed",
     "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint", "machine.load",
     "models.pretrained", "models.weights_download", "params.reader", "data.local_files", "plan", "processes",
-    "report.report", "results.records", "tracking.client", "runs.run", "runs.stage",
+    "report.report", "results.records", "results.references", "tracking.client", "runs.run", "runs.stage",
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "source_code"), ("params",), ("machine",),

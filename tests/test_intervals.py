@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import MakeResult
+from result_files import trained
 
-from photofinish.comparing.speedups import LEAST_VALUES, RUN_TO_RUN, ratio_interval, ratio_of_medians, speedups
+from photofinish.comparing.speedups import LEAST_VALUES, RUN_TO_RUN, epoch_speedup, ratio_interval
 
 
-def test_the_ratio_is_that_of_the_medians() -> None:
-    assert ratio_of_medians([1.0, 100.0, 6.0], [2.0, 3.0]) == 2.4
+def test_the_ratio_is_that_of_the_medians(make_result: MakeResult) -> None:
+    cpu, gpu = (trained(make_result, epoch_seconds=seconds) for seconds in ((1.0, 100.0, 6.0), (2.0, 3.0)))
+    assert epoch_speedup(cpu.timings, gpu.timings).ratio == 2.4
 
 
 def test_values_that_do_not_vary_give_a_point() -> None:
@@ -66,8 +68,10 @@ def test_a_whole_run_may_be_off_without_making_a_winner(
 
     def winners(margin: float) -> int:
         monkeypatch.setattr("photofinish.comparing.speedups.RUN_TO_RUN", margin)
-        pairs = [[make_result(device=device, epoch_seconds=run()) for device in ("cpu", "gpu")] for _ in range(100)]
-        return sum(speedups(cpu.timings, gpu.timings)[1].is_faster is not None for cpu, gpu in pairs)
+        pairs = [
+            [trained(make_result, device=device, epoch_seconds=run()) for device in ("cpu", "gpu")] for _ in range(100)
+        ]
+        return sum(epoch_speedup(cpu.timings, gpu.timings).is_faster is not None for cpu, gpu in pairs)
 
     assert winners(RUN_TO_RUN) <= 5
     assert winners(1.0) > 20

@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeResult
 from result_files import write_result, write_trained
 
-from photofinish.comparing.table import Trained
+from photofinish.comparing.pairs import Trained, paired
 from photofinish.report.report import write_report
 from photofinish.tracking import documents
 from photofinish.tracking.store import Store
@@ -33,7 +33,7 @@ def results(tmp_path: Path, make_result: MakeResult) -> Path:
             write_trained(tmp_path / "results", result)
         else:
             write_result(tmp_path / "results", result)
-    write_report(made, tmp_path / "report")
+    write_report(paired(made), tmp_path / "report")
     return tmp_path / "results"
 
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
+from result_files import trained
 from torch import nn
 
+from photofinish.comparing.pairs import Trained
 from photofinish.comparing.parity import Parity, mcnemar_p_value, parity
-from photofinish.comparing.table import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.measuring.first_step import first_batch, first_step
@@ -48,8 +49,7 @@ def learn(
         labels = packed_split.labels("train")
         start = first_step(networks[1], batch, CPU, experiment.precision, labels, experiment.seed)
         history = pd.DataFrame(trainer.train(lambda _metrics, _timing: None).metrics)
-        made_up = make_result()
-        assert isinstance(made_up, Trained)
+        made_up = trained(make_result)
         images = (torch.from_numpy(packed_split.images("test").copy()).float() / 255 - 0.25) / 0.25
         with torch.inference_mode():
             predicted = trainer.network.eval()(images).argmax(1).numpy()

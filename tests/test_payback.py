@@ -9,19 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY
+from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.payback import payback, time_to_target
-from photofinish.comparing.table import Trained, comparison_table
+from photofinish.report.frames import comparison_frame
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import Timings
 
 
 def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
     """Each epoch has a validation of a tenth of a second."""
-    result = make_result(epoch_seconds=tuple(epochs))
-    assert isinstance(result, Trained)
-    return result.timings.model_copy(update={"startup_seconds": startup_seconds})
+    made_up = trained(make_result, epoch_seconds=tuple(epochs)).timings
+    return made_up.model_copy(update={"startup_seconds": startup_seconds})
 
 
 def test_the_extra_start_up_over_what_an_epoch_gains(make_result: MakeResult) -> None:
@@ -118,6 +117,6 @@ def test_a_target_that_no_epoch_reaches_is_not_reached(make_result: MakeResult) 
 
 def test_the_table_holds_the_same(make_result: MakeResult) -> None:
     cpu, gpu = make_result(epoch_seconds=(2.0,) * 5), make_result(device="gpu", epoch_seconds=(1.0,) * 5)
-    table = comparison_table([cpu, gpu]).set_index("device")
+    table = comparison_frame([pair_of(cpu, gpu)]).set_index("device")
     assert table["payback_epochs"].isna().tolist() == [True, False]
     assert table.loc["gpu", ["payback_epochs", "payback_epochs_low", "payback_epochs_high"]].tolist() == [0, 0, 0]

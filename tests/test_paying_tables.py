@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
+from result_files import trained
 
-from photofinish.comparing.table import DeviceResult, Trained
+from photofinish.comparing.pairs import DeviceResult, paired
+from photofinish.comparing.scaling import all_series
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices
 from photofinish.report.tables import paying_table
@@ -20,14 +22,17 @@ ONE_SIZE = "one size only: no other experiment differs in its batch size or a wi
 @pytest.fixture
 def pair(make_result: MakeResult) -> list[DeviceResult]:
     """On the GPU an epoch takes a second less, validation included, and the start-up 4.5 s more."""
-    cpu, gpu = make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.9,) * 5, total_seconds=20.0)
-    assert isinstance(gpu, Trained)
+    gpu = trained(make_result, device="gpu", epoch_seconds=(0.9,) * 5, total_seconds=20.0)
     energy = Energy(of="gpu", status="measured", joules=500.0, source="nvml")
-    return [cpu, replace(gpu, timings=gpu.timings.model_copy(update={"startup_seconds": 7.0, "energy": (energy,)}))]
+    return [
+        make_result(epoch_seconds=FIVE),
+        replace(gpu, timings=gpu.timings.model_copy(update={"startup_seconds": 7.0, "energy": (energy,)})),
+    ]
 
 
 def rows(results: list[DeviceResult], settings: Comparing) -> list[list[str]]:
-    found: list[list[str]] = paying_table(results, settings).to_numpy().tolist()
+    pairs = paired(results, settings)
+    found: list[list[str]] = paying_table(pairs, all_series(pairs)).to_numpy().tolist()
     return found
 
 

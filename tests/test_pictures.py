@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from photofinish.report.drawing import DEVICE_COLOURS, Picture
 from photofinish.report.pictures import (
+    DEVICE_COLOURS,
+    Picture,
     break_even_pictures,
     confusion_pictures,
     learning_curves,

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, write_result, write_scores
+from result_files import BUSY, trained, write_result, write_scores
 
-from photofinish.comparing.elsewhere import elsewhere, in_a_sentence, record_all, reference_of, same_training
-from photofinish.comparing.table import DeviceResult, Trained
-from photofinish.comparing.verdict import verdict
+from photofinish.comparing.pairs import DeviceResult, Elsewhere, Trained, paired, same_training
+from photofinish.comparing.verdict import in_a_sentence, verdict
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import to_json
+from photofinish.files import sha256_of_bytes, to_json
 from photofinish.params.compare import Comparing, Watts
 from photofinish.report.report import write_report
 from photofinish.report.tables import elsewhere_table
-from photofinish.results import references
-from photofinish.results.references import Reference, read_references, write_reference
+from photofinish.results.epochs import EpochMetrics
+from photofinish.results.references import Reference, read_references, record_all, reference_of, write_reference
 
 FIVE = (3.0,) * 5
 Make = Callable[..., Trained]
@@ -30,12 +30,7 @@ Make = Callable[..., Trained]
 
 @pytest.fixture
 def make(make_result: MakeResult) -> Make:
-    def made(**settings: Any) -> Trained:
-        result = make_result(**settings)
-        assert isinstance(result, Trained)
-        return result
-
-    return made
+    return partial(trained, make_result)
 
 
 @pytest.fixture
@@ -50,6 +45,15 @@ def here(make_result: MakeResult) -> list[DeviceResult]:
     return [cpu, make_result(device="gpu", epoch_seconds=FIVE, unavailable="no driver")]
 
 
+def recorded(result: Trained, machine: str | None = None) -> Reference:
+    history = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
+    return reference_of(result.experiment, result.record, result.timings, result.scores, history, machine)
+
+
+def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Elsewhere]:
+    return [found for pair in paired(here, None, references) for found in pair.elsewhere]
+
+
 def with_settings(result: Trained, **settings: Any) -> Trained:
     experiment = result.record.experiment.model_copy(update=settings)
     return replace(result, record=result.record.model_copy(update={"experiment": experiment}))
@@ -59,7 +63,7 @@ def with_settings(result: Trained, **settings: Any) -> Trained:
 
 
 def test_what_is_written_reads_back_without_the_hosts_name(gpu_elsewhere: Trained, tmp_path: Path) -> None:
-    written = reference_of(gpu_elsewhere)
+    written = recorded(gpu_elsewhere)
     path = write_reference(tmp_path, written)
     assert path == tmp_path / "nvidia-made-up-100" / "small-mlp.gpu.json"
     assert read_references(tmp_path, "all") == [written]
@@ -74,63 +78,32 @@ def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> N
     assert host.software is not None
     told = host.model_copy(update={"software": replace(host.software, variables=variables)})
     result = replace(gpu_elsewhere, timings=gpu_elsewhere.timings.model_copy(update={"host": told}))
-    software = reference_of(result).timings.host.software
+    software = recorded(result).timings.host.software
     assert software is not None
     assert software.variables == {"LD_PRELOAD": "(set)", "CUDA_VISIBLE_DEVICES": "(set)", "OMP_NUM_THREADS": "4"}
-
-
-def _faster(content: dict[str, Any]) -> None:
-    content["timings"]["total_seconds"] = 1.0
-
-
-def _sealed(content: dict[str, Any]) -> None:
-    """With a sha256 that fits whatever was changed."""
-    del content["sha256"]
-    content["sha256"] = references._sha256(content)
-
-
-def _of_a_host(content: dict[str, Any]) -> None:
-    content["timings"]["host_name"] = "janes-laptop"
-    _sealed(content)
-
-
-def _newer(content: dict[str, Any]) -> None:
-    content["schema_version"] = 2
-    _sealed(content)
-
-
-def _without_an_epoch(content: dict[str, Any]) -> None:
-    content["history"].pop()
-    _sealed(content)
-
-
-def _misplaced(content: dict[str, Any]) -> None:
-    content["machine"] = "other"
-    _sealed(content)
-
-
-def _unknown_key(content: dict[str, Any]) -> None:
-    content["speed"] = "great"
-    _sealed(content)
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_faster, "its sha256 is not that of its content: it was damaged or changed"),
-        (_of_a_host, "it names the host it was recorded on"),
-        (_newer, "its schema_version is 2, and this photofinish reads 1"),
-        (_without_an_epoch, "it hasn't a loss and a time for each epoch"),
-        (_misplaced, "it belongs in other/small-mlp.gpu.json"),
-        (_unknown_key, "Extra inputs are not permitted"),
+        (lambda content: content["timings"].update(host_name="janes-laptop"), "it names the host it was recorded on"),
+        (lambda content: content.update(schema_version=2), "its schema_version is 2, and this photofinish reads 1"),
+        (lambda content: content["history"].pop(), "it hasn't a loss and a time for each epoch"),
+        (lambda content: content.update(machine="other"), "it belongs in other/small-mlp.gpu.json"),
+        (lambda content: content.update(speed="great"), "Extra inputs are not permitted"),
+        (lambda content: content.update(sha256="0" * 64), "its sha256 is not that of its content: it was damaged"),
     ],
 )
 def test_nonsense_is_refused_by_name(
-    gpu_elsewhere: Trained, tmp_path: Path, change: Callable[[dict[str, Any]], None], told: str
+    gpu_elsewhere: Trained, tmp_path: Path, change: Callable[[dict[str, Any]], Any], told: str
 ) -> None:
-    path = write_reference(tmp_path, reference_of(gpu_elsewhere))
+    path = write_reference(tmp_path, recorded(gpu_elsewhere))
     content = json.loads(path.read_text(encoding="utf-8"))
+    sha256 = content.pop("sha256")
     change(content)
+    sealed = {"sha256": sha256_of_bytes(to_json(content).encode())}  # it fits whatever was changed
+    content = sealed | content
+    assert content["sha256"] != sha256
     path.write_text(to_json(content), encoding="utf-8")
     with pytest.raises(UserError, match="is not a reference that can be read") as caught:
         read_references(tmp_path, "all")
@@ -148,7 +121,7 @@ def test_what_is_no_record_at_all_is_refused_by_name(tmp_path: Path, text: str) 
 
 def test_only_the_chosen_machines_are_read(gpu_elsewhere: Trained, tmp_path: Path) -> None:
     for machine in ("one", "two"):
-        write_reference(tmp_path, reference_of(gpu_elsewhere, machine))
+        write_reference(tmp_path, recorded(gpu_elsewhere, machine))
     (tmp_path / "README.md").touch()
     assert [found.machine for found in read_references(tmp_path, "all")] == ["one", "two"]
     assert [found.machine for found in read_references(tmp_path, ["two"])] == ["two"]
@@ -163,13 +136,13 @@ def test_only_the_chosen_machines_are_read(gpu_elsewhere: Trained, tmp_path: Pat
 def test_the_same_training_elsewhere_is_labelled_and_compared_with_this_cpu(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
-    (found,) = elsewhere(here, [reference_of(gpu_elsewhere)])
+    (found,) = elsewhere(here, recorded(gpu_elsewhere))
     assert found.against_cpu.ratio == 6.0
     assert in_a_sentence(found) == (
         "On NVIDIA Made-Up 100(TM) (recorded elsewhere on 2023-11-14, not measured here) the same training took 500 ms "
         "for an epoch: 6.00 times this CPU's speed."
     )
-    (row,) = elsewhere_table([found], Comparing()).to_dict("records")
+    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)])).to_dict("records")
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.00x"
 
@@ -189,7 +162,7 @@ def test_the_same_training_elsewhere_is_labelled_and_compared_with_this_cpu(
 def test_what_must_be_the_same_for_a_reference_to_be_shown(
     here: list[DeviceResult], gpu_elsewhere: Trained, settings: dict[str, Any], same: bool
 ) -> None:
-    assert bool(elsewhere(here, [reference_of(with_settings(gpu_elsewhere, **settings))])) is same
+    assert bool(elsewhere(here, recorded(with_settings(gpu_elsewhere, **settings)))) is same
 
 
 @pytest.mark.parametrize("field", ["data_sha256", "published_weights_sha256"])
@@ -202,33 +175,32 @@ def test_other_data_or_other_published_weights_are_another_training(gpu_elsewher
 def test_a_record_of_hardware_that_is_here_is_not_called_elsewhere(
     here: list[DeviceResult], make: Make, gpu_elsewhere: Trained
 ) -> None:
-    assert elsewhere(here, [reference_of(make(epoch_seconds=FIVE))]) == []
-    assert elsewhere([here[0], gpu_elsewhere], [reference_of(gpu_elsewhere)]) == []
+    assert elsewhere(here, recorded(make(epoch_seconds=FIVE))) == []
+    assert elsewhere([here[0], gpu_elsewhere], recorded(gpu_elsewhere)) == []
 
 
 def test_the_verdict_tells_of_a_gpu_elsewhere_only_where_there_is_none_here(
     here: list[DeviceResult], gpu_elsewhere: Trained, make: Make
 ) -> None:
-    found = elsewhere(here, [reference_of(gpu_elsewhere)])
-    alone = verdict("small-mlp", here, found)
+    references = [recorded(gpu_elsewhere)]
+    alone = verdict(*paired(here, None, references))
     assert "nothing can be said of one. On NVIDIA Made-Up 100(TM) (recorded elsewhere" in alone.text
-    assert alone.speedups == ()
     own_gpu = make(device="gpu", epoch_seconds=FIVE, device_name="My GPU")
-    assert "elsewhere" not in verdict("small-mlp", [here[0], own_gpu], found).text
+    assert "elsewhere" not in verdict(*paired([here[0], own_gpu], None, references)).text
 
 
 def test_this_machines_power_estimates_nothing_of_another_machine(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
-    found = elsewhere(here, [reference_of(gpu_elsewhere)])
-    (row,) = elsewhere_table(found, Comparing(watts=Watts(gpu=300.0, cpu=65.0))).to_dict("records")
+    settings = Comparing(watts=Watts(gpu=300.0, cpu=65.0))
+    (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)])).to_dict("records")
     assert row["energy of the epochs"] == "n/a, unavailable"
 
 
 def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     here: list[DeviceResult], gpu_elsewhere: Trained, tmp_path: Path
 ) -> None:
-    write_report(here, tmp_path, None, Comparing(), [reference_of(gpu_elsewhere)])
+    write_report(paired(here, None, [recorded(gpu_elsewhere)]), tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Recorded elsewhere" in page
     assert "NVIDIA Made-Up 100(TM)" in page
@@ -253,9 +225,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             write_result(tmp_path / "results", result)
             if isinstance(result, Trained):
                 write_scores(tmp_path / "results", result)
-                result.predictions.rename(columns={"predicted": result.device}).to_csv(
-                    tmp_path / "results" / result.experiment / "evaluation" / "predictions.csv", index=False
-                )
         plan = tmp_path / "plan"
         plan.mkdir()
         for name in {result.experiment for result in results}:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
-from result_files import made_up_attribution, write_result
+from result_files import made_up_attribution, trained, write_result
 from training_stage import contents
 
-from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.table import Trained
-from photofinish.comparing.trial import Outcome, Outcomes, prescribe, told, with_line
+from photofinish.comparing.diagnosis import Remedy
+from photofinish.comparing.pairs import Recorded
+from photofinish.comparing.trial import Outcomes, prescribe, told, with_line
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.machine.fingerprint import fingerprint
@@ -45,8 +45,7 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
     """A project that has trained, and whose loader is slow: 600 images in 38 steps, of which 90 ms are the loader's."""
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
     attribution = made_up_attribution(waiting=0.09)
-    made_up = make_result(NAME, epoch_seconds=(3.8,) * 3, total_seconds=700.0, attribution=attribution)
-    assert isinstance(made_up, Trained)
+    made_up = trained(make_result, NAME, epoch_seconds=(3.8,) * 3, total_seconds=700.0, attribution=attribution)
     record = made_up.record.model_copy(update={"experiment": experiment})
     host, _ = fingerprint(Devices())
     timings = made_up.timings.model_copy(update={"host": host})
@@ -97,12 +96,12 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
 ) -> None:
     prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
 
-    def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Outcome:
+    def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Recorded:
         attribution = made_up_attribution(waiting=waiting)
-        made_up = make_result(NAME, epoch_seconds=(epoch_seconds,) * 3, attribution=attribution)
-        assert isinstance(made_up, Trained)
+        made_up = trained(make_result, NAME, epoch_seconds=(epoch_seconds,) * 3, attribution=attribution)
         record = made_up.record.model_copy(update={"experiment": experiment, "weights_sha256": sha256})
-        return Outcome(record, made_up.timings, validation_accuracy=0.5 if sha256 == "a" else 0.25)
+        history = made_up.history.assign(validation_accuracy=0.5 if sha256 == "a" else 0.25)
+        return replace(made_up, record=record, history=history)
 
     slow, slower, quick = outcome(0.09, 3.8, "a"), outcome(0.09, 4.2, "a"), outcome(0.001, 0.4, "a")
     text = told(prescribed, Outcomes((slow, slower), (quick, quick), is_without_from_disk=False))

@@ -11,11 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
+from result_files import pair_of
 
-from photofinish.comparing.table import COLUMNS, DeviceResult
+from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
-from photofinish.report.page import number_columns
-from photofinish.report.report import write_report
+from photofinish.report.frames import COMPARISON
+from photofinish.report.report import number_columns, write_report
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
@@ -58,23 +59,25 @@ class Page(HTMLParser):
         return self.tables[-2]
 
 
-@pytest.fixture
-def pair(make_result: MakeResult) -> list[DeviceResult]:
-    return [make_result(), make_result(device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU")]
+def page_in(folder: Path) -> str:
+    return (folder / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
-    return [make_result(), make_result(device="gpu", unavailable=REASON)]
+def pair(make_result: MakeResult) -> list[Pair]:
+    gpu = make_result(device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU")
+    return [pair_of(make_result(), gpu)]
 
 
-@pytest.fixture(params=["pair", "without_gpu"])
-def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    write_report(request.getfixturevalue(request.param), tmp_path)
-    return (tmp_path / "index.html").read_text(encoding="utf-8")
+@pytest.fixture
+def without_gpu(make_result: MakeResult) -> list[Pair]:
+    return [pair_of(make_result(), make_result(device="gpu", unavailable=REASON))]
 
 
-def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
+@pytest.mark.parametrize("pairs", ["pair", "without_gpu"])
+def test_the_page_loads_nothing_from_anywhere(pairs: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    write_report(request.getfixturevalue(pairs), tmp_path)
+    page = page_in(tmp_path)
     parsed = Page(page)
     assert {"h1", "table", "svg"} <= set(parsed.tags)
     assert not {"link", "iframe", "object", "embed", "img", "base"} & set(parsed.tags)
@@ -83,9 +86,9 @@ def test_the_page_loads_nothing_from_anywhere(page: str) -> None:
     assert "default-src 'none'" in page
 
 
-def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[Pair], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
-    header, _, gpu = Page((tmp_path / "index.html").read_text(encoding="utf-8")).rows
+    header, _, gpu = Page(page_in(tmp_path)).rows
     shown = dict(zip(header, gpu, strict=True))
     assert (shown["device"], shown["hardware"], shown["epoch (median)"]) == ("gpu", "Some GPU", "500 ms")
     assert float(shown["images/s"].replace(",", "")) * 0.5 == 600  # throughput times seconds equals samples
@@ -94,8 +97,8 @@ def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[DeviceResult], tm
 
 def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResult, tmp_path: Path) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, step_seconds=(0.01,) * 5, total_seconds=20.0)
-    write_report([make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu], tmp_path)
-    for rows in (Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[0], markdown_tables(tmp_path)[0]):
+    write_report([pair_of(make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu)], tmp_path)
+    for rows in (Page(page_in(tmp_path)).tables[0], markdown_tables(tmp_path)[0]):
         assert [row[1:] for row in rows[1:]] == [
             ["a step, its data at hand", "20.0 ms", "10.0 ms", "2.00x", "1.90 to 2.10", "the GPU is faster"],
             ["an epoch with its data", "3.00 s", "500 ms", "6.00x", "5.71 to 6.30", "the GPU is faster"],
@@ -107,7 +110,7 @@ def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResul
 
 
 def test_what_was_compared_of_the_models_is_listed_with_what_was_found(make_result: MakeResult, tmp_path: Path) -> None:
-    write_report([make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)], tmp_path)
+    write_report([pair_of(make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64))], tmp_path)
     _, same, weights, accuracy = markdown_tables(tmp_path)[1]
     assert same[1].startswith("settings, data, batch order, first batch, first forward, first gradient")
     assert same[2:] == ["bit for bit", "the same"]
@@ -119,7 +122,7 @@ def test_what_was_compared_of_the_models_is_listed_with_what_was_found(make_resu
     ("run_began", "told"), [(None, ""), (1.6e9, " (an earlier run)"), (1.8e9, " (an earlier run)")]
 )
 def test_each_figure_tells_when_and_where_it_was_measured(
-    pair: list[DeviceResult], tmp_path: Path, run_began: float | None, told: str
+    pair: list[Pair], tmp_path: Path, run_began: float | None, told: str
 ) -> None:
     write_report(pair, tmp_path, run_began)
     table = markdown_tables(tmp_path)[-2]
@@ -127,7 +130,7 @@ def test_each_figure_tells_when_and_where_it_was_measured(
 
 
 def test_what_this_machine_measured_since_the_run_began_is_of_this_run(
-    pair: list[DeviceResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "workbench")
     write_report(pair, tmp_path, 1.6e9)
@@ -143,10 +146,10 @@ def markdown_tables(folder: Path) -> list[list[list[str]]]:
 
 
 def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_it(
-    without_gpu: list[DeviceResult], tmp_path: Path
+    without_gpu: list[Pair], tmp_path: Path
 ) -> None:
     write_report(without_gpu, tmp_path)
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    text = page_in(tmp_path)
     _, _, gpu = Page(text).rows
     columns = [table[0][0:2] for table in Page(text).tables]
     assert columns == [["experiment", "of"], ["experiment", "device"], ["experiment", "device"]]  # nothing to compare
@@ -157,20 +160,17 @@ def test_a_gpu_that_was_not_there_is_a_row_that_says_so_with_the_reason_beside_i
 
 
 def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path: Path) -> None:
-    results = [
-        make_result(NASTY_NAME, device_name="<b>CPU</b>"),
-        make_result(NASTY_NAME, "gpu", unavailable="<img src=http://example.com/x>"),
-    ]
-    write_report(results, tmp_path)
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    page = Page(text)
+    cpu = make_result(NASTY_NAME, device_name="<b>CPU</b>")
+    gpu = make_result(NASTY_NAME, "gpu", unavailable="<img src=http://example.com/x>")
+    write_report([pair_of(cpu, gpu)], tmp_path)
+    page = Page(page_in(tmp_path))
     assert not {"b", "img"} & set(page.tags)
     assert page.tags.count("script") == 1  # its own
     assert NASTY_NAME in page.words
     assert [row[0] for row in page.rows[1:]] == [NASTY_NAME, NASTY_NAME]
 
 
-def test_the_markdown_table_has_a_row_for_each_device(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_the_markdown_table_has_a_row_for_each_device(pair: list[Pair], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
     header, *rows = markdown_tables(tmp_path)[-2]
     assert {len(row) for row in rows} == {len(header)}
@@ -178,17 +178,17 @@ def test_the_markdown_table_has_a_row_for_each_device(pair: list[DeviceResult], 
 
 
 def test_a_bar_in_a_name_does_not_break_the_markdown_table(make_result: MakeResult, tmp_path: Path) -> None:
-    write_report([make_result(device_name="CPU | 8 cores"), make_result(device="gpu")], tmp_path)
+    write_report([pair_of(make_result(device_name="CPU | 8 cores"), make_result(device="gpu"))], tmp_path)
     lines = (tmp_path / "comparison.md").read_text(encoding="utf-8").split("\n## ")[-2].splitlines()
     cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines if line.startswith("|")]
     assert len({len(row) for row in cells}) == 1
     assert cells[2][2] == r" CPU \| 8 cores "
 
 
-def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
     table = pd.read_csv(tmp_path / "comparison.csv")
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == list(COMPARISON)
     assert table["device"].tolist() == ["cpu", "gpu"]
     assert table["epoch_seconds"].tolist() == [3.0, 0.5]
     assert table["epoch_speedup"].iloc[1] == 6.0
@@ -197,7 +197,7 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[DeviceResult],
     assert pd.read_csv(tmp_path / "confusion.csv")["images"].sum() == 16
 
 
-def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair], tmp_path: Path) -> None:
     former = tmp_path / "metrics" / "former.json"
     write_json_atomically(former, {})
     write_report(pair, tmp_path)
@@ -208,7 +208,7 @@ def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Devic
     assert metrics["cpu"]["total_seconds"] == 30.0
 
 
-def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_writing_again_gives_the_same_bytes(pair: list[Pair], tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_report(pair, tmp_path / name)
     first, second = (
@@ -219,8 +219,8 @@ def test_writing_again_gives_the_same_bytes(pair: list[DeviceResult], tmp_path: 
 
 
 def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: MakeResult, tmp_path: Path) -> None:
-    results = [make_result(name, device) for name in ("zebra", "ape") for device in ("cpu", "gpu")]
-    assert [verdict.experiment for verdict in write_report(results, tmp_path)] == ["zebra", "ape"]
+    pairs = [pair_of(make_result(name), make_result(name, "gpu")) for name in ("zebra", "ape")]
+    assert [verdict.experiment for verdict in write_report(pairs, tmp_path)] == ["zebra", "ape"]
 
 
 def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
@@ -231,16 +231,14 @@ def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> Non
     assert number_columns(table) == [True, True, True, False, False, False]
 
 
-def test_no_picture_of_a_former_report_is_left(
-    pair: list[DeviceResult], without_gpu: list[DeviceResult], tmp_path: Path
-) -> None:
-    for results, gpu_was_there in ((pair, True), (without_gpu, False)):
-        write_report(results, tmp_path)
+def test_no_picture_of_a_former_report_is_left(pair: list[Pair], without_gpu: list[Pair], tmp_path: Path) -> None:
+    for pairs, gpu_was_there in ((pair, True), (without_gpu, False)):
+        write_report(pairs, tmp_path)
         assert (tmp_path / "figures" / "speedup-epoch.svg").is_file() is gpu_was_there
         assert (tmp_path / "figures" / "loss-small-mlp.svg").is_file()
 
 
-def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_the_speed_ups_are_there_for_programs_too(pair: list[Pair], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
     table = pd.read_csv(tmp_path / "speedups.csv").set_index("of")
     assert table.loc["epoch", ["experiment", "speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [
@@ -249,11 +247,11 @@ def test_the_speed_ups_are_there_for_programs_too(pair: list[DeviceResult], tmp_
     assert table.loc["epoch", ["low", "high"]].isna().all()
 
 
-def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[DeviceResult], tmp_path: Path) -> None:
+def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[Pair], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
     for table in (
         markdown_tables(tmp_path)[-1],
-        Page((tmp_path / "index.html").read_text(encoding="utf-8")).tables[-1],
+        Page(page_in(tmp_path)).tables[-1],
     ):
         told = dict(zip(table[0], table[2], strict=True))
         assert (told["experiment"], told["device"], told["hardware"]) == ("small-mlp", "gpu", "Some GPU")

@@ -2,53 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
+from result_files import pair_of, trained
 
-from photofinish.comparing.scaling import COLUMNS, all_series, break_evens, crossing, scaling_table
-from photofinish.comparing.table import DeviceResult, Trained
+from photofinish.comparing.pairs import Pair
+from photofinish.comparing.scaling import BreakEven, all_series, crossing
+from photofinish.report.frames import scaling_frame
 
-MLP = {"name": "mlp", "hidden": (8,)}
+Timed = Callable[..., Pair]
 
 
 @pytest.fixture
-def pair_of(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
-    """Both devices' results of one experiment: `pair_of("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
+def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
+    """One experiment on both devices: `timed("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
 
-    def make(name: str, cpu: Sequence[float], gpu: Sequence[float], **settings: Any) -> list[DeviceResult]:
-        pair = [make_result(name, "cpu", epoch_seconds=tuple(cpu)), make_result(name, "gpu", epoch_seconds=tuple(gpu))]
-        found: list[DeviceResult] = []
-        for result in pair:
-            assert isinstance(result, Trained)
-            experiment = make_experiment(**{"epochs": len(cpu), **settings})
-            found.append(replace(result, record=result.record.model_copy(update={"experiment": experiment})))
-        return found
+    def make(name: str, cpu: Sequence[float], gpu: Sequence[float] | None, **settings: Any) -> Pair:
+        experiment = make_experiment(**{"epochs": len(cpu), **settings})
+        results = [
+            trained(make_result, name, device, epoch_seconds=tuple(epochs))
+            for device, epochs in (("cpu", cpu), ("gpu", gpu))
+            if epochs is not None
+        ]
+        return pair_of(
+            *(replace(each, record=each.record.model_copy(update={"experiment": experiment})) for each in results)
+        )
 
     return make
 
 
-def with_speedups(pair_of: Any, speedups: dict[int, float], epochs: int = 5) -> list[DeviceResult]:
+def with_speedups(timed: Timed, speedups: dict[int, float], epochs: int = 5) -> list[Pair]:
     """Batch sizes whose epochs take the GPU a second each time."""
-    pairs = [
-        pair_of(f"small-b{size}", (speedup,) * epochs, (1.0,) * epochs, batch_size=size)
+    return [
+        timed(f"small-b{size}", (speedup,) * epochs, (1.0,) * epochs, batch_size=size)
         for size, speedup in speedups.items()
     ]
-    return [result for pair in pairs for result in pair]
 
 
-def test_the_break_even_lies_between_its_neighbours_on_logarithms(pair_of: Any) -> None:
+def break_even(pairs: list[Pair]) -> BreakEven:
+    (series,) = all_series(pairs)
+    return series.break_even
+
+
+def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) -> None:
     """By hand: from a half at 16 to 2 at 64, the line between the logarithms crosses 1 midway: at 32."""
-    (found,) = break_evens(with_speedups(pair_of, {64: 2.0, 16: 0.5, 256: 4.0}))
-    assert found.break_even == pytest.approx(32)
+    (series,) = all_series(with_speedups(timed, {64: 2.0, 16: 0.5, 256: 4.0}))
+    found = series.break_even
+    assert found.size == pytest.approx(32)
     # These epochs don't vary; 5 % is what a whole run may be off, and on this line a ratio goes with the size.
     assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
     assert found.finding == "the GPU is the faster one from 32 on (95 % interval 30.5 to 33.6)"
-    assert (found.series, found.x_name) == ("small", "batch size")
+    assert (series.name, series.x_name) == ("small", "batch size")
 
 
 @pytest.mark.parametrize(
@@ -77,63 +86,64 @@ def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...],
         ({16: 2.0, 64: 0.5}, "none: the GPU is the faster one at some sizes from 16 to 64, but not at the largest"),
     ],
 )
-def test_where_nothing_crosses_it_is_said_why(pair_of: Any, speedups: dict[int, float], told: str) -> None:
-    (found,) = break_evens(with_speedups(pair_of, speedups))
-    assert (found.break_even, found.low, found.high, found.finding) == (None, None, None, told)
+def test_where_nothing_crosses_it_is_said_why(timed: Timed, speedups: dict[int, float], told: str) -> None:
+    found = break_even(with_speedups(timed, speedups))
+    assert (found.size, found.low, found.high, found.finding) == (None, None, None, told)
 
 
-def test_one_size_is_no_series(pair_of: Any) -> None:
-    results = with_speedups(pair_of, {64: 2.0})
-    assert break_evens(results) == []
-    assert scaling_table(results).empty
+def test_one_size_is_no_series(timed: Timed) -> None:
+    series = all_series(with_speedups(timed, {64: 2.0}))
+    assert series == []
+    assert scaling_frame(series).empty
 
 
-def test_few_epochs_give_a_break_even_without_an_interval(pair_of: Any) -> None:
-    (found,) = break_evens(with_speedups(pair_of, {16: 0.5, 64: 2.0}, epochs=3))
-    assert (found.break_even, found.low, found.high) == (pytest.approx(32), None, None)
+def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
+    found = break_even(with_speedups(timed, {16: 0.5, 64: 2.0}, epochs=3))
+    assert (found.size, found.low, found.high) == (pytest.approx(32), None, None)
     assert found.finding == (
         "by the medians alone, from 32 on; no interval, so none is sure: 3 epochs somewhere, and it takes 5"
     )
 
 
-def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(pair_of: Any) -> None:
+def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(timed: Timed) -> None:
     results = [
-        *pair_of("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16),
-        *pair_of("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64),
+        timed("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16),
+        timed("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64),
     ]
-    (found,) = break_evens(results)
+    found = break_even(results)
     assert found.low is None
     assert found.high is not None
-    assert found.break_even is not None
-    assert 16 < found.break_even < found.high < 64
+    assert found.size is not None
+    assert 16 < found.size < found.high < 64
     assert "(95 % interval below 16 to " in found.finding
 
 
-def test_an_interval_that_is_open_at_both_ends_tells_of_no_faster_one(pair_of: Any) -> None:
-    (found,) = break_evens(with_speedups(pair_of, {16: 0.98, 64: 1.02}))
-    assert (found.break_even, found.low, found.high) == (pytest.approx(32, rel=0.02), None, None)
+def test_an_interval_that_is_open_at_both_ends_tells_of_no_faster_one(timed: Timed) -> None:
+    found = break_even(with_speedups(timed, {16: 0.98, 64: 1.02}))
+    assert (found.size, found.low, found.high) == (pytest.approx(32, rel=0.02), None, None)
     assert found.finding.startswith("none to be told: from 32.")
 
 
-def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(pair_of: Any) -> None:
-    table = scaling_table(with_speedups(pair_of, {64: 2.0, 16: 0.5}))
-    assert tuple(table.columns) == COLUMNS
+def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(timed: Timed) -> None:
+    table = scaling_frame(all_series(with_speedups(timed, {64: 2.0, 16: 0.5})))
+    columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
+    assert table.columns.tolist() == columns
     assert table.to_numpy().tolist() == [
         ["small", "batch size", 16, "small-b16", 0.5, 0.5 / 1.05, 0.5 * 1.05],
         ["small", "batch size", 64, "small-b64", 2.0, 2.0 / 1.05, 2.0 * 1.05],
     ]
 
 
-def test_each_width_and_the_batch_make_a_series_of_their_own(pair_of: Any) -> None:
+def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> None:
     one, two = (1.0,) * 5, (0.5,) * 5
     cnn = {"name": "cnn", "channels": (4, 8), "hidden": (16,)}
     results = [
-        *pair_of("cnn-base", one, two, model=cnn),
-        *pair_of("cnn-first", one, two, model={**cnn, "channels": (6, 8)}),
-        *pair_of("cnn-second", one, two, model={**cnn, "channels": (4, 32)}),
-        *pair_of("cnn-wide", one, two, model={**cnn, "hidden": (64,)}),
-        *pair_of("cnn-batch", one, two, model=cnn, batch_size=64),
-        *pair_of("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
+        timed("cnn-base", one, two, model=cnn),
+        timed("cnn-first", one, two, model={**cnn, "channels": (6, 8)}),
+        timed("cnn-second", one, two, model={**cnn, "channels": (4, 32)}),
+        timed("cnn-wide", one, two, model={**cnn, "hidden": (64,)}),
+        timed("cnn-batch", one, two, model=cnn, batch_size=64),
+        timed("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
     ]
     found = {series.x_name: [point.experiment for point in series.points] for series in all_series(results)}
     assert found == {
@@ -144,44 +154,43 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(pair_of: Any) -> No
     }
 
 
-def test_experiments_that_differ_in_more_than_a_size_are_no_series(pair_of: Any) -> None:
+def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed) -> None:
     results = [
-        *pair_of("a", (1.0,) * 5, (0.5,) * 5, batch_size=16),
-        *pair_of("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
+        timed("a", (1.0,) * 5, (0.5,) * 5, batch_size=16),
+        timed("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
     ]
     assert all_series(results) == []
 
 
-def test_series_of_the_same_name_are_told_apart(pair_of: Any) -> None:
+def test_series_of_the_same_name_are_told_apart(timed: Timed) -> None:
     one = (1.0,) * 5
     results = [
-        *pair_of("mlp-1", one, one, batch_size=16),
-        *pair_of("mlp-2", one, one, batch_size=32),
-        *pair_of("mlp-3", one, one, batch_size=16, seed=1),
-        *pair_of("mlp-4", one, one, batch_size=32, seed=1),
+        timed("mlp-1", one, one, batch_size=16),
+        timed("mlp-2", one, one, batch_size=32),
+        timed("mlp-3", one, one, batch_size=16, seed=1),
+        timed("mlp-4", one, one, batch_size=32, seed=1),
     ]
     assert [series.name for series in all_series(results)] == ["mlp", "mlp (mlp-3 and the like)"]
 
 
-def test_an_experiment_that_no_gpu_trained_is_left_out(pair_of: Any, make_result: MakeResult) -> None:
-    results = with_speedups(pair_of, {16: 0.5, 64: 2.0})
-    results[3] = make_result("small-b64", "gpu", unavailable="made up")
-    assert all_series(results) == []
+def test_an_experiment_that_no_gpu_trained_is_left_out(timed: Timed) -> None:
+    alone = timed("small-b64", (2.0,) * 5, None, batch_size=64)
+    assert all_series([*with_speedups(timed, {16: 0.5}), alone]) == []
 
 
 @pytest.mark.parametrize("epochs", [5, 10])
 def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
-    pair_of: Any, epochs: int, monkeypatch: pytest.MonkeyPatch
+    timed: Timed, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times that vary by 5 %, and a true speed-up of (size / 48) ** 0.7; 95 in 100 is what is promised."""
     monkeypatch.setattr("photofinish.comparing.speedups._RESAMPLES", 499)
     random, held, tries = np.random.default_rng(3), 0, 100
     for _ in range(tries):
-        results: list[DeviceResult] = []
+        pairs = []
         for size in (16, 32, 64, 128):
             cpu, gpu = ((size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, epochs))))
-            results += pair_of(f"b{size}", cpu, gpu / (size / 48) ** 0.7, batch_size=size)
-        (found,) = break_evens(results)
+            pairs.append(timed(f"b{size}", cpu, gpu / (size / 48) ** 0.7, batch_size=size))
+        found = break_even(pairs)
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 48 <= found.high

@@ -9,25 +9,23 @@ from conftest import MakeResult
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from result_files import BUSY
+from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.speedups import speedups
-from photofinish.comparing.table import Trained, comparison_table
+from photofinish.report.frames import comparison_frame
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 
 
 def timings(make_result: MakeResult, **settings: object) -> Timings:
-    result = make_result(**settings)
-    assert isinstance(result, Trained)
-    return result.timings
+    return trained(make_result, **settings).timings
 
 
 def test_each_is_made_of_its_own_times(make_result: MakeResult) -> None:
     cpu = timings(make_result, epoch_seconds=(4.0, 4.0), step_seconds=(0.03, 0.03), total_seconds=50.0)
     gpu = timings(make_result, epoch_seconds=(1.0, 1.0), step_seconds=(0.01, 0.01), total_seconds=40.0)
-    step, epoch, whole = speedups(cpu, gpu)
+    step, epoch, whole = speedups(cpu, gpu).values()
     assert (step.kind, epoch.kind, whole.kind) == ("step", "epoch", "end_to_end")
     assert (step.ratio, epoch.ratio, whole.ratio) == (pytest.approx(3.0), 4.0, 1.25)
     assert (epoch.cpu_seconds, epoch.device_seconds) == (4.0, 1.0)
@@ -36,9 +34,9 @@ def test_each_is_made_of_its_own_times(make_result: MakeResult) -> None:
 def test_the_epochs_of_all_repeats_count(make_result: MakeResult) -> None:
     once = timings(make_result, epoch_seconds=(3.0,))
     repeated = timings(make_result, epoch_seconds=(3.0,), repeats=((1.0,), (1.0,), (1.0,), (1.0,)))
-    assert speedups(once, repeated)[1].ratio == 3.0
-    assert speedups(once, repeated)[1].interval is None
-    assert speedups(repeated, repeated)[1].interval is not None
+    assert speedups(once, repeated)["epoch"].ratio == 3.0
+    assert speedups(once, repeated)["epoch"].interval is None
+    assert speedups(repeated, repeated)["epoch"].interval is not None
 
 
 def test_a_repeat_end_to_end_is_its_own_epochs_with_what_happened_once(make_result: MakeResult) -> None:
@@ -49,8 +47,8 @@ def test_a_repeat_end_to_end_is_its_own_epochs_with_what_happened_once(make_resu
 
 def test_one_training_gives_no_interval_end_to_end(make_result: MakeResult) -> None:
     found = timings(make_result, epoch_seconds=FIVE, total_seconds=16.0)
-    assert speedups(found, found)[2].interval is None
-    assert speedups(found, found)[2].no_interval == "1 repeat, and it takes 5"
+    assert speedups(found, found)["end_to_end"].interval is None
+    assert speedups(found, found)["end_to_end"].no_interval == "1 repeat, and it takes 5"
 
 
 @pytest.mark.parametrize(("total_seconds", "has_interval"), [(16.0, True), (40.0, False)])
@@ -58,7 +56,7 @@ def test_start_up_that_is_most_of_the_time_has_no_interval_since_it_happened_onc
     make_result: MakeResult, total_seconds: float, has_interval: bool
 ) -> None:
     found = timings(make_result, epoch_seconds=FIVE, repeats=(FIVE,) * 4, total_seconds=total_seconds)
-    whole = speedups(found, found)[2]
+    whole = speedups(found, found)["end_to_end"]
     assert (whole.interval is not None) is has_interval
     assert (whole.no_interval is None) is has_interval
 
@@ -70,15 +68,15 @@ def test_a_winner_takes_an_interval_that_does_not_span_1(
     make_result: MakeResult, gpu: tuple[float, ...], is_faster: bool | None
 ) -> None:
     found = speedups(timings(make_result, epoch_seconds=FIVE), timings(make_result, epoch_seconds=gpu))
-    assert found[1].is_faster is is_faster
+    assert found["epoch"].is_faster is is_faster
 
 
 def test_on_a_busy_machine_only_a_wide_lead_is_a_win(make_result: MakeResult) -> None:
     cpu = timings(make_result, epoch_seconds=FIVE, load=(BUSY,))
     clear, near = (timings(make_result, epoch_seconds=(seconds,) * 5) for seconds in (1.0, 2.0))
-    assert speedups(cpu, clear)[1].is_faster is True
-    assert speedups(cpu, near)[1].is_faster is None
-    assert speedups(timings(make_result, epoch_seconds=FIVE), near)[1].is_faster is True
+    assert speedups(cpu, clear)["epoch"].is_faster is True
+    assert speedups(cpu, near)["epoch"].is_faster is None
+    assert speedups(timings(make_result, epoch_seconds=FIVE), near)["epoch"].is_faster is True
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30), st.integers(1, 10**7))
@@ -98,7 +96,7 @@ def test_throughput_times_seconds_is_the_number_of_samples_or_there_is_no_record
 
 def test_the_table_holds_the_same(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, repeats=((0.25,) * 6,))
-    table = comparison_table([make_result(epoch_seconds=FIVE), gpu])
+    table = comparison_frame([pair_of(make_result(epoch_seconds=FIVE), gpu)])
     assert (table["epoch_seconds"] * table["images_per_second"]).tolist() == pytest.approx([600, 600])
     assert table["epoch_speedup"].iloc[1] == 3.0 / 0.25
     assert table["epoch_speedup_low"].iloc[1] <= 12.0 <= table["epoch_speedup_high"].iloc[1]

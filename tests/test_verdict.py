@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY
+from result_files import BUSY, pair_of
 
-from photofinish.comparing.table import DeviceResult
+from photofinish.comparing.pairs import DeviceResult, paired
 from photofinish.comparing.verdict import verdict
 from photofinish.errors import UserError
 from photofinish.results.records import DeviceLabel
@@ -16,7 +16,7 @@ FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 
 def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, total_seconds=20.0, device_name="Some GPU", accuracy=0.5)
-    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu])
+    found = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu))
     assert found.missing is None
     assert (
         "Some GPU takes 500 ms for an epoch, Some CPU 3.00 s: 6.00 times the CPU's speed (95 % interval 5.52 to 6.51); "
@@ -26,44 +26,42 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
     assert "50.00% on the GPU, 75.00% on the CPU" in found.text
 
 
-def test_a_slower_gpu_is_said_to_be_slower(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(6.0,) * 5, total_seconds=120.0)
-    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).text
-    assert "0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster." in sentence
-    assert "0.25 times" in sentence
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ((6.0,) * 5, ": 0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster."),
+        ((2.8, 2.9, 2.95, 3.05, 3.2), "); neither is faster, as far as can be told. A step"),
+        ((0.01,) * 3, "no winner is named without an interval (3 epochs, and it takes 5)"),
+    ],
+)
+def test_a_winner_is_named_where_the_interval_does_not_span_1(
+    make_result: MakeResult, gpu: tuple[float, ...], told: str
+) -> None:
+    sentence = verdict(pair_of(make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=gpu))).text
+    assert told in sentence
+    assert ("is faster" in sentence.replace("neither is faster", "")) == ("the CPU is faster" in told)
 
 
-def test_where_the_interval_spans_1_neither_is_faster(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
-    sentence = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu]).text
-    assert "); neither is faster, as far as can be told. A step" in sentence
-
-
-def test_without_an_interval_there_is_no_winner_however_large_the_ratio(make_result: MakeResult) -> None:
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", epoch_seconds=(0.01,) * 3)]).text
-    assert "no winner is named without an interval (3 epochs, and it takes 5)" in sentence
-    assert "faster" not in sentence
-
-
-def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult) -> None:
-    found = verdict("small-mlp", [make_result(), make_result(device="gpu", initial_weights_sha256="c" * 64)])
-    assert "The models are different: they first part at the initial weights (they differ)." in found.text
-
-
-def test_the_same_models_are_said_to_be_identical(make_result: MakeResult) -> None:
-    found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
-    assert "The models are identical. Test accuracy" in found.text
+@pytest.mark.parametrize(
+    ("sha256", "told"),
+    [
+        ("c" * 64, "The models are different: they first part at the initial weights (they differ). Test accuracy"),
+        ("a" * 64, "The models are identical. Test accuracy"),
+    ],
+)
+def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult, sha256: str, told: str) -> None:
+    assert told in verdict(pair_of(make_result(), make_result(device="gpu", initial_weights_sha256=sha256))).text
 
 
 def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
-    sentence = verdict("small-mlp", [make_result(), make_result(device="gpu", load=(BUSY,))]).text
+    sentence = verdict(pair_of(make_result(), make_result(device="gpu", load=(BUSY,)))).text
     assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time." in sentence
     assert "Take the CPU's" not in sentence
 
 
 def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", unavailable="no accelerator: cuda: no driver")
-    found = verdict("small-mlp", [make_result(), gpu])
+    found = verdict(pair_of(make_result(), gpu))
     assert found.missing == "no accelerator: cuda: no driver"
     assert "Some CPU trained it to 75.00% test accuracy in 30.0 s, of which 2.50 s were start-up" in found.text
     assert "nothing can be said" in found.text
@@ -71,13 +69,13 @@ def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: 
 
 def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: MakeResult) -> None:
     with pytest.raises(UserError, match="small-mlp was not trained on the CPU"):
-        verdict("small-mlp", [make_result(unavailable="made up"), make_result(device="gpu")])
+        paired([make_result(unavailable="made up"), make_result(device="gpu")])
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_order_of_the_results_does_not_matter(make_result: MakeResult, swapped: bool) -> None:
     results = [make_result(), make_result(device="gpu", epoch_seconds=(1.0,))]
-    assert "3.00 times the CPU's speed" in verdict("small-mlp", results[::-1] if swapped else results).text
+    assert "3.00 times the CPU's speed" in verdict(*paired(results[::-1] if swapped else results)).text
 
 
 def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: MakeResult) -> None:
@@ -85,31 +83,31 @@ def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: Ma
         times = tuple(epoch_seconds + wobble for wobble in (0.0, 0.01, 0.02, 0.03, 0.04))
         return make_result(device=device, epoch_seconds=times, total_seconds=sum(times) + 1, repeats=(times,) * 5)
 
-    quicker = verdict("small-mlp", [job("cpu", 6.0), job("gpu", 1.0)])
+    quicker = verdict(pair_of(job("cpu", 6.0), job("gpu", 1.0)))
     assert quicker.answer.startswith("The GPU is worth it: it does the whole job at ")
     assert quicker.answer.endswith(", and the models are identical.")
-    slower = verdict("small-mlp", [job("cpu", 1.0), job("gpu", 6.0)])
+    slower = verdict(pair_of(job("cpu", 1.0), job("gpu", 6.0)))
     assert slower.answer.startswith("The GPU is not worth it here: it does the whole job at 0.")
     assert slower.text.startswith(slower.answer)
     assert slower.answer.count(". ") == 0
 
 
 def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_result: MakeResult) -> None:
-    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.5,) * 5)])
+    found = verdict(pair_of(make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.5,) * 5)))
     assert found.answer.startswith("The GPU goes through an epoch at 6.00 times the CPU's speed (95 % interval 5.52")
     assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
 
 
-def test_an_epoch_of_which_no_winner_is_named_has_its_own_reason(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(2.8, 2.9, 2.95, 3.05, 3.2))
-    found = verdict("small-mlp", [make_result(epoch_seconds=FIVE), gpu])
-    assert found.answer.startswith(
-        "No winner is named, neither of an epoch (its interval spans 1) nor of the whole job (1 repeat, and it takes 5)"
-    )
-
-
-def test_where_nothing_can_be_told_the_answer_is_that(make_result: MakeResult) -> None:
-    found = verdict("small-mlp", [make_result(), make_result(device="gpu")])
-    assert found.answer.startswith(
-        "No winner is named, neither of an epoch (3 epochs, and it takes 5) nor of the whole"
-    )
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "why"),
+    [
+        (FIVE, (2.8, 2.9, 2.95, 3.05, 3.2), "its interval spans 1"),
+        ((3.0,) * 3, (3.0,) * 3, "3 epochs, and it takes 5"),
+    ],
+)
+def test_where_no_winner_is_named_the_answer_is_that_with_the_reasons(
+    make_result: MakeResult, cpu: tuple[float, ...], gpu: tuple[float, ...], why: str
+) -> None:
+    found = verdict(pair_of(make_result(epoch_seconds=cpu), make_result(device="gpu", epoch_seconds=gpu)))
+    reasons = f"neither of an epoch ({why}) nor of the whole job (1 repeat, and it takes 5)"
+    assert found.answer == f"No winner is named, {reasons}; the models are identical."

@@ -18,14 +18,19 @@ from photofinish.comparing.speedups import (
     percentile_interval,
     run_margin,
 )
-from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing
-from photofinish.results.epochs import EpochTiming, passed_seconds
+from photofinish.results.epochs import passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
+
+SECONDS_AN_HOUR = 3600.0
+JOULES_A_KILOWATT_HOUR = 3.6e6
+_COUNTED = {"gpu": "the GPU (NVML)", "cpu": "the whole CPU package (RAPL)"}
 
 
 @dataclass(frozen=True)
 class Payback:
+    """When the GPU's shorter epochs have made up for its longer start-up."""
+
     epochs: float
     """after which the GPU is ahead: 0 where it starts no later and is no slower, infinite where it never is"""
     interval: Interval | None
@@ -35,6 +40,8 @@ class Payback:
 
 @dataclass(frozen=True)
 class TimeToTarget:
+    """How soon an accuracy was reached."""
+
     target: float
     epoch: int | None
     """the first whose validation accuracy is that high; None where none is"""
@@ -44,82 +51,6 @@ class TimeToTarget:
     """of all the epochs' time"""
     best: float
     """the highest accuracy of any epoch"""
-
-
-def payback(cpu: Timings, gpu: Timings) -> Payback:
-    """By start-up, and the median epoch with its validation."""
-    extra_seconds = gpu.startup_seconds - cpu.startup_seconds
-    cpu_epochs, gpu_epochs = whole_epoch_seconds(cpu), whole_epoch_seconds(gpu)
-    gain_seconds = statistics.median(cpu_epochs) - statistics.median(gpu_epochs)
-    epochs = _epochs(extra_seconds, gain_seconds)
-    fewest, interval = min(len(cpu_epochs), len(gpu_epochs)), None
-    if fewest >= LEAST_VALUES:
-        random = new_draws()
-        drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, random), drawn_medians(gpu_epochs, random)
-        margin = run_margin(cpu, gpu)
-        soonest = [_epochs(extra_seconds, gain) for gain in (drawn_cpu * margin - drawn_gpu).tolist()]
-        latest = [_epochs(extra_seconds, gain) for gain in (drawn_cpu / margin - drawn_gpu).tolist()]
-        interval = percentile_interval(np.array(soonest))[0], percentile_interval(np.array(latest))[1]
-    return Payback(epochs, interval, _finding(extra_seconds, gain_seconds, epochs, interval, fewest))
-
-
-def time_to_target(timings: Timings, history: pd.DataFrame, target: float) -> TimeToTarget:
-    """Of the first training; what lies between epochs (checkpoints, display) isn't counted."""
-    accuracies = [float(accuracy) for accuracy in history["validation_accuracy"]]
-    epoch = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
-    if epoch is None:
-        return TimeToTarget(target, None, None, None, max(accuracies))
-    seconds = passed_seconds(timings.epochs[:epoch])
-    share = seconds / passed_seconds(timings.epochs)
-    return TimeToTarget(target, epoch, timings.startup_seconds + seconds, share, max(accuracies))
-
-
-def whole_epoch_seconds(timings: Timings) -> list[float]:
-    """Training and validation."""
-    return [_whole(timing) for timing in timings.all_epochs]
-
-
-def _whole(timing: EpochTiming) -> float:
-    return timing.training_seconds + timing.validation_seconds
-
-
-def _epochs(extra_seconds: float, gain_seconds: float) -> float:
-    """From 0, where nothing is to be repaid. A GPU that starts sooner but has slower epochs isn't ahead for good."""
-    if gain_seconds < 0:
-        return math.inf
-    if extra_seconds <= 0:
-        return 0.0
-    return extra_seconds / gain_seconds if gain_seconds else math.inf
-
-
-def _finding(extra_seconds: float, gain_seconds: float, epochs: float, interval: Interval | None, fewest: int) -> str:
-    if epochs == 0:
-        told = "from the start: it starts no later than the CPU"
-    elif math.isfinite(epochs):
-        told = f"after {_count(math.ceil(epochs))}"
-    elif extra_seconds < 0:
-        sooner = math.floor(extra_seconds / gain_seconds)
-        told = f"never for good: it starts sooner, and its slower epochs use that up after {_count(sooner)}"
-    else:
-        told = "never: its epochs are no shorter"
-    if interval is None:
-        return f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})"
-    low, high = map(_bound, interval)
-    return told if low == high else f"{told} (95 % interval {low} to {high})"
-
-
-def _bound(epochs: float) -> str:
-    """As the finding itself, at the end of an epoch."""
-    return "never" if math.isinf(epochs) else f"{math.ceil(epochs):,}"
-
-
-def _count(epochs: int) -> str:
-    return f"{epochs:,} epoch{'' if epochs == 1 else 's'}"
-
-
-_SECONDS_AN_HOUR = 3600.0
-JOULES_A_KILOWATT_HOUR = 3.6e6
-_COUNTED = {"gpu": "the GPU (NVML)", "cpu": "the whole CPU package (RAPL)"}
 
 
 @dataclass(frozen=True)
@@ -134,20 +65,108 @@ class EnergyUsed:
 
 @dataclass(frozen=True)
 class Cost:
+    """In the currency of the settings."""
+
     amount: float | None
     counted: str
     """of what it is the sum; where there is none, why"""
 
 
+@dataclass(frozen=True)
+class Outlay:
+    """What one training took."""
+
+    energy: EnergyUsed
+    cost: Cost
+    currency: str
+    target: TimeToTarget | None = None
+    """None where the settings name none"""
+    joules_to_target: float | None = None
+    """the epochs' share of the energy by their share of the time"""
+    cost_to_target: Cost | None = None
+
+
+def payback(cpu: Timings, gpu: Timings) -> Payback:
+    """By start-up, and the median epoch with its validation."""
+    extra_seconds = gpu.startup_seconds - cpu.startup_seconds
+    cpu_epochs, gpu_epochs = ([passed_seconds([epoch]) for epoch in side.all_epochs] for side in (cpu, gpu))
+    gain_seconds = statistics.median(cpu_epochs) - statistics.median(gpu_epochs)
+    epochs, fewest = _epochs(extra_seconds, gain_seconds), min(len(cpu_epochs), len(gpu_epochs))
+    told = _told(extra_seconds, gain_seconds, epochs)
+    if fewest < LEAST_VALUES:
+        return Payback(epochs, None, f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})")
+    random, margin = new_draws(), run_margin(cpu, gpu)
+    drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, random), drawn_medians(gpu_epochs, random)
+    soonest, latest = (
+        percentile_interval(np.array([_epochs(extra_seconds, gain) for gain in (most - drawn_gpu).tolist()]))
+        for most in (drawn_cpu * margin, drawn_cpu / margin)
+    )
+    interval = soonest[0], latest[1]
+    low, high = ("never" if math.isinf(end) else f"{math.ceil(end):,}" for end in interval)  # as told: whole epochs
+    return Payback(epochs, interval, told if low == high else f"{told} (95 % interval {low} to {high})")
+
+
+def _epochs(extra_seconds: float, gain_seconds: float) -> float:
+    """From 0, where nothing is to be repaid. A GPU that starts sooner but has slower epochs isn't ahead for good."""
+    if gain_seconds < 0:
+        return math.inf
+    if extra_seconds <= 0:
+        return 0.0
+    return extra_seconds / gain_seconds if gain_seconds else math.inf
+
+
+def _told(extra_seconds: float, gain_seconds: float, epochs: float) -> str:
+    if not epochs:
+        return "from the start: it starts no later than the CPU"
+    if math.isfinite(epochs):
+        return f"after {_count(math.ceil(epochs))}"
+    if extra_seconds >= 0:
+        return "never: its epochs are no shorter"
+    sooner = _count(math.floor(extra_seconds / gain_seconds))
+    return f"never for good: it starts sooner, and its slower epochs use that up after {sooner}"
+
+
+def _count(epochs: int) -> str:
+    return f"{epochs:,} epoch{'' if epochs == 1 else 's'}"
+
+
+def outlay(device: DeviceLabel, timings: Timings, history: pd.DataFrame, settings: Comparing) -> Outlay:
+    """Energy and cost of the whole training, and up to the accuracy that the settings name."""
+    energy, currency = energy_used(device, timings, settings), settings.prices.currency
+    whole = cost(device, timings.total_seconds, energy.joules, settings)
+    if settings.target_accuracy is None:
+        return Outlay(energy, whole, currency)
+    target = time_to_target(timings, history, settings.target_accuracy)
+    if target.seconds is None or target.share is None:
+        return Outlay(energy, whole, currency, target)
+    joules = None if energy.joules is None else energy.joules * target.share
+    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
+
+
+def time_to_target(timings: Timings, history: pd.DataFrame, target: float) -> TimeToTarget:
+    """Of the first training; what lies between epochs (checkpoints, display) isn't counted."""
+    accuracies = [float(accuracy) for accuracy in history["validation_accuracy"]]
+    epoch = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
+    if epoch is None:
+        return TimeToTarget(target, None, None, None, max(accuracies))
+    seconds = passed_seconds(timings.epochs[:epoch])
+    share = seconds / passed_seconds(timings.epochs)
+    return TimeToTarget(target, epoch, timings.startup_seconds + seconds, share, max(accuracies))
+
+
 def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:
-    """Measured; else by the power that the settings give for the device; else not."""
-    own = next((part for part in timings.energy if part.of == device), None)
+    """Measured, a GPU's with the CPU that fed it where that has a counter; else by the power that the settings give."""
+    parts = {part.of: part for part in timings.energy}
+    own = parts.pop(device, None)
     if own and own.joules is not None:
-        return _measured(own, [part for part in timings.energy if part.of != device])
+        known = [own, *(part for part in parts.values() if part.joules is not None)]
+        counted = [" and ".join(_COUNTED[part.of] for part in known)]
+        counted += [f"not {_COUNTED[part.of]}: {part.reason}" for part in parts.values() if part.joules is None]
+        return EnergyUsed(sum(part.joules or 0.0 for part in known), "measured", "; ".join(counted))
     watts = settings.watts.cpu if device == "cpu" else settings.watts.gpu
     if watts is not None:
-        counted = f"{watts:g} W (compare.watts.{device}) times the epochs' time"
-        return EnergyUsed(watts * passed_seconds(timings.epochs), "estimated", counted)
+        estimated = f"{watts:g} W (compare.watts.{device}) times the epochs' time"
+        return EnergyUsed(watts * passed_seconds(timings.epochs), "estimated", estimated)
     reason = own.reason if own and own.reason else "not recorded"
     return EnergyUsed(None, "unavailable", f"{reason}; compare.watts.{device} would give an estimate")
 
@@ -158,60 +177,10 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
     hour_price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
     amounts = {}
     if hour_price is not None:
-        amounts["time"] = seconds / _SECONDS_AN_HOUR * hour_price
+        amounts["time"] = seconds / SECONDS_AN_HOUR * hour_price
     if prices.kilowatt_hour is not None and joules is not None:
         amounts["energy"] = joules / JOULES_A_KILOWATT_HOUR * prices.kilowatt_hour
     unknown = ["its energy being unknown"] if prices.kilowatt_hour is not None and joules is None else []
     if not amounts:
         return Cost(None, ", ".join([f"no price of an hour (compare.prices.{device}_hour)", *unknown]))
     return Cost(sum(amounts.values()), ", ".join([" and ".join(amounts), *unknown]))
-
-
-def _measured(own: Energy, others: list[Energy]) -> EnergyUsed:
-    """With the CPU that fed the GPU, where that has a counter; it is told where it hasn't."""
-    known = [own, *(part for part in others if part.joules is not None)]
-    joules = sum(part.joules or 0.0 for part in known)
-    lacking = [f"not {_COUNTED[part.of]}: {part.reason}" for part in others if part.joules is None]
-    return EnergyUsed(joules, "measured", "; ".join([" and ".join(_COUNTED[part.of] for part in known), *lacking]))
-
-
-@dataclass(frozen=True)
-class Outlay:
-    energy: EnergyUsed
-    cost: Cost
-    target: TimeToTarget | None
-    """None where the settings name none"""
-    joules_to_target: float | None
-    """the epochs' share of the energy by their share of the time"""
-    cost_to_target: Cost | None
-    currency: str
-
-    @property
-    def columns(self) -> dict[str, object]:
-        """As the table has it."""
-        energy, cost, target = self.energy, self.cost, self.target
-        found: dict[str, object] = {
-            "energy_joules": energy.joules,
-            "energy_status": energy.status,
-            "energy_counted": energy.counted,
-            "cost": cost.amount,
-            "cost_currency": None if cost.amount is None else self.currency,
-            "cost_counted": cost.counted,
-            "target_energy_joules": self.joules_to_target,
-            "target_cost": self.cost_to_target.amount if self.cost_to_target else None,
-        }
-        if target:
-            found |= {"target_accuracy": target.target, "target_epoch": target.epoch, "target_seconds": target.seconds}
-        return found
-
-
-def outlay(device: DeviceLabel, timings: Timings, history: pd.DataFrame, settings: Comparing) -> Outlay:
-    energy, currency = energy_used(device, timings, settings), settings.prices.currency
-    whole = cost(device, timings.total_seconds, energy.joules, settings)
-    if settings.target_accuracy is None:
-        return Outlay(energy, whole, None, None, None, currency)
-    target = time_to_target(timings, history, settings.target_accuracy)
-    if target.seconds is None or target.share is None:
-        return Outlay(energy, whole, target, None, None, currency)
-    joules = None if energy.joules is None else energy.joules * target.share
-    return Outlay(energy, whole, target, joules, cost(device, target.seconds, joules, settings), currency)

@@ -6,60 +6,51 @@ Experiments that differ in nothing but one such size are a series. No torch here
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from photofinish.comparing.pairs import Compared, Pair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
-    Interval,
     Speedup,
     drawn_medians,
     epoch_seconds,
-    epoch_speedup,
     new_draws,
     percentile_interval,
     run_margin,
 )
-from photofinish.comparing.table import DeviceResult, Trained
+from photofinish.params.experiment import Experiment
 
-COLUMNS = ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
 _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convolution"}
 
 
 @dataclass(frozen=True)
 class Point:
-    x: int
-    experiment: str
-    cpu: Trained
-    gpu: Trained
+    """One size."""
 
-    @cached_property
+    x: int
+    compared: Compared
+
+    @property
+    def experiment(self) -> str:
+        """Its name."""
+        return self.compared.cpu.experiment
+
+    @property
     def speedup(self) -> Speedup:
         """Of an epoch with its data."""
-        return epoch_speedup(self.cpu.timings, self.gpu.timings)
-
-
-@dataclass(frozen=True)
-class Series:
-    name: str
-    x_name: str
-    points: tuple[Point, ...]
-    """in the order of their sizes, two at least"""
+        return self.compared.speedups["epoch"]
 
 
 @dataclass(frozen=True)
 class BreakEven:
     """The size from which on the GPU is faster at every larger size that was tried."""
 
-    series: str
-    x_name: str
-    break_even: float | None
+    size: float | None
     """None where the speed-up doesn't cross 1; `finding` says why"""
     low: float | None
     """of its 95 % interval; None also where that reaches beyond the sizes tried"""
@@ -67,40 +58,67 @@ class BreakEven:
     finding: str
 
 
-def scaling_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
-    """A row for each size of each series."""
-    rows = []
-    for series in all_series(results):
-        for point in series.points:
-            low, high = point.speedup.interval or (None, None)
-            rows.append((series.name, series.x_name, point.x, point.experiment, point.speedup.ratio, low, high))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+@dataclass(frozen=True)
+class Series:
+    """Experiments that differ in one size alone."""
+
+    name: str
+    x_name: str
+    points: tuple[Point, ...]
+    """in the order of their sizes, two at least"""
+
+    @cached_property
+    def break_even(self) -> BreakEven:
+        """By the medians, with its interval where there are epochs enough."""
+        sizes = [float(point.x) for point in self.points]
+        size = float(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]]))[0])
+        if not np.isfinite(size):
+            return BreakEven(None, None, None, self._why_none())
+        both = [(point.compared.cpu.timings, point.compared.gpu.timings) for point in self.points]
+        fewest = min(len(side.all_epochs) for sides in both for side in sides)
+        if fewest < LEAST_VALUES:
+            why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
+            return BreakEven(size, None, None, f"by the medians alone, from {size:,.3g} on; {why}")
+        random = new_draws()
+        medians = [[drawn_medians(epoch_seconds(side), random) for side in sides] for sides in both]
+        drawn = np.stack([cpu / gpu for cpu, gpu in medians], axis=1)
+        # The ends with every ratio off by what a run may be, which is as far as they can go.
+        margins = np.array([run_margin(cpu, gpu) for cpu, gpu in both])
+        low, _ = percentile_interval(crossing(sizes, drawn * margins))
+        _, high = percentile_interval(crossing(sizes, drawn / margins))
+        if not (np.isfinite(low) or np.isfinite(high)):
+            wide = "but the interval is wider than the sizes tried"
+            return BreakEven(size, None, None, f"none to be told: from {size:,.3g} on by the medians, {wide}")
+        from_ = f"{low:,.3g}" if np.isfinite(low) else f"below {sizes[0]:,.0f}"
+        to = f"{high:,.3g}" if np.isfinite(high) else f"above {sizes[-1]:,.0f}"
+        told = f"the GPU is the faster one from {size:,.3g} on (95 % interval {from_} to {to})"
+        return BreakEven(size, low if np.isfinite(low) else None, high if np.isfinite(high) else None, told)
+
+    def _why_none(self) -> str:
+        span = f"from {self.points[0].x:,} to {self.points[-1].x:,}"
+        sure = {point.speedup.is_faster for point in self.points}
+        if len(sure) == 1 and None not in sure:
+            which = "faster" if True in sure else "slower"
+            return f"no crossing: the GPU is the {which} one at every size tried, {span}"
+        if len({point.speedup.ratio >= 1 for point in self.points}) == 1:
+            return f"none to be told: at some sizes {span} no winner is named"
+        return f"none: the GPU is the faster one at some sizes {span}, but not at the largest"
 
 
-def break_evens(results: Sequence[DeviceResult]) -> list[BreakEven]:
-    """One for each series."""
-    return [_break_even(series) for series in all_series(results)]
-
-
-def break_even_table(results: Sequence[DeviceResult]) -> pd.DataFrame:
-    columns = [field.name for field in fields(BreakEven)]
-    return pd.DataFrame([astuple(found) for found in break_evens(results)], columns=columns)
-
-
-def all_series(results: Sequence[DeviceResult]) -> list[Series]:
+def all_series(pairs: Iterable[Pair]) -> list[Series]:
     """None where every experiment is the only one of its kind: one size tells nothing of others."""
     alike: dict[tuple[str, str], dict[int, Point]] = {}
-    for cpu, gpu in _pairs(results):
-        for x_name, x, rest in _sizes(cpu):
-            alike.setdefault((x_name, rest), {}).setdefault(x, Point(x, cpu.experiment, cpu, gpu))
-    found = [(x_name, sorted(points.items())) for (x_name, _), points in alike.items() if len(points) > 1]
+    for compared in (pair.compared for pair in pairs if pair.compared):
+        for x_name, x, rest in _sizes(compared.cpu.record.experiment):
+            alike.setdefault((x_name, rest), {}).setdefault(x, Point(x, compared))
     series: dict[tuple[str, str], Series] = {}
-    for x_name, sized in found:
-        points = tuple(point for _, point in sized)
-        name = _common_name([point.experiment for point in points])
-        if (name, x_name) in series:
-            name = f"{name} ({points[0].experiment} and the like)"
-        series[name, x_name] = Series(name, x_name, points)
+    for (x_name, _), sized in alike.items():
+        if len(sized) > 1:
+            points = tuple(point for _, point in sorted(sized.items()))
+            name = _common_name([point.experiment for point in points])
+            if (name, x_name) in series:
+                name = f"{name} ({points[0].experiment} and the like)"
+            series[name, x_name] = Series(name, x_name, points)
     return list(series.values())
 
 
@@ -121,80 +139,16 @@ def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
     return np.where(inside, found, np.where(below[:, last], np.inf, -np.inf))
 
 
-def _break_even(series: Series) -> BreakEven:
-    sizes = [float(point.x) for point in series.points]
-    ratios = np.array([point.speedup.ratio for point in series.points])
-    found = float(crossing(sizes, ratios[np.newaxis])[0])
-    if not np.isfinite(found):
-        return BreakEven(series.name, series.x_name, None, None, None, _no_crossing(series, ratios))
-    fewest = min(len(epoch_seconds(side.timings)) for point in series.points for side in (point.cpu, point.gpu))
-    if fewest < LEAST_VALUES:
-        why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
-        told = f"by the medians alone, from {found:,.3g} on; {why}"
-        return BreakEven(series.name, series.x_name, found, None, None, told)
-    low, high = _interval(series, sizes)
-    if not (np.isfinite(low) or np.isfinite(high)):
-        told = f"none to be told: from {found:,.3g} on by the medians, but the interval is wider than the sizes tried"
-        return BreakEven(series.name, series.x_name, found, None, None, told)
-    bounds = [f"{low:,.3g}" if np.isfinite(low) else f"below {sizes[0]:,.0f}"]
-    bounds.append(f"{high:,.3g}" if np.isfinite(high) else f"above {sizes[-1]:,.0f}")
-    told = f"the GPU is the faster one from {found:,.3g} on (95 % interval {' to '.join(bounds)})"
-    return BreakEven(series.name, series.x_name, found, _finite(low), _finite(high), told)
-
-
-def _interval(series: Series, sizes: Sequence[float]) -> Interval:
-    """Of what the epochs vary; its ends with every ratio off by what a run may be, which is as far as they can go."""
-    random = new_draws()
-    columns = [
-        drawn_medians(epoch_seconds(point.cpu.timings), random)
-        / drawn_medians(epoch_seconds(point.gpu.timings), random)
-        for point in series.points
-    ]
-    drawn = np.stack(columns, axis=1)
-    margins = np.array([run_margin(point.cpu.timings, point.gpu.timings) for point in series.points])
-    low, _ = percentile_interval(crossing(sizes, drawn * margins))
-    _, high = percentile_interval(crossing(sizes, drawn / margins))
-    return low, high
-
-
-def _no_crossing(series: Series, ratios: FloatArray) -> str:
-    span = f"from {series.points[0].x:,} to {series.points[-1].x:,}"
-    sure = {point.speedup.is_faster for point in series.points}
-    if sure == {True}:
-        return f"no crossing: the GPU is the faster one at every size tried, {span}"
-    if sure == {False}:
-        return f"no crossing: the GPU is the slower one at every size tried, {span}"
-    if (ratios >= 1).all() or (ratios < 1).all():
-        return f"none to be told: at some sizes {span} no winner is named"
-    return f"none: the GPU is the faster one at some sizes {span}, but not at the largest"
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
-def _pairs(results: Sequence[DeviceResult]) -> Iterator[tuple[Trained, Trained]]:
-    by_place = {(each.experiment, each.device): each for each in results if isinstance(each, Trained)}
-    for (name, device), result in by_place.items():
-        gpu = by_place.get((name, "gpu"))
-        if device == "cpu" and gpu:
-            yield result, gpu
-
-
-def _sizes(result: Trained) -> Iterator[tuple[str, int, str]]:
+def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
     """Each size of the experiment: its name, its value, and all other settings, by which the like of it are found."""
-    settings = result.record.experiment.model_dump(mode="json")
-    yield "batch size", settings["batch_size"], _text({**settings, "batch_size": None})
+    settings = experiment.model_dump(mode="json")
     model = settings["model"]
+    yield "batch size", settings["batch_size"], json.dumps({**settings, "batch_size": None}, sort_keys=True)
     for key, noun in _LAYERS.items():
         widths: list[int] = model.get(key) or []
         for index, width in enumerate(widths):
             others = {**model, key: [*widths[:index], None, *widths[index + 1 :]]}
-            yield f"{noun} {index + 1}", width, _text({**settings, "model": others})
-
-
-def _text(settings: dict[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
+            yield f"{noun} {index + 1}", width, json.dumps({**settings, "model": others}, sort_keys=True)
 
 
 def _common_name(names: list[str]) -> str:

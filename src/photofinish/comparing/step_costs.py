@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.params.experiment import Experiment
-from photofinish.results.records import Attribution, StepParts, Timings
+from photofinish.results.records import Attribution, Timings
 
 PARTS = {
     "waiting for data": "waiting_seconds",
@@ -18,7 +18,6 @@ PARTS = {
     "the rest": "rest_seconds",
 }
 """of a step, in their order: in words, and in the record"""
-
 _HIDDEN_SHARE = 0.8
 """A host that hands out a step in less of the step's time is clearly ahead of the device. Then the step on few images
 may wait for the host, and the one on the batch doesn't: no line goes through the two."""
@@ -76,9 +75,12 @@ class StepCosts:
 
 
 def step_costs(experiment: Experiment, timings: Timings, attribution: Attribution) -> StepCosts:
+    """Of one training, from the steps that were taken apart after it."""
     steps = -(-timings.training_image_count // experiment.batch_size)
     loads_ahead = experiment.input.name == "loader" and experiment.input.workers > 0
-    parts = {name: over_an_epoch(_of(attribution.parts, field), steps, loads_ahead) for name, field in PARTS.items()}
+    parts = {
+        name: over_an_epoch(getattr(attribution.parts, field), steps, loads_ahead) for name, field in PARTS.items()
+    }
     batch_alone_seconds = over_an_epoch(attribution.batch_alone_seconds, steps, loads_ahead)
     if not loads_ahead:  # then both passes took the same, and what else goes on in a machine only ever slows one
         batch_alone_seconds = min(batch_alone_seconds, parts["waiting for data"])
@@ -125,8 +127,3 @@ def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> floa
         return first
     other = statistics.fmean(others) if are_uneven else statistics.median(others)
     return other + (first - other) / steps
-
-
-def _of(parts: StepParts, field: str) -> tuple[float, ...]:
-    values: tuple[float, ...] = getattr(parts, field)
-    return values

@@ -9,38 +9,51 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import photofinish
-from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.remedies import Remedy, times
+from photofinish.comparing.diagnosis import Diagnosis, Remedy, times
+from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_text_atomically
-from photofinish.machine.fingerprint import fingerprint
+from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.processes import end_on_sigterm
 from photofinish.results import records
-from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.records import DeviceLabel
 from photofinish.wording import nearest_name, seconds
+
+_CHEAP_SECONDS = 60.0
+"""A job that takes no longer is trained twice each way, in turn: a machine is not as fast at one time as at another."""
+_WORTH_REPEATING_SECONDS = 600.0
+"""One that takes no longer is trained once each way; the remedy of a longer one is held against the results on disk."""
 
 
 @dataclass(frozen=True)
 class Prescription:
-    experiment: str
-    device: DeviceLabel
+    """A remedy to try, and the training that it is for."""
+
+    run: Recorded
+    """on disk"""
     diagnosis: Diagnosis
     remedy: Remedy
     params_file: Path
-    results: Path
-    total_seconds: float
-    """of the job on record"""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The trainings to compare."""
+
+    without: tuple[Recorded, ...]
+    with_remedy: tuple[Recorded, ...]
+    is_without_from_disk: bool
 
 
 def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: Path) -> Prescription:
+    """The first remedy that the results on disk suggest, if they are of the settings and the machine at hand."""
     params = read_params(params_file)
     if experiment not in params.experiments:
         nearest = nearest_name(experiment, params.experiments)
@@ -51,22 +64,18 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
     folder = results / experiment / device
     if not (folder / records.LEARNED / records.RECORD).is_file():
         raise UserError(f"{folder} has no results yet to find a remedy by: run `dvc repro` first")
-    record = records.read_training(folder / records.LEARNED)
-    if isinstance(record, records.Unavailable):
-        raise UserError(f"{experiment} was not trained on the {device}, so nothing can be remedied: {record.reason}")
-    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    cpu_host, gpu_host = fingerprint(params.devices)
-    is_of_these_devices = timings.host == (cpu_host if device == "cpu" else gpu_host)
-    if params.experiments[experiment] != record.experiment or not is_of_these_devices:
+    run = read_run(experiment, folder)
+    if isinstance(run, NotTrained):
+        why = run.record.reason
+        raise UserError(f"{experiment} was not trained on the {device}, so nothing can be remedied: {why}")
+    if params.experiments[experiment] != run.record.experiment or run.timings.host != _host(params, device):
         raise UserError(
             f"{folder} is of other settings or another machine than `dvc repro` would use now: run it first"
         )
-    diagnoses = diagnose(experiment, record, timings)
-    for diagnosis in diagnoses:
+    for diagnosis in run.diagnoses:
         if diagnosis.remedy:
-            total_seconds = timings.total_seconds
-            return Prescription(experiment, device, diagnosis, diagnosis.remedy, params_file, results, total_seconds)
-    told = [f"{diagnosis.sentence} ({diagnosis.cause}); {diagnosis.no_remedy}" for diagnosis in diagnoses]
+            return Prescription(run, diagnosis, diagnosis.remedy, params_file)
+    told = [f"{diagnosis.sentence} ({diagnosis.cause}); {diagnosis.no_remedy}" for diagnosis in run.diagnoses]
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
 
 
@@ -83,143 +92,88 @@ def with_line(params_file: Path, remedy: Remedy, copy: Path) -> Params:
     return read_params(copy)
 
 
-_CHEAP_SECONDS = 60.0
-"""A job that takes no longer is trained twice each way, in turn: a machine is not as fast at one time as at another."""
-_WORTH_REPEATING_SECONDS = 600.0
-"""One that takes no longer is trained once each way; the remedy of a longer one is held against the results on disk."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Of one training."""
-
-    record: records.Training
-    timings: records.Timings
-    validation_accuracy: float
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    without: tuple[Outcome, ...]
-    with_remedy: tuple[Outcome, ...]
-    is_without_from_disk: bool
-
-
 def try_out(prescribed: Prescription) -> Outcomes:
-    root = Path.cwd()
+    """Train with the remedy, and by turns without it where that takes no more than minutes."""
+    run, total_seconds = prescribed.run, prescribed.run.timings.total_seconds
     with tempfile.TemporaryDirectory(prefix="photofinish-remedy-") as name:
         folder = Path(name)
-        original = _Variant(prescribed, read_params(prescribed.params_file), root, folder / "without")
+        original = read_params(prescribed.params_file)
         changed = with_line(prescribed.params_file, prescribed.remedy, folder / "params.yaml")
-        remedied = _Variant(prescribed, changed, root, folder / "with")
-        if prescribed.total_seconds > _WORTH_REPEATING_SECONDS:
-            on_disk = read_outcome(prescribed.results / prescribed.experiment / prescribed.device)
-            return Outcomes((on_disk,), (remedied.train(folder, 1),), is_without_from_disk=True)
         without, with_remedy = [], []
-        for number in range(1, 1 + (2 if prescribed.total_seconds <= _CHEAP_SECONDS else 1)):
-            without.append(original.train(folder, number))
-            with_remedy.append(remedied.train(folder, number))
-        return Outcomes(tuple(without), tuple(with_remedy), is_without_from_disk=False)
+        for number in range(1, 3 if total_seconds <= _CHEAP_SECONDS else 2):
+            if total_seconds <= _WORTH_REPEATING_SECONDS:
+                without.append(_train(run, original, "without", folder / f"without-{number}"))
+            with_remedy.append(_train(run, changed, "with", folder / f"with-{number}"))
+        return Outcomes(tuple(without or [run]), tuple(with_remedy), is_without_from_disk=not without)
 
 
-class _Variant:
-    """The files that a training stage reads, for one set of settings."""
-
-    def __init__(self, prescribed: Prescription, params: Params, root: Path, folder: Path) -> None:
-        self._name, self._device, self._root, self._folder = prescribed.experiment, prescribed.device, root, folder
-        self._dataset = params.experiments[self._name].dataset
-        cpu_host, gpu_host = fingerprint(params.devices)
-        host = cpu_host if self._device == "cpu" else gpu_host
-        write_text_atomically(self._experiment_file, params.experiments[self._name].model_dump_json())
-        write_text_atomically(self._host_file, host.model_dump_json())
-
-    @property
-    def _experiment_file(self) -> Path:
-        return self._folder / "experiments" / f"{self._name}.json"
-
-    @property
-    def _host_file(self) -> Path:
-        return self._folder / f"{self._device}.json"
-
-    def train(self, working_folder: Path, number: int) -> Outcome:
-        out = self._folder / str(number) / self._name / self._device
-        arguments = {
-            "device": self._device,
-            "experiment": self._experiment_file,
-            "host": self._host_file,
-            "data": self._root / "data" / "splits" / self._dataset,
-            "weights": self._root / "data" / "weights" / self._name,
-            "out": out,
-        }
-        print(f"{self._folder.name} the remedy, training {number}", file=sys.stderr, flush=True)
-        command = [sys.executable, str(self._root / "stages" / "train.py")]
-        command += [text for name, value in arguments.items() for text in (f"--{name}", str(value))]
-        ran = subprocess.run(command, cwd=working_folder, env=_environment(), check=False)
-        if ran.returncode:
-            raise UserError(f"the training {self._folder.name} the remedy failed, as told above")
-        return read_outcome(out)
+def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
+    """As the stage does, by files that lie in a folder of its own."""
+    name, device, root = recorded.experiment, recorded.device, Path.cwd()
+    experiment, out = params.experiments[name], folder / "results" / name / device
+    arguments = {
+        "device": device,
+        "experiment": folder / "experiments" / f"{name}.json",
+        "host": folder / f"{device}.json",
+        "data": root / "data" / "splits" / experiment.dataset,
+        "weights": root / "data" / "weights" / name,
+        "out": out,
+    }
+    write_text_atomically(folder / "experiments" / f"{name}.json", experiment.model_dump_json())
+    write_text_atomically(folder / f"{device}.json", _host(params, device).model_dump_json())
+    print(f"{way} the remedy: {folder.name}", file=sys.stderr, flush=True)
+    command = [sys.executable, str(root / "stages" / "train.py")]
+    command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
+    # Without what points to the user's project or MLflow, with this package wherever the stage is started.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
+    places = [str(Path(photofinish.__file__).parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(places)
+    if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
+        raise UserError(f"the training {way} the remedy failed, as told above")
+    run = read_run(name, out)
+    if isinstance(run, NotTrained):
+        raise UserError(f"the device is not there any more: {run.record.reason}")
+    return run
 
 
-def read_outcome(folder: Path) -> Outcome:
-    record = records.read_training(folder / records.LEARNED)
-    if isinstance(record, records.Unavailable):
-        raise UserError(f"the device is not there any more: {record.reason}")
-    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    history = records.read_history(folder / records.LEARNED)
-    return Outcome(record, timings, history[-1].validation_accuracy)
-
-
-def _environment() -> dict[str, str]:
-    """Without what points to the user's project or MLflow, with this package wherever the stage is started."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-    places = [str(Path(photofinish.__file__).parent.parent), *filter(None, [kept.get("PYTHONPATH")])]
-    return kept | {"PYTHONPATH": os.pathsep.join(places)}
+def _host(params: Params, device: DeviceLabel) -> CpuHost | GpuHost:
+    cpu, gpu = fingerprint(params.devices)
+    return cpu if device == "cpu" else gpu
 
 
 def told(prescribed: Prescription, outcomes: Outcomes) -> str:
-    remedy, found = prescribed.remedy, prescribed.diagnosis
-    what, measured = _measured_by(prescribed)
-    before, after = (_median(each, measured) for each in (outcomes.without, outcomes.with_remedy))
+    """What was predicted, what came of it, and whether the diagnosis is another now."""
+    found, remedy, recorded = prescribed.diagnosis, prescribed.remedy, prescribed.run
+    without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
+    of_epoch = remedy.of == "an epoch"
+
+    def taken_seconds(run: Recorded) -> float:
+        timings = run.timings
+        return timings.median_epoch_seconds if of_epoch else timings.total_seconds / len(timings.epochs)
+
+    before, after = (statistics.median(map(taken_seconds, runs)) for runs in (outcomes.without, outcomes.with_remedy))
+    what = "an epoch" if of_epoch else "the job, for each of its epochs,"
     where = " (the results on disk)" if outcomes.is_without_from_disk else ""
+    learned = "the same, bit for bit"
+    if without.record.weights_sha256 != with_remedy.record.weights_sha256:
+        accuracies = [f"{run.history['validation_accuracy'].iloc[-1]:.2%}" for run in (with_remedy, without)]
+        learned = f"something else: validation accuracy {accuracies[0]}, without the remedy {accuracies[1]}"
+    diagnosis = f"no longer {found.cause}"
+    for now in with_remedy.diagnoses:
+        if now.of == found.of:
+            changed = f"still {found.cause}" if now.cause == found.cause else f"now {now.cause}, not {found.cause}"
+            diagnosis = f"{changed}: {now.sentence}"
     return "\n".join(
         [
-            f"{prescribed.experiment} on the {prescribed.device}: {found.sentence} ({found.cause}).",
+            f"{recorded.experiment} on the {recorded.device}: {found.sentence} ({found.cause}).",
             f"predicted: {remedy.prediction}. {remedy.why}.",
             f"really:    {times(before / after)} as fast; {what} took {seconds(before)} without{where}, "
             f"{seconds(after)} with.",
-            _accuracy(outcomes),
-            _change(prescribed, outcomes.with_remedy[-1]),
+            f"learned:   {learned}.",
+            f"diagnosis: {diagnosis}.",
             f"The line:  {remedy.line}",
         ]
     )
-
-
-def _measured_by(prescribed: Prescription) -> tuple[str, Callable[[Timings], float]]:
-    """What the prediction is of."""
-    if prescribed.remedy.of == "an epoch":
-        return "an epoch", lambda timings: timings.median_epoch_seconds
-    return "the job, for each of its epochs,", lambda timings: timings.total_seconds / len(timings.epochs)
-
-
-def _median(outcomes: tuple[Outcome, ...], measured: Callable[[Timings], float]) -> float:
-    return statistics.median(measured(outcome.timings) for outcome in outcomes)
-
-
-def _accuracy(outcomes: Outcomes) -> str:
-    without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
-    if without.record.weights_sha256 == with_remedy.record.weights_sha256:
-        return "learned:   the same, bit for bit."
-    before, after = without.validation_accuracy, with_remedy.validation_accuracy
-    return f"learned:   something else: validation accuracy {after:.2%}, without the remedy {before:.2%}."
-
-
-def _change(prescribed: Prescription, outcome: Outcome) -> str:
-    before = prescribed.diagnosis
-    now = [found for found in diagnose(prescribed.experiment, outcome.record, outcome.timings) if found.of == before.of]
-    if not now:
-        return f"diagnosis: no longer {before.cause}."
-    changed = f"still {before.cause}" if now[0].cause == before.cause else f"now {now[0].cause}, not {before.cause}"
-    return f"diagnosis: {changed}: {now[0].sentence}."
 
 
 def main() -> None:

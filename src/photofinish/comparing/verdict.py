@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.elsewhere import Elsewhere, in_a_sentence
-from photofinish.comparing.parity import Parity, parity
-from photofinish.comparing.payback import payback
-from photofinish.comparing.speedups import Speedup, speedups
-from photofinish.comparing.table import DeviceResult, NotTrained, Trained
-from photofinish.errors import UserError
+from photofinish.comparing.pairs import Compared, Elsewhere, NotTrained, Pair, Trained
+from photofinish.comparing.speedups import Speedup
 from photofinish.machine.load import doubts
-from photofinish.results import records
-from photofinish.wording import listed, ratio, seconds
+from photofinish.wording import listed, ratio, seconds, utc_day
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """What is said of one experiment."""
+
     experiment: str
     answer: str
     """in one sentence: is the GPU worth it?"""
@@ -26,36 +21,27 @@ class Verdict:
     """what the answer rests on, a paragraph each"""
     missing: str | None = None
     """why there is nothing to compare with"""
-    speedups: tuple[Speedup, ...] = ()
-    parity: Parity | None = None
-    diagnoses: tuple[Diagnosis, ...] = ()
-    """of the CPU, then of the GPU"""
 
     @property
     def text(self) -> str:
+        """All of it."""
         return " ".join([self.answer, *self.details])
 
 
-def verdict(experiment: str, results: list[DeviceResult], others: Iterable[Elsewhere] = ()) -> Verdict:
-    """`others`, which other machines recorded, are told of where there is no GPU here, and decide nothing."""
-    cpu, gpu = (next(result for result in results if result.device == device) for device in records.DEVICE_LABELS)
-    if isinstance(cpu, NotTrained):
-        raise UserError(f"{experiment} was not trained on the CPU, which others are compared with: run `dvc repro`")
-    if isinstance(gpu, NotTrained):
-        answer = f"{_alone(cpu)}; it was not trained on a GPU, so nothing can be said of one."
-        recorded = [in_a_sentence(each) for each in others if each.reference.training.device == "gpu"]
-        details = [*recorded, *_why("Why it takes so long", _diagnoses(cpu)), *_cautions(cpu)]
-        return Verdict(experiment, answer, tuple(details), missing=gpu.record.reason, diagnoses=_diagnoses(cpu))
-    ratios, likeness = speedups(cpu.timings, gpu.timings), parity(cpu, gpu)
-    details = [
-        _speeds(cpu.timings, gpu.timings, ratios),
-        *_why(_question(ratios), _diagnoses(gpu)),
-        f"The GPU's start-up is repaid {payback(cpu.timings, gpu.timings).finding}.",
-        _model(cpu, gpu, likeness),
-        *_cautions(cpu, gpu),
-    ]
-    diagnoses = _diagnoses(cpu) + _diagnoses(gpu)
-    return Verdict(experiment, _answer(ratios, likeness), tuple(details), None, ratios, likeness, diagnoses)
+def verdict(pair: Pair) -> Verdict:
+    """Records of other machines are told of where there is no GPU here, and decide nothing."""
+    if compared := pair.compared:
+        return Verdict(pair.experiment, _answer(compared), (*_details(compared), *_cautions(pair)))
+    cpu, timings = pair.cpu, pair.cpu.timings
+    answer = (
+        f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
+        f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up; it was not "
+        "trained on a GPU, so nothing can be said of one."
+    )
+    recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
+    details = (*recorded, *_why("Why it takes so long", cpu), *_cautions(pair))
+    missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
+    return Verdict(pair.experiment, answer, details, missing)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -67,81 +53,76 @@ def in_words(speedup: Speedup) -> str:
     return "the GPU is faster" if speedup.is_faster else "the CPU is faster"
 
 
-def ratio_and_interval(speedup: Speedup) -> str:
-    interval = f" (95 % interval {' to '.join(map(ratio, speedup.interval))})" if speedup.interval else ""
-    return f"{ratio(speedup.ratio)} times the CPU's speed{interval}"
+def in_a_sentence(found: Elsewhere) -> str:
+    """What another machine recorded, beside this one's CPU."""
+    recorded_on = utc_day(found.reference.timings.started_at_unix_seconds)
+    return (
+        f"On {found.hardware} (recorded elsewhere on {recorded_on}, not measured here) the same training took "
+        f"{seconds(found.against_cpu.device_seconds)} for an epoch: {ratio(found.against_cpu.ratio)} times this CPU's "
+        "speed."
+    )
 
 
-def _answer(ratios: tuple[Speedup, Speedup, Speedup], found: Parity) -> str:
+def _answer(compared: Compared) -> str:
     """By the whole job, which is what one waits for; by its epochs where that can't be told."""
-    _, epoch, whole = ratios
-    model = f"the models are {found.likeness}"
+    epoch, whole = compared.speedups["epoch"], compared.speedups["end_to_end"]
+    model = f"the models are {compared.parity.likeness}"
     if whole.is_faster is not None:
         worth = "The GPU is worth it" if whole.is_faster else "The GPU is not worth it here"
-        return f"{worth}: it does the whole job at {ratio_and_interval(whole)}, and {model}."
+        return f"{worth}: it does the whole job at {_ratio_and_interval(whole)}, and {model}."
     untold, untold_of_epoch = (each.no_interval or "its interval spans 1" for each in (whole, epoch))
     if epoch.is_faster is not None:
         return (
-            f"The GPU goes through an epoch at {ratio_and_interval(epoch)}, and {model}; of the whole job no winner "
+            f"The GPU goes through an epoch at {_ratio_and_interval(epoch)}, and {model}; of the whole job no winner "
             f"is named ({untold})."
         )
     return f"No winner is named, neither of an epoch ({untold_of_epoch}) nor of the whole job ({untold}); {model}."
 
 
-def _alone(cpu: Trained) -> str:
-    timings = cpu.timings
-    return (
-        f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
-        f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up"
-    )
-
-
-def _speeds(cpu: records.Timings, gpu: records.Timings, ratios: tuple[Speedup, Speedup, Speedup]) -> str:
-    step, epoch, whole = ratios
-    return (
-        f"{gpu.device_name} takes {seconds(epoch.device_seconds)} for an epoch, {cpu.device_name} "
-        f"{seconds(epoch.cpu_seconds)}: {ratio_and_interval(epoch)}; {in_words(epoch)}. "
-        f"A step whose data is at hand: {ratio_and_interval(step)}; {in_words(step)}. "
-        f"End to end, start-up included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): "
-        f"{ratio_and_interval(whole)}; {in_words(whole)}."
-    )
-
-
-def _diagnoses(result: Trained) -> tuple[Diagnosis, ...]:
-    return diagnose(result.experiment, result.record, result.timings)
-
-
-def _question(ratios: tuple[Speedup, Speedup, Speedup]) -> str:
-    _, epoch, _ = ratios
+def _details(compared: Compared) -> list[str]:
+    cpu, gpu, likeness = compared.cpu, compared.gpu, compared.parity
+    step, epoch, whole = compared.speedups.values()
     if epoch.no_interval:
-        return "What the GPU's epoch waits for"
-    return "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
+        question = "What the GPU's epoch waits for"
+    else:
+        question = "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
+    parts_at = likeness.parts_at
+    parting = f": they first part at the {parts_at.name} ({parts_at.finding})" if parts_at else ""
+    return [
+        f"{gpu.timings.device_name} takes {seconds(epoch.device_seconds)} for an epoch, {cpu.timings.device_name} "
+        f"{seconds(epoch.cpu_seconds)}: {_ratio_and_interval(epoch)}; {in_words(epoch)}. "
+        f"A step whose data is at hand: {_ratio_and_interval(step)}; {in_words(step)}. "
+        f"End to end, start-up included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): "
+        f"{_ratio_and_interval(whole)}; {in_words(whole)}.",
+        *_why(question, gpu),
+        f"The GPU's start-up is repaid {compared.payback.finding}.",
+        f"The models are {likeness.likeness}{parting}. Test accuracy is {gpu.scores.test_accuracy:.2%} on the GPU, "
+        f"{cpu.scores.test_accuracy:.2%} on the CPU.",
+    ]
 
 
-def _why(question: str, diagnoses: tuple[Diagnosis, ...]) -> list[str]:
+def _ratio_and_interval(speedup: Speedup) -> str:
+    interval = f" (95 % interval {' to '.join(map(ratio, speedup.interval))})" if speedup.interval else ""
+    return f"{ratio(speedup.ratio)} times the CPU's speed{interval}"
+
+
+def _why(question: str, result: Trained) -> list[str]:
     """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
-    told = [f"{question}: {found.sentence} ({found.cause}). {found.advice}." for found in diagnoses[-1:]]
-    told += [f"And {found.sentence} ({found.cause})." for found in diagnoses[:-1]]
+    told = [f"{question}: {found.sentence} ({found.cause}). {found.advice}." for found in result.diagnoses[-1:]]
+    told += [f"And {found.sentence} ({found.cause})." for found in result.diagnoses[:-1]]
     return [" ".join(told)] if told else []
 
 
-def _model(cpu: Trained, gpu: Trained, found: Parity) -> str:
-    parting = f": they first part at the {found.parts_at.name} ({found.parts_at.finding})" if found.parts_at else ""
-    return (
-        f"The models are {found.likeness}{parting}. Test accuracy is {gpu.scores.test_accuracy:.2%} on the GPU, "
-        f"{cpu.scores.test_accuracy:.2%} on the CPU."
-    )
-
-
-def _cautions(*results: Trained) -> list[str]:
+def _cautions(pair: Pair) -> list[str]:
     """What makes the figures doubtful, and what they are made of where it isn't what one would think."""
     told = [
         f"Take the {result.device.upper()}'s times with care: {listed(found)}."
-        for result in results
+        for result in pair.trained
         if (found := doubts(result.timings.load))
     ]
-    if any(result.timings.resumed_at_epochs for result in results):
+    if any(result.timings.resumed_at_epochs for result in pair.trained):
         told.append("A training was interrupted and resumed: its end-to-end time is the sum of its parts.")
-    if len({result.timings.host_name for result in results}) > 1:
-        told.append(f"They ran on different machines: {listed([result.timings.host_name for result in results])}.")
+    hosts = [result.timings.host_name for result in pair.trained]
+    if len(set(hosts)) > 1:
+        told.append(f"They ran on different machines: {listed(hosts)}.")
     return told

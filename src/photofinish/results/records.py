@@ -281,6 +281,14 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
+def read_scores(path: Path, device: DeviceLabel) -> DeviceEvaluation:
+    """One device's, of evaluation.json."""
+    scores = read_record(path, Evaluation).devices.get(device)
+    if scores is None:
+        raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
+    return scores
+
+
 def read_history(folder: Path) -> list[EpochMetrics]:
     """The rows of learned/history.csv."""
     path = folder / HISTORY

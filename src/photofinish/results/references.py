@@ -1,22 +1,34 @@
-"""Records of runs on other machines, as files in reference/: whole, of a known schema, and nobody's in particular."""
+"""Records of runs on other machines, as files in reference/: whole, of a known schema, and nobody's in particular.
+
+`python -m photofinish.results.references` records this machine's results for others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import platform
+import re
+import time
 from collections.abc import Iterable
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from photofinish.errors import UserError
+from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
-from photofinish.params.base import Name
+from photofinish.machine.load import doubts
+from photofinish.params.base import Name, is_name
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
 SCHEMA_VERSION = 1
 _SHA256 = "sha256"
+_TELLTALE = re.compile(r"[/\\]|GPU-|MIG-")
+"""in a variable's value: folders, which may hold a user's name, and the number of one single GPU"""
 
 
 class Reference(BaseModel):
@@ -37,6 +49,7 @@ class Reference(BaseModel):
 
     @property
     def file_name(self) -> str:
+        """In its machine's folder."""
         return f"{self.experiment}.{self.training.device}.json"
 
     @model_validator(mode="after")
@@ -52,7 +65,7 @@ def write_reference(folder: Path, reference: Reference) -> Path:
     """Under reference/, with a sha256 of its content."""
     content = reference.model_dump(mode="json")
     path = folder / reference.machine / reference.file_name
-    write_text_atomically(path, to_json({**content, _SHA256: _sha256(content)}))
+    write_text_atomically(path, to_json({**content, _SHA256: sha256_of_bytes(to_json(content).encode())}))
     return path
 
 
@@ -71,13 +84,13 @@ def read_references(folder: Path, chosen: Literal["all", "none"] | Iterable[str]
 
 def _read(path: Path) -> Reference:
     try:
-        content = json.loads(path.read_bytes())
+        content: Any = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
         version = content.get("schema_version")
         if version != SCHEMA_VERSION:
             raise ValueError(f"its schema_version is {version!r}, and this photofinish reads {SCHEMA_VERSION}")
-        if content.pop(_SHA256, None) != _sha256(content):
+        if content.pop(_SHA256, None) != sha256_of_bytes(to_json(content).encode()):
             raise ValueError("its sha256 is not that of its content: it was damaged or changed")
         reference = Reference.model_validate_json(json.dumps(content))
         if path.parts[-2:] != (reference.machine, reference.file_name):
@@ -89,5 +102,87 @@ def _read(path: Path) -> Reference:
     return reference
 
 
-def _sha256(content: dict[str, Any]) -> str:
-    return sha256_of_bytes(to_json(content).encode())
+def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
+    """What trained, as far as it matters to how long it takes: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
+    if device == "cpu":
+        threads = (timings.host.threads or 1) * timings.host.processes
+        return f"{timings.device_name}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{timings.device_count} x {timings.device_name}" if timings.device_count > 1 else timings.device_name
+
+
+def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:
+    """Every result that is fit for it; what isn't is named with the reason."""
+    if machine is not None and not is_name(machine):
+        raise MistakeError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
+    names = sorted(path.stem for path in plan.glob("*.json"))
+    if not names:
+        raise UserError(f"{plan} has no experiments: run `dvc repro` first")
+    written = 0
+    for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
+        training = records.read_training(results / name / device / records.LEARNED)
+        if isinstance(training, records.Unavailable):
+            continue
+        timings = records.read_record(results / name / device / records.TIMED / records.TIMINGS, records.Timings)
+        if timings.host_name != platform.node():
+            unfit = "it was measured on another machine: record it there"
+        elif timings.resumed_at_epochs:
+            unfit = "the training was interrupted and resumed"
+        else:
+            unfit = "; ".join(doubts(timings.load))
+        if unfit:
+            print(f"{name} on {device}: not recorded: {unfit}")
+            continue
+        scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, device)
+        history = records.read_history(results / name / device / records.LEARNED)
+        reference = reference_of(name, training, timings, scores, history, machine)
+        print(f"{name} on {device}: {write_reference(out, reference)}")
+        written += 1
+    if not written:
+        raise UserError("nothing was recorded")
+    print(f"Recorded {written}. Look them through before you share them; {out}/README.md tells how")
+
+
+def reference_of(
+    name: str,
+    training: records.Training,
+    timings: records.Timings,
+    scores: records.DeviceEvaluation,
+    history: Iterable[EpochMetrics],
+    machine: str | None = None,
+) -> Reference:
+    """Without the host's name, and without what variables tell of folders or single GPUs.
+
+    Without a name for the machine, its hardware's: `NVIDIA H100 80GB HBM3` is nvidia-h100-80gb-hbm3.
+    """
+    host, told = timings.host, hardware(training.device, timings).lower()
+    named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", told))).replace(".", "_")
+    if host.software:
+        variables = {
+            variable: "(set)" if _TELLTALE.search(value) else value
+            for variable, value in host.software.variables.items()
+        }
+        host = host.model_copy(update={"software": replace(host.software, variables=variables)})
+    return Reference(
+        machine=machine or named[:64].rstrip("-_"),
+        experiment=name,
+        recorded_at_unix_seconds=time.time(),
+        photofinish_version=metadata.version("photofinish"),
+        training=training,
+        timings=timings.model_copy(update={"host_name": "", "host": host}),
+        scores=scores,
+        history=tuple(history),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m photofinish.results.references", description=__doc__)
+    parser.add_argument("--plan", type=Path, default=Path("data/plan/experiments"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, default=Path("reference"))
+    parser.add_argument("--machine", help="the folder's name; by default the hardware's")
+    args = parser.parse_args()
+    record_all(args.plan, args.results, args.out, args.machine)
+
+
+if __name__ == "__main__":
+    run_stage(main)

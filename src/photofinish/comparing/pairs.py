@@ -1,0 +1,230 @@
+"""Results in, findings out: of each experiment one pair, both devices' results and all that is found in them.
+
+Each finding is computed once, when it is first asked for; tables, sentences and metrics are views of it. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from photofinish.comparing.diagnosis import Diagnosis, diagnose
+from photofinish.comparing.parity import Parity, parity
+from photofinish.comparing.payback import Outlay, Payback, outlay, payback
+from photofinish.comparing.speedups import Kind, Speedup, epoch_speedup, speedups
+from photofinish.comparing.step_costs import StepCosts, step_costs
+from photofinish.errors import UserError
+from photofinish.params.compare import Comparing, Watts
+from photofinish.results import records
+from photofinish.results.records import DeviceLabel
+from photofinish.results.references import Reference, hardware
+
+_MAY_DIFFER = {"dataset", "repeats"}
+"""between settings of the same training: the data set's name, and how often it was trained"""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a training stage left of one experiment on one device."""
+
+    experiment: str
+    record: records.Training
+    timings: records.Timings
+    history: pd.DataFrame
+
+    @property
+    def device(self) -> DeviceLabel:
+        """Which of the two."""
+        return self.record.device
+
+    @cached_property
+    def costs(self) -> StepCosts | None:
+        """None where its steps were not taken apart."""
+        attribution = self.timings.attribution
+        return step_costs(self.record.experiment, self.timings, attribution) if attribution else None
+
+    @cached_property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """Of the job where it is mostly start-up; then of an epoch."""
+        return diagnose(self.experiment, self.record, self.timings, self.costs)
+
+
+@dataclass(frozen=True)
+class Trained(Recorded):
+    """The same, evaluated."""
+
+    scores: records.DeviceEvaluation
+    first_step: records.FirstStep
+    predictions: pd.DataFrame
+    """`actual` and `predicted`, a row for each test image"""
+
+
+@dataclass(frozen=True)
+class NotTrained:
+    """What is left where the device was unavailable."""
+
+    experiment: str
+    record: records.Unavailable
+
+    @property
+    def device(self) -> DeviceLabel:
+        """Which of the two."""
+        return self.record.device
+
+
+DeviceResult = Trained | NotTrained
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A record of another machine beside the same training on this machine's CPU."""
+
+    reference: Reference
+    against_cpu: Speedup
+    """of an epoch with its data: this CPU's time over the reference's"""
+    outlay: Outlay
+
+    @property
+    def hardware(self) -> str:
+        """As a person calls it."""
+        return hardware(self.reference.training.device, self.reference.timings)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The GPU's training held against the CPU's."""
+
+    cpu: Trained
+    gpu: Trained
+
+    @cached_property
+    def speedups(self) -> dict[Kind, Speedup]:
+        """Of a step, an epoch and the whole job."""
+        return speedups(self.cpu.timings, self.gpu.timings)
+
+    @cached_property
+    def parity(self) -> Parity:
+        """Whether both learned the same."""
+        return parity(self.cpu, self.gpu)
+
+    @cached_property
+    def payback(self) -> Payback:
+        """When the GPU's start-up is made good."""
+        return payback(self.cpu.timings, self.gpu.timings)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An experiment on the CPU, with which every other device is compared, and on the GPU."""
+
+    cpu: Trained
+    gpu: DeviceResult
+    settings: Comparing
+    references: tuple[Reference, ...]
+    """of other machines' hardware; which of them are of this experiment is found here"""
+
+    @property
+    def experiment(self) -> str:
+        """Its name."""
+        return self.cpu.experiment
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """The results of the devices that trained, the CPU's first."""
+        return (self.cpu, self.gpu) if isinstance(self.gpu, Trained) else (self.cpu,)
+
+    @cached_property
+    def compared(self) -> Compared | None:
+        """None where no GPU trained."""
+        return Compared(self.cpu, self.gpu) if isinstance(self.gpu, Trained) else None
+
+    @cached_property
+    def outlays(self) -> dict[DeviceLabel, Outlay]:
+        """Time, energy and money, of the devices that trained."""
+        return {run.device: outlay(run.device, run.timings, run.history, self.settings) for run in self.trained}
+
+    @cached_property
+    def elsewhere(self) -> tuple[Elsewhere, ...]:
+        """What other machines recorded of the same training; it decides nothing here."""
+        # The power that is given is that of this machine.
+        measured_only = self.settings.model_copy(update={"watts": Watts()})
+        return tuple(
+            Elsewhere(
+                each,
+                epoch_speedup(self.cpu.timings, each.timings),
+                outlay(each.training.device, each.timings, pd.DataFrame(each.history), measured_only),
+            )
+            for each in self.references
+            if same_training(each.training, self.cpu.record)
+        )
+
+
+def paired(
+    results: Iterable[DeviceResult], settings: Comparing | None = None, references: Iterable[Reference] = ()
+) -> list[Pair]:
+    """A pair for each experiment, in their order. Of hardware that is here too, this machine's own figures say more
+    than a reference does."""
+    by_experiment: dict[str, dict[DeviceLabel, DeviceResult]] = {}
+    for result in results:
+        by_experiment.setdefault(result.experiment, {})[result.device] = result
+    trained = [each for pair in by_experiment.values() for each in pair.values() if isinstance(each, Trained)]
+    at_hand = {hardware(each.device, each.timings) for each in trained}
+    elsewhere = tuple(each for each in references if hardware(each.training.device, each.timings) not in at_hand)
+    pairs = []
+    for name, pair in by_experiment.items():
+        cpu = pair["cpu"]
+        if isinstance(cpu, NotTrained):
+            raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
+        pairs.append(Pair(cpu, pair["gpu"], settings or Comparing(), elsewhere))
+    return pairs
+
+
+def same_training(one: records.Training, other: records.Training) -> bool:
+    """All settings but the data set's name and the number of repeats, the data, and the published weights."""
+    return (
+        one.data_sha256 == other.data_sha256
+        and one.published_weights_sha256 == other.published_weights_sha256
+        and one.experiment.model_dump(exclude=_MAY_DIFFER) == other.experiment.model_dump(exclude=_MAY_DIFFER)
+    )
+
+
+def read_run(name: str, folder: Path) -> Recorded | NotTrained:
+    """What a training stage left in the folder."""
+    record = records.read_training(folder / records.LEARNED)
+    if isinstance(record, records.Unavailable):
+        return NotTrained(name, record)
+    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
+    return Recorded(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
+
+
+def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
+    """Both devices' of each experiment."""
+    results: list[DeviceResult] = []
+    for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
+        run, evaluated = read_run(name, folder / name / device), folder / name / records.EVALUATED
+        if isinstance(run, NotTrained):
+            results.append(run)
+            continue
+        first_step = folder / name / device / records.LEARNED / records.FIRST_STEP
+        path = evaluated / records.PREDICTIONS
+        scores = records.read_scores(evaluated / records.EVALUATION, device)
+        try:
+            predictions = pd.read_csv(path, usecols=["actual", device], dtype="int64")
+        except (OSError, ValueError) as error:
+            problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
+            raise UserError(problem) from error
+        result = Trained(
+            name,
+            run.record,
+            run.timings,
+            run.history,
+            scores,
+            records.read_record(first_step, records.FirstStep),
+            predictions.rename(columns={device: "predicted"}),
+        )
+        results.append(result)
+    return results

@@ -1,0 +1,227 @@
+"""The findings for programs, with every digit: what `dvc plots`, `dvc metrics` and pandas read, and pictures are of."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+import pandas as pd
+
+from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
+from photofinish.comparing.payback import Outlay
+from photofinish.comparing.scaling import Series
+from photofinish.comparing.speedups import NAMES
+from photofinish.comparing.step_costs import PARTS
+from photofinish.comparing.verdict import in_words
+from photofinish.machine.load import doubts
+
+COMPARISON = (
+    "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
+    "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds", "total_seconds",
+    "step_speedup", "step_speedup_low", "step_speedup_high", "epoch_speedup", "epoch_speedup_low",
+    "epoch_speedup_high", "end_to_end_speedup", "end_to_end_speedup_low", "end_to_end_speedup_high", "same_model",
+    "parts_at", "mcnemar_p", "same_initial_weights", "payback_epochs", "payback_epochs_low", "payback_epochs_high",
+    "target_accuracy", "target_epoch", "target_seconds", "energy_joules", "energy_status", "energy_counted",
+    "target_energy_joules", "cost", "cost_currency", "cost_counted", "target_cost", "overhead_seconds",
+    "overhead_share", "cause", "epoch_cause", "busy_share", "waiting_share", "copying_share", "forward_share",
+    "backward_share", "optimizer_share", "rest_share", "doubts", "resumed_at_epochs", "host_name",
+    "measured_at_unix_seconds", "measured_in", "reason",
+)  # fmt: skip
+"""the columns of comparison.csv"""
+_AS_RECORDED = {
+    "device_name", "host_name", "images_per_second", "startup_seconds", "total_seconds", "test_accuracy", "test_loss",
+    "macro_f1",
+}  # fmt: skip
+_METRICS = (
+    "test_accuracy", "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "total_seconds",
+    *(f"{kind}_speedup" for kind in NAMES),
+)  # fmt: skip
+
+
+def comparison_frame(pairs: Iterable[Pair], run_began_at_unix_seconds: float | None = None) -> pd.DataFrame:
+    """A row for each experiment and device; a speed-up of 2 is half the CPU's time.
+
+    Given when the run of dvc began that this is part of, it tells which figures were measured in it.
+    """
+    rows = []
+    for pair in pairs:
+        rows += [_measured(result, pair.outlays[result.device], run_began_at_unix_seconds) for result in pair.trained]
+        if pair.compared:
+            rows[-1] |= _against_cpu(pair.compared)  # the GPU's row
+        elif isinstance(pair.gpu, NotTrained):
+            rows.append(_identity(pair.gpu) | {"reason": pair.gpu.record.reason})
+    return pd.DataFrame(rows, columns=list(COMPARISON))
+
+
+def comparison_metrics(comparison: pd.DataFrame) -> dict[str, Any]:
+    """Its figures for `dvc metrics`: experiment, device, figure."""
+    metrics: dict[str, Any] = {}
+    for row in comparison.to_dict("records"):
+        present = {figure: row[figure] for figure in _METRICS if pd.notna(row[figure])}
+        if present:
+            metrics.setdefault(str(row["experiment"]), {})[str(row["device"])] = present
+    return metrics
+
+
+def _identity(result: Trained | NotTrained) -> dict[str, object]:
+    record = result.record
+    return {
+        "experiment": result.experiment,
+        "device": record.device,
+        "status": record.status,
+        "epochs": record.experiment.epochs,
+    }
+
+
+def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float | None) -> dict[str, object]:
+    """What one training took, learned and was held up by."""
+    timings, scores, target = result.timings, result.scores, outlay.target
+    row = _identity(result) | {
+        **timings.model_dump(include=_AS_RECORDED),
+        **scores.model_dump(include=_AS_RECORDED),
+        "precision": result.record.precision,
+        "parameters": result.record.parameter_count,
+        "epoch_seconds": timings.median_epoch_seconds,
+        "step_seconds": statistics.median(timings.steady_state.step_seconds),
+        "repeats": len(timings.repeats) + 1,
+        "overhead_seconds": timings.overhead.seconds,
+        "overhead_share": timings.overhead.share,
+        "doubts": "; ".join(doubts(timings.load)) or None,
+        "resumed_at_epochs": " ".join(map(str, timings.resumed_at_epochs)) or None,
+        "measured_at_unix_seconds": timings.started_at_unix_seconds,
+        "energy_joules": outlay.energy.joules,
+        "energy_status": outlay.energy.status,
+        "energy_counted": outlay.energy.counted,
+        "cost": outlay.cost.amount,
+        "cost_currency": None if outlay.cost.amount is None else outlay.currency,
+        "cost_counted": outlay.cost.counted,
+        "target_energy_joules": outlay.joules_to_target,
+        "target_cost": outlay.cost_to_target.amount if outlay.cost_to_target else None,
+    }
+    if target:
+        row |= {"target_accuracy": target.target, "target_epoch": target.epoch, "target_seconds": target.seconds}
+    if run_began_at_unix_seconds is not None:  # or taken over from before, or from a cache
+        now, here = timings.started_at_unix_seconds >= run_began_at_unix_seconds, timings.host_name == platform.node()
+        row["measured_in"] = "this run" if now and here else "an earlier run"
+    if result.diagnoses:
+        row |= {"cause": result.diagnoses[0].cause, "epoch_cause": result.diagnoses[-1].cause}
+    if costs := result.costs:
+        row |= {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
+        row["busy_share"] = costs.busy_share
+    return row
+
+
+def _against_cpu(compared: Compared) -> dict[str, object]:
+    low, high = compared.payback.interval or (None, None)
+    cpu, gpu, parts_at = compared.cpu.record, compared.gpu.record, compared.parity.parts_at
+    row: dict[str, object] = {
+        "same_model": compared.parity.likeness,
+        "parts_at": parts_at.name if parts_at else None,
+        "mcnemar_p": compared.parity.mcnemar_p,
+        "same_initial_weights": gpu.initial_weights_sha256 == cpu.initial_weights_sha256,
+        "payback_epochs": compared.payback.epochs,
+        "payback_epochs_low": low,
+        "payback_epochs_high": high,
+    }
+    for kind, speedup in compared.speedups.items():
+        low, high = speedup.interval or (None, None)
+        row |= {f"{kind}_speedup": speedup.ratio, f"{kind}_speedup_low": low, f"{kind}_speedup_high": high}
+    return row
+
+
+def history_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """Every epoch of every run, one below the other, with the time its training had taken by then."""
+    parts = [
+        result.history.assign(
+            training_seconds_so_far=list(accumulate(epoch.training_seconds for epoch in result.timings.epochs)),
+            **_run(result),
+        )
+        for pair in pairs
+        for result in pair.trained
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def confusion_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """One row for each pair of true and predicted class of each run, with how many images it holds."""
+    rows = [
+        {**_run(result), "actual": actual, "predicted": predicted, "images": count}
+        for pair in pairs
+        for result in pair.trained
+        for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
+        for predicted, count in zip(result.record.class_names, counts, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["experiment", "device", "run", "actual", "predicted", "images"])
+
+
+def _run(result: Trained) -> dict[str, str]:
+    """Which run a row is of: by its two names, and by one for tools that group by a single column."""
+    name = f"{result.experiment} {result.device}"
+    return {"experiment": result.experiment, "device": result.device, "run": name}
+
+
+def speedup_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """Three rows for each experiment that a GPU trained."""
+    rows = [
+        (pair.experiment, speedup.kind, speedup.ratio, *(speedup.interval or (None, None)), speedup.cpu_seconds,
+         speedup.device_seconds, in_words(speedup))
+        for pair in pairs
+        if pair.compared
+        for speedup in pair.compared.speedups.values()
+    ]  # fmt: skip
+    columns = ["experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict"]
+    return pd.DataFrame(rows, columns=columns).astype({"low": float, "high": float})
+
+
+def attribution_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """In the order of the results and of a step; none of runs whose steps were not taken apart.
+
+    `share` is of a synchronised step, its mean over an epoch: so it counts what only an epoch's first step waits for.
+    """
+    rows = [
+        (result.experiment, result.device, part, attribution.parts.median_seconds[field], result.costs.shares[part])
+        for pair in pairs
+        for result in pair.trained
+        if result.costs and (attribution := result.timings.attribution)
+        for part, field in PARTS.items()
+    ]
+    return pd.DataFrame(rows, columns=["experiment", "device", "part", "median_seconds", "share"])
+
+
+def scaling_frame(series: Iterable[Series]) -> pd.DataFrame:
+    """A row for each size of each series."""
+    rows = [
+        (each.name, each.x_name, point.x, point.experiment, point.speedup.ratio,
+         *(point.speedup.interval or (None, None)))
+        for each in series
+        for point in each.points
+    ]  # fmt: skip
+    columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def break_even_frame(series: Iterable[Series]) -> pd.DataFrame:
+    """A row for each series."""
+    found = [(each.name, each.x_name, each.break_even) for each in series]
+    rows = [(name, x_name, even.size, even.low, even.high) for name, x_name, even in found]
+    return pd.DataFrame(rows, columns=["series", "x_name", "break_even", "low", "high"])
+
+
+def elsewhere_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+    """What other machines recorded; in a file of its own, so that nothing takes it for this machine's."""
+    rows = [
+        (pair.experiment, each.reference.training.device, "reference", each.reference.machine, each.hardware,
+         timings.started_at_unix_seconds, timings.git_commit, each.reference.scores.test_accuracy,
+         each.against_cpu.device_seconds, timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio)
+        for pair in pairs
+        for each in pair.elsewhere
+        for timings in [each.reference.timings]
+    ]  # fmt: skip
+    columns = [
+        "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
+        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
