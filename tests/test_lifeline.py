@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, MakeExperiment, Project, clone_project
+from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
 from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
@@ -74,6 +74,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write_params(
         {
             "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "devices": ONE_THREAD,
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
             "experiments": {"endless": {**cnn, "epochs": 100_000}, "short": {**cnn, "epochs": 120}},
         }
