@@ -278,7 +278,7 @@ class Project:
     root: Path
     environment: dict[str, str]
 
-    def run(self, *command: str, timeout: float = 480, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in it, as a user with the environment activated; output is captured."""
         return subprocess.run(
             command,
@@ -286,7 +286,6 @@ class Project:
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
         )
 

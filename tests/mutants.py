@@ -32,6 +32,7 @@ TESTS = ROOT / "tests"
 KNOWN = TESTS / "surviving_mutants.txt"
 MUTATED = ("training", "data", "results", "comparing")
 _NOT_NOTICED = (0, 5, 33)  # mutmut's exit codes: the tests passed, or none runs the code
+_OUT_OF_TIME = (-24, 24, 36, 152, 255)
 
 _SETTINGS = """\
 [mutmut]
@@ -43,12 +44,13 @@ pytest_add_cli_args_test_selection =
     {tests}
 pytest_add_cli_args =
     -m
-    not slow and not gpu
+    not slow and not gpu and not timed
     -p
     no:cacheprovider
 timeout_multiplier = 5.0
 timeout_constant = 3.0
 process_isolation = forkserver
+debug = true
 use_git_change_detection = false
 """
 
@@ -58,6 +60,8 @@ class Tried:
     """The mutants of a module: how many, and the lines that those change which nothing noticed."""
 
     count: int
+    out_of_time: int
+    """counted as noticed: their tests didn't end, or the machine was too busy for them to"""
     survivors: list[str]
 
 
@@ -72,7 +76,8 @@ def main(chosen: str) -> int:
         unknown = [line for line in survivors if line not in known]
         gone = [line for line in known if line.startswith(f"{name} ") and line not in survivors]
         count, noticed = count + tried.count, noticed + tried.count - survivors.total()
-        print(f"{name}: {tried.count - survivors.total()} of {tried.count} noticed", flush=True)
+        late = f", {tried.out_of_time} of them by running out of time" if tried.out_of_time else ""
+        print(f"{name}: {tried.count - survivors.total()} of {tried.count} noticed{late}", flush=True)
         for line in unknown:
             print(f"  survives, and is not in {KNOWN.name}: {line}")
         for line in gone:
@@ -171,10 +176,12 @@ def _try_mutants(module: Path) -> Tried:
         not meta.is_file()
         or None in (codes := json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"]).values()
     ):
-        raise SystemExit(f"error: mutmut stopped on {module.relative_to(ROOT)}:\n{ran.stdout}{ran.stderr}")
+        told = "\n".join(line for line in ran.stdout.splitlines() if re.match("FAILED|ERROR|E  ", line))
+        raise SystemExit(f"error: mutmut stopped on {module.relative_to(ROOT)}:\n{told or ran.stdout}{ran.stderr}")
     survivors = [name for name, code in codes.items() if code in _NOT_NOTICED]
     shown = (_mutmut(folder, "show", name).stdout for name in survivors)
-    return Tried(len(codes), [f"{module.relative_to(PACKAGE)} {_change(diff)}" for diff in shown])
+    out_of_time = sum(code in _OUT_OF_TIME for code in codes.values())
+    return Tried(len(codes), out_of_time, [f"{module.relative_to(PACKAGE)} {_change(diff)}" for diff in shown])
 
 
 def _lines(names: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from photofinish.machine.fingerprint import CpuHost
 
 pytestmark = pytest.mark.slow
 
-_MOST_SECONDS = 5.0
+_MOST_SECONDS = 30.0  # less than a second where nothing else runs
 _INTERRUPT_AT_IMPORT = """
 import os, runpy, signal, sys
 
@@ -190,7 +190,5 @@ def test_a_signal_ends_a_process_whose_main_thread_is_stuck_in_native_code(
 
 
 def test_the_signals_of_a_forked_child_are_not_taken_for_those_of_its_parent() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, timeout=30, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "still here\n")
