@@ -5,8 +5,11 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# pip knows --group from 25.1 on only; Python 3.11 brings an older one.
+install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
+	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro example remedy reference ui test bench format lock clean
+.PHONY: help setup repro example remedy reference ui test mutants bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
@@ -62,10 +65,12 @@ test: setup ## the whole check: lint, format, types, tests
 	mypy
 	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
+mutants: setup ## change the code a little at a time: do its tests notice? (MODULE=training/trainer.py, a package, or all: hours)
+	@$(call install-group,mutants)
+	python tests/mutants.py $(MODULE)
+
 bench: setup ## time the trainer beside other loops (minutes; the machine should have nothing else to do)
-	@# pip knows --group from 25.1 on only; Python 3.11 brings an older one.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c \
-		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['bench'])")
+	@$(call install-group,bench)
 	python -m benchmarks
 
 format: setup ## put the code in order
@@ -76,4 +81,4 @@ lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## remove everything that was made, the environment excepted
-	rm -rf data results report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp dvc.lock
+	rm -rf data results report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock

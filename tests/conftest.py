@@ -37,6 +37,8 @@ ROOT = Path(__file__).parent.parent
 # Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
 # of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+ONE_THREAD = {"cpu": {"threads": 1}}
+"""The same for the `devices` of a project's params.yaml."""
 
 # A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +46,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MakeExperiment = Callable[..., Experiment]
 MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -270,7 +278,7 @@ class Project:
     root: Path
     environment: dict[str, str]
 
-    def run(self, *command: str, timeout: float = 480, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in it, as a user with the environment activated; output is captured."""
         return subprocess.run(
             command,
@@ -278,7 +286,6 @@ class Project:
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
         )
 

@@ -61,7 +61,6 @@ def run_download(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess
         | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 

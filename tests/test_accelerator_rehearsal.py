@@ -31,6 +31,8 @@ from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.evaluation import evaluate, write_evaluation
 
+pytestmark = pytest.mark.slow
+
 TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 0.01}

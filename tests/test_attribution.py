@@ -100,6 +100,7 @@ def nap_in(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trainer_module, "build_optimizer", slow_optimizer)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("part", ["waiting", "copying", "forward", "backward", "optimizer", "rest"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_each_part_holds_what_happens_in_it_and_nothing_else(

@@ -9,10 +9,11 @@ from conftest import MakeResult
 from result_files import pair_of, trained
 
 from photofinish.comparing.pairs import Trained
-from photofinish.comparing.payback import cost, energy_used, outlay
+from photofinish.comparing.payback import TimeToTarget, cost, energy_used, outlay
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices, Watts
 from photofinish.report.frames import comparison_frame
+from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
 CPU = Energy(of="cpu", status="measured", joules=600.0, source="rapl")
@@ -101,3 +102,37 @@ def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result
     assert (cpu["energy_status"], cpu["cost_counted"]) == ("unavailable", "time, its energy being unknown")
     unpriced = comparison_frame([pair_of(*results)])
     assert unpriced[["cost", "target_accuracy", "target_seconds", "target_cost"]].isna().all(axis=None)
+
+
+def test_a_target_that_is_not_reached_leaves_the_whole_training_with_its_cost(make_result: MakeResult) -> None:
+    result = trained(make_result, GPU, CPU)
+    settings = PRICED.model_copy(update={"target_accuracy": 0.995})
+    found = outlay("gpu", result.timings, result.history, settings)
+    assert (found.target, found.joules_to_target, found.cost_to_target) == (
+        TimeToTarget(0.995, None, None, None, 0.99),
+        None,
+        None,
+    )
+    assert (found.energy.joules, found.currency) == (1500.0, "EUR")
+    assert found.cost.amount == pytest.approx(36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
+
+
+@pytest.mark.parametrize(("device", "hour_price"), [("cpu", 0.36), ("gpu", 3.6)])
+def test_each_device_is_priced_by_its_own_hour(make_result: MakeResult, device: DeviceLabel, hour_price: float) -> None:
+    result = trained(make_result, CPU, device=device)
+    settings = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6))
+    found = outlay(device, result.timings, result.history, settings)
+    assert found.cost.amount == pytest.approx(36 / 3600 * hour_price)
+    assert found.cost_to_target is not None
+    assert found.cost_to_target.amount == pytest.approx(15 / 3600 * hour_price)
+    assert found.target is not None
+    assert (found.target.target, found.target.best) == (0.9, 0.99)
+
+
+def test_without_a_target_the_currency_is_told_and_energy_that_no_record_has_is_not_recorded(
+    make_result: MakeResult,
+) -> None:
+    result = trained(make_result)
+    found = outlay("gpu", result.timings, result.history, PRICED.model_copy(update={"target_accuracy": None}))
+    assert (found.target, found.currency, found.energy.joules) == (None, "EUR", None)
+    assert "not recorded" in found.energy.counted

@@ -7,7 +7,15 @@ import pytest
 from conftest import MakeResult
 from result_files import trained
 
-from photofinish.comparing.speedups import LEAST_VALUES, RUN_TO_RUN, epoch_speedup, ratio_interval
+from photofinish.comparing.speedups import (
+    LEAST_VALUES,
+    RUN_TO_RUN,
+    drawn_medians,
+    epoch_speedup,
+    new_draws,
+    percentile_interval,
+    ratio_interval,
+)
 
 
 def test_the_ratio_is_that_of_the_medians(make_result: MakeResult) -> None:
@@ -75,3 +83,25 @@ def test_a_whole_run_may_be_off_without_making_a_winner(
 
     assert winners(RUN_TO_RUN) <= 5
     assert winners(1.0) > 20
+
+
+def test_figures_that_vary_smoothly_give_the_same_interval_each_time_too() -> None:
+    random = np.random.default_rng(4)
+    above, below = random.normal(3, 0.1, 30).tolist(), random.normal(1, 0.1, 30).tolist()
+    assert ratio_interval(above, below) == ratio_interval(above, below)
+    assert new_draws().random() == new_draws().random()
+
+
+def test_the_middle_95_percent_are_told_where_some_draws_are_infinite() -> None:
+    drawn = np.arange(1.0, 1000.0)
+    assert percentile_interval(drawn) == (25.0, 975.0)
+    drawn[-30:] = np.inf
+    assert percentile_interval(drawn) == (25.0, np.inf)
+    drawn[-30:-20] = 980.0
+    assert percentile_interval(drawn) == (25.0, 980.0)
+
+
+def test_medians_are_drawn_as_often_as_for_an_interval() -> None:
+    drawn = drawn_medians([1.0, 2.0, 4.0], new_draws())
+    assert drawn.shape == (9999,)
+    assert set(drawn) == {1.0, 2.0, 4.0}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeExperiment, clone_project
+from conftest import ONE_THREAD, MakeExperiment, clone_project
 from training_process import NEVER, RENAMES, KillBefore, train
 from training_stage import TrainingStage, contents, read_until, wait_for
 
@@ -255,6 +255,7 @@ def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Pa
     project.write_params(
         {
             "defaults": {"epochs": 120, "batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "devices": ONE_THREAD,
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
             "experiments": {"killed": {"dataset": "digits", "model": {"name": "cnn", "channels": [16], "hidden": []}}},
         }

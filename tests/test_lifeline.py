@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, MakeExperiment, Project, clone_project
+from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
 from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
@@ -24,7 +24,7 @@ from photofinish.machine.fingerprint import CpuHost
 
 pytestmark = pytest.mark.slow
 
-_MOST_SECONDS = 5.0
+_MOST_SECONDS = 30.0  # less than a second where nothing else runs
 _INTERRUPT_AT_IMPORT = """
 import os, runpy, signal, sys
 
@@ -74,6 +74,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write_params(
         {
             "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+            "devices": ONE_THREAD,
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
             "experiments": {"endless": {**cnn, "epochs": 100_000}, "short": {**cnn, "epochs": 120}},
         }
@@ -189,7 +190,5 @@ def test_a_signal_ends_a_process_whose_main_thread_is_stuck_in_native_code(
 
 
 def test_the_signals_of_a_forked_child_are_not_taken_for_those_of_its_parent() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, timeout=30, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "still here\n")

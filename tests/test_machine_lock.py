@@ -54,17 +54,17 @@ def test_the_machine_is_free_where_nothing_trains() -> None:
 
 def test_another_training_is_waited_for_and_named(capfd: pytest.CaptureFixture[str]) -> None:
     with hold(0.7) as other, machine_to_itself("mine") as waited_seconds:
-        assert 0.2 < waited_seconds < 5
+        assert 0.2 < waited_seconds < 30
         assert f"waiting: process {other.pid}, which trains small on the cpu, has this machine to itself" in (
             capfd.readouterr().err
         )
 
 
 def test_it_is_free_as_soon_as_its_holder_is_killed() -> None:
-    with hold(60) as other:
+    with hold(600) as other:
         os.kill(other.pid, signal.SIGKILL)
         with machine_to_itself("mine") as waited_seconds:
-            assert waited_seconds < 5
+            assert waited_seconds < 30
 
 
 def test_a_process_that_its_holder_forked_does_not_hold_on() -> None:
@@ -72,7 +72,7 @@ def test_a_process_that_its_holder_forked_does_not_hold_on() -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "let go\n"
         with machine_to_itself("mine") as waited_seconds:
-            assert waited_seconds < 5
+            assert waited_seconds < 30
         os.killpg(other.pid, signal.SIGKILL)
 
 
@@ -84,7 +84,7 @@ def test_who_waits_can_be_ended(folder: Path) -> None:
         started_seconds = time.monotonic()
         waiting.send_signal(signal.SIGINT)
         waiting.communicate()
-        assert time.monotonic() - started_seconds < 5
+        assert time.monotonic() - started_seconds < 30
 
 
 def test_every_user_of_the_machine_may_use_its_file(folder: Path) -> None:

@@ -332,7 +332,7 @@ def test_a_training_that_is_ended_by_a_signal_ends_its_run_too(
     output, _ = process.communicate()
     assert process.returncode != 0, output
     assert "Traceback" not in output
-    wait_for(lambda: tracked.run().info.status == "KILLED", most_seconds=10)
+    wait_for(lambda: tracked.run().info.status == "KILLED")
 
 
 def test_a_training_that_diverges_leaves_a_failed_run_with_the_reason(make_tracked: MakeTracked) -> None:

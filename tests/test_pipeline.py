@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, clone_project
+from conftest import ONE_THREAD, Project, clone_project
 from training_stage import contents
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 _INHERITS, _OWN = "inherits-epochs", "own-epochs"
 _PARAMS: dict[str, Any] = {
     "defaults": {"seed": 0, "epochs": 2, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
-    "devices": {"cpu": {"threads": 1}},
+    "devices": ONE_THREAD,
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {
         _INHERITS: {"dataset": "digits", "model": "linear"},
@@ -208,7 +208,7 @@ def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
 
 
 def test_a_missing_accelerator_is_an_error_if_asked_for(project: Project) -> None:
-    devices = {"cpu": {"threads": 1}, "gpu": {"kind": "cuda", "if_missing": "fail"}}
+    devices = {**ONE_THREAD, "gpu": {"kind": "cuda", "if_missing": "fail"}}
     project.write_params({**_PARAMS, "devices": devices})
     ran = project.run("dvc", "repro", f"train-gpu@{_OWN}")
     assert ran.returncode != 0

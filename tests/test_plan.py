@@ -80,7 +80,6 @@ def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[st
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 

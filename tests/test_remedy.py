@@ -59,7 +59,7 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
 
 def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "photofinish.comparing.trial", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
