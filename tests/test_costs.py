@@ -105,7 +105,7 @@ def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result
 
 
 def test_a_target_that_is_not_reached_leaves_the_whole_training_with_its_cost(make_result: MakeResult) -> None:
-    result = trained(make_result, GPU, CPU)
+    result = metered(make_result, GPU, CPU)
     settings = PRICED.model_copy(update={"target_accuracy": 0.995})
     found = outlay("gpu", result.timings, result.history, settings)
     assert (found.target, found.joules_to_target, found.cost_to_target) == (
@@ -119,7 +119,7 @@ def test_a_target_that_is_not_reached_leaves_the_whole_training_with_its_cost(ma
 
 @pytest.mark.parametrize(("device", "hour_price"), [("cpu", 0.36), ("gpu", 3.6)])
 def test_each_device_is_priced_by_its_own_hour(make_result: MakeResult, device: DeviceLabel, hour_price: float) -> None:
-    result = trained(make_result, CPU, device=device)
+    result = metered(make_result, CPU, device=device)
     settings = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6))
     found = outlay(device, result.timings, result.history, settings)
     assert found.cost.amount == pytest.approx(36 / 3600 * hour_price)
@@ -132,7 +132,7 @@ def test_each_device_is_priced_by_its_own_hour(make_result: MakeResult, device: 
 def test_without_a_target_the_currency_is_told_and_energy_that_no_record_has_is_not_recorded(
     make_result: MakeResult,
 ) -> None:
-    result = trained(make_result)
+    result = metered(make_result)
     found = outlay("gpu", result.timings, result.history, PRICED.model_copy(update={"target_accuracy": None}))
     assert (found.target, found.currency, found.energy.joules) == (None, "EUR", None)
     assert "not recorded" in found.energy.counted

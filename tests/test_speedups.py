@@ -107,8 +107,10 @@ def test_the_table_holds_the_same(make_result: MakeResult) -> None:
 def test_what_has_no_interval_says_of_how_many_values_it_is(make_result: MakeResult) -> None:
     one = timings(make_result, epoch_seconds=(3.0,), step_seconds=(0.01,))
     two = timings(make_result, epoch_seconds=(3.0, 3.0), step_seconds=(0.01,) * 4)
-    assert [each.no_interval for each in speedups(one, one)[:2]] == [f"1 {unit}, and it takes 5" for unit in UNITS]
-    assert [each.no_interval for each in speedups(two, two)[:2]] == [
+    assert [each.no_interval for each in list(speedups(one, one).values())[:2]] == [
+        f"1 {unit}, and it takes 5" for unit in UNITS
+    ]
+    assert [each.no_interval for each in list(speedups(two, two).values())[:2]] == [
         "4 samples, and it takes 5",
         "2 epochs, and it takes 5",
     ]
@@ -119,12 +121,12 @@ def test_without_an_interval_since_start_up_happened_once_the_figures_are_told_a
 ) -> None:
     cpu = timings(make_result, epoch_seconds=FIVE, repeats=(FIVE,) * 4, total_seconds=80.0)
     gpu = timings(make_result, epoch_seconds=FIVE, repeats=(FIVE,) * 4, total_seconds=20.0)
-    whole = speedups(cpu, gpu)[2]
+    whole = speedups(cpu, gpu)["end_to_end"]
     assert (whole.kind, whole.cpu_seconds, whole.device_seconds, whole.ratio) == ("end_to_end", 80.0, 20.0, 4.0)
     assert whole.no_interval == "most of it is start-up, which happened once"
 
 
 def test_on_a_busy_machine_only_a_wide_lead_of_a_step_is_a_win(make_result: MakeResult) -> None:
     cpu, near = (timings(make_result, step_seconds=(seconds,) * 5, load=(BUSY,)) for seconds in (0.03, 0.02))
-    assert speedups(cpu, near)[0].is_faster is None
-    assert speedups(cpu, timings(make_result, step_seconds=(0.01,) * 5))[0].is_faster is True
+    assert speedups(cpu, near)["step"].is_faster is None
+    assert speedups(cpu, timings(make_result, step_seconds=(0.01,) * 5))["step"].is_faster is True

@@ -11,7 +11,7 @@ from conftest import MakeExperiment, MakeResult
 from pydantic import ValidationError
 from training_stage import STAGE, TrainingStage
 
-from photofinish.comparing.table import Trained
+from photofinish.comparing.pairs import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_record
