@@ -46,14 +46,6 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _linear(model: Any, shape: Shape, classes: int) -> nn.Module:
-    return _classifier([], shape, (), classes, model.init)
-
-
-def _mlp(model: Any, shape: Shape, classes: int) -> nn.Module:
-    return _classifier([], shape, model.hidden, classes, model.init)
-
-
 def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
     """For each entry of `channels`: a convolution, max-pooling that halves the image, and ReLU."""
     layers: list[nn.Module] = []
@@ -108,8 +100,8 @@ def _classifier(
 
 
 _BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
-    "linear": _linear,
-    "mlp": _mlp,
+    "linear": lambda model, shape, classes: _classifier([], shape, (), classes, model.init),
+    "mlp": lambda model, shape, classes: _classifier([], shape, model.hidden, classes, model.init),
     "cnn": _cnn,
     "lenet": _lenet,
 }
@@ -190,6 +182,7 @@ def refuse_lone_images(
     """
 
     def leaves_one(size: int) -> bool:
+        """Whether batches of so many leave batch-norm a single image."""
         batches = {min(size, image_count), image_count % size} - {0}
         return any(normalised(images) < 2 for images in batches)
 

@@ -103,12 +103,14 @@ class _Layer:
     """shapes, each once: a module may be used several times"""
 
     def note_output(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        """As a forward hook of the module."""
         tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
         shape = "x".join(map(str, tensor.shape[1:]))
         if shape not in self.outputs:
             self.outputs.append(shape)
 
     def row(self) -> tuple[str, str, str, str]:
+        """A cell for each column of the table."""
         return self.name, self.kind, ", ".join(self.outputs) or "-", f"{self.parameters:,}"
 
 

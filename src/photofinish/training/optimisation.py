@@ -47,26 +47,31 @@ class Schedule:
     def __init__(self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int) -> None:
         self._settings, self._optimizer = settings, optimizer
         self._scheduler = _build(settings, optimizer, epochs=epochs, steps=epochs * steps_per_epoch)
-        self.steps_each_batch = settings.name == "one_cycle"
+        self._steps_each_batch = settings.name == "one_cycle"
 
     @property
     def learning_rate(self) -> float:
+        """Of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def batch_ended(self) -> None:
-        if self.steps_each_batch and self._scheduler:
+        """Go on to the next batch's rate, where each has its own."""
+        if self._steps_each_batch and self._scheduler:
             self._scheduler.step()
 
     def epoch_ended(self, validation_loss: float) -> None:
+        """Go on to the next epoch's rate, where it doesn't go by batches."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
             self._scheduler.step(validation_loss)
-        elif self._scheduler and not self.steps_each_batch:
+        elif self._scheduler and not self._steps_each_batch:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
+        """How far it has come; nothing where the rate never changes."""
         return dict(self._scheduler.state_dict()) if self._scheduler else {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on from what `state_dict` gave."""
         if self._scheduler:
             self._scheduler.load_state_dict(state)
 
