@@ -164,7 +164,9 @@ class Trainer:
         # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
         sizes = torch.tensor([self._batch_images(step) for step in range(len(losses))], dtype=torch.float64)
         loss_sum = float((step_losses.cpu().double() * sizes).sum()) / self.team.size
-        parts = self.team.gather([loss_sum, *validation, _first_not_finite(step_losses)])
+        finite = torch.isfinite(step_losses)
+        first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())
+        parts = self.team.gather([loss_sum, *validation, first_not_finite])
         training_loss_sum, validation_loss_sum, hits, _ = map(sum, zip(*parts, strict=True))
         validation_loss = validation_loss_sum / self.validation.image_count
         self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
@@ -183,7 +185,7 @@ class Trainer:
         return min(self.training.batch_size, self.training.image_count - number * self.training.batch_size)
 
     def _refuse_non_finite(self, epoch: int, first_step: float, validation_loss: float) -> None:
-        """Every process comes to the same end: `first_step` is the earliest in any of them, infinite for none."""
+        """Every process comes to the same end: `first_step` is the earliest of any, from 0, infinite for none."""
         if math.isinf(first_step) and math.isfinite(validation_loss):
             return
         failed_in_training = math.isfinite(first_step)
@@ -196,9 +198,3 @@ class Trainer:
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
             f"lower {key} in params.yaml (it is {rate})"
         )
-
-
-def _first_not_finite(losses: torch.Tensor) -> float:
-    """The first step, from 0, whose loss is no number; infinite where there is none."""
-    finite = torch.isfinite(losses)
-    return math.inf if bool(finite.all()) else float((~finite).int().argmax())
