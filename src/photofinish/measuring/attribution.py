@@ -149,14 +149,17 @@ class _WatchingScaler(torch.amp.GradScaler):
         self._part_ended = part_ended
 
     def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # one tensor, no nest of them
+        """After the forward pass."""
         self._part_ended()
         return super().scale(outputs)
 
     def step(self, optimizer: torch.optim.Optimizer) -> float | None:
+        """After the backward pass."""
         self._part_ended()
         return super().step(optimizer)
 
     def update(self) -> None:  # type: ignore[override]
+        """The last of the optimiser's part."""
         super().update()
         self._part_ended()
 

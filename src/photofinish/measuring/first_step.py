@@ -8,7 +8,7 @@ Dropout is off, since each kind of device draws from a stream of its own; batch 
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,11 @@ def first_step(
     """Of a network with its initial weights; `labels` are those of all training images."""
     weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
     outputs: dict[str, Print] = {}
-    leaves = [(name, module) for name, module in network.named_modules() if next(module.children(), None) is None]
-    hooks = [_print_output(name, module, outputs) for name, module in leaves]
+    hooks = [
+        module.register_forward_hook(partial(_print_output, outputs, name or "(network)"))
+        for name, module in network.named_modules()
+        if next(module.children(), None) is None
+    ]
     images, targets = (part[:_MOST_IMAGES].to(device) for part in batch)
     network.to(device).train()
     for module in network.modules():
@@ -87,12 +90,9 @@ def _signs() -> torch.Tensor:
     return torch.randint(0, 2, (_CHUNK,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
 
 
-def _print_output(name: str, module: nn.Module, prints: dict[str, Print]) -> torch.utils.hooks.RemovableHandle:
-    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
-        prints.setdefault(name or "(network)", tensor_print(tensor[:_PRINTED_IMAGES]))
-
-    return module.register_forward_hook(hook)
+def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
+    prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES]))
 
 
 def _sha256(*arrays: np.typing.NDArray[Any]) -> str:

@@ -46,14 +46,6 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _linear(model: Any, shape: Shape, classes: int) -> nn.Module:
-    return _classifier([], shape, (), classes, model.init)
-
-
-def _mlp(model: Any, shape: Shape, classes: int) -> nn.Module:
-    return _classifier([], shape, model.hidden, classes, model.init)
-
-
 def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
     """For each entry of `channels`: a convolution, max-pooling that halves the image, and ReLU."""
     layers: list[nn.Module] = []
@@ -108,8 +100,8 @@ def _classifier(
 
 
 _BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
-    "linear": _linear,
-    "mlp": _mlp,
+    "linear": lambda model, shape, classes: _classifier([], shape, (), classes, model.init),
+    "mlp": lambda model, shape, classes: _classifier([], shape, model.hidden, classes, model.init),
     "cnn": _cnn,
     "lenet": _lenet,
 }
@@ -117,18 +109,24 @@ _BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
 
 def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
     """Where `model` names published weights but no file is given: the same network, to load a trained one's into."""
-    from torchvision.models import get_model  # takes a second to import
+    from torchvision.models import get_model, get_model_weights  # takes a second to import
 
     if shape[0] != 3:
         raise MistakeError(
             f"model {model.name} takes images of 3 channels; these have {shape[0]}: "
             f"set channels: 3 for the data set in params.yaml"
         )
-    outputs = classes if model.weights is None else _PUBLISHED_CLASSES
-    network: nn.Module = get_model(model.name, weights=None, num_classes=outputs, **_torchvision_arguments(model))
+    is_published = model.weights is not None
+    arguments: dict[str, Any] = {"num_classes": _PUBLISHED_CLASSES if is_published else classes}
+    # And what torchvision itself passes for these weights; auxiliary heads are for another way of training.
+    if model.name in _WITH_AUXILIARY_HEADS:
+        arguments |= {"aux_logits": False, "init_weights": not is_published, "transform_input": is_published}
+    elif is_published and model.name.startswith("vit_"):  # some of its weights are for larger images
+        arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
+    network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:
         _load_published(network, weights)
-    if model.weights is not None:
+    if is_published:
         replace_last_layer(network, classes)
     try:
         with torch.inference_mode():
@@ -150,18 +148,6 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
         new = nn.Conv2d(last.in_channels, classes, kernel_size=last.kernel_size[0], bias=has_bias)
     parent, _, own_name = name.rpartition(".")
     setattr(network.get_submodule(parent), own_name, new)
-
-
-def _torchvision_arguments(model: TorchvisionModel) -> dict[str, Any]:
-    """What torchvision itself passes for these weights; auxiliary heads are for another way of training."""
-    from torchvision.models import get_model_weights
-
-    published = model.weights is not None
-    if model.name in _WITH_AUXILIARY_HEADS:
-        return {"aux_logits": False, "init_weights": not published, "transform_input": published}
-    if published and model.name.startswith("vit_"):  # some of its weights are for larger images
-        return {"image_size": get_model_weights(model.name)[model.weights].meta["min_size"][0]}
-    return {}
 
 
 def _load_published(network: nn.Module, weights: Path) -> None:
@@ -190,6 +176,7 @@ def refuse_lone_images(
     """
 
     def leaves_one(size: int) -> bool:
+        """Whether batches of so many leave batch-norm a single image."""
         batches = {min(size, image_count), image_count % size} - {0}
         return any(normalised(images) < 2 for images in batches)
 

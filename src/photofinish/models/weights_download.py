@@ -22,11 +22,10 @@ def download_weights(plan: WeightsPlan, folder: Path) -> None:
     try:
         fetcher = Fetcher(plan.mirror, state_folder() / "downloads")
         for name, wanted in plan.experiments.items():
-            of_experiment = unfinished / name
-            of_experiment.mkdir(parents=True)
-            published = None if wanted is None else _fetched(wanted, of_experiment, fetcher)
-            record = InitialWeights(published=published).model_dump_json(indent=2) + "\n"
-            write_text_atomically(of_experiment / RECORD, record)
+            own_folder = unfinished / name
+            own_folder.mkdir(parents=True)
+            record = InitialWeights(published=_fetched(wanted, own_folder, fetcher) if wanted else None)
+            write_text_atomically(own_folder / RECORD, record.model_dump_json(indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     finally:

@@ -74,6 +74,7 @@ def _explained(failures: dict[int, ProcessFailure], processes: int) -> UserError
     """The failure that the others follow from: a process that lost another one, or was told to end, didn't begin it."""
 
     def order(rank: int) -> tuple[bool, bool, int]:
+        """Those that began it first, and of them who was killed or told why."""
         failure = failures[rank]
         follows = failure.exitcode in (EXIT_PEER_LOST, -signal.SIGTERM)
         return follows, failure.exitcode >= 0 and _told(failure) is None, rank

@@ -24,6 +24,8 @@ _BATCH_SIZE = 1000
 
 @dataclass(frozen=True)
 class Judged:
+    """How an experiment's networks did, and what on."""
+
     evaluation: records.Evaluation
     actual: Int64Array
     """the class of each test image"""
@@ -43,13 +45,19 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
     return Judged(evaluation, split.labels("test"), predicted)
 
 
+@torch.inference_mode()
 def _evaluate_one(
     network: nn.Module, record: records.Training, split: PackedSplit
 ) -> tuple[records.DeviceEvaluation, Int64Array]:
+    """In double precision, so that the judgement adds no rounding of its own to what the devices learned."""
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
-    labels = split.labels("test")
-    outputs = _outputs(network, record, split)
+    network.double().eval()
+    normalise = Normaliser(record.mean, record.std)
+    images, labels = split.images("test"), split.labels("test")
+    starts = range(0, len(images), _BATCH_SIZE)
+    parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
+    outputs = torch.cat([network(normalise(part).double()) for part in parts])
     loss = cross_entropy(outputs, torch.from_numpy(np.array(labels))).item()
     predicted: Int64Array = outputs.argmax(dim=1).numpy()
     return score(labels, predicted, loss, record.class_names), predicted
@@ -58,6 +66,7 @@ def _evaluate_one(
 def score(
     labels: Int64Array, predicted: Int64Array, loss: float, class_names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
+    """What is told of a network that took images of these labels for these classes."""
     classes = list(range(len(class_names)))
     precision, recall, f1, counts = precision_recall_fscore_support(
         labels, predicted, labels=classes, zero_division=0.0
@@ -79,18 +88,8 @@ def score(
     )
 
 
-@torch.inference_mode()
-def _outputs(network: nn.Module, record: records.Training, split: PackedSplit) -> torch.Tensor:
-    """In double precision, so that the judgement adds no rounding of its own to what the devices learned."""
-    network.double().eval()
-    normalise = Normaliser(record.mean, record.std)
-    images = split.images("test")
-    starts = range(0, len(images), _BATCH_SIZE)
-    parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
-    return torch.cat([network(normalise(part).double()) for part in parts])
-
-
 def write_evaluation(judged: Judged, folder: Path) -> None:
+    """The scores, and what each network takes each test image for."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
     write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
 

@@ -110,6 +110,7 @@ class _Leader:
         )
 
     def lead(self) -> None:
+        """Train, measure, write, track; the checkpoints go when all is written."""
         with self._display:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
@@ -139,16 +140,7 @@ class _Leader:
         self._store.clear()
 
     def _resume(self) -> None:
-        state = self._team.from_leader(self._whole_state())
-        if state:
-            self._trainer.load_state_dict(state["trainer"])
-            self._earlier_seconds = state["elapsed_seconds"]
-            self._resumed_at_epochs = (*state["resumed_at_epochs"], self._trainer.progress.epochs_done)
-            self._repeats = _repeats_in(state)
-            self._display.say(f"goes on after epoch {self._trainer.progress.epochs_done}")
-
-    def _whole_state(self) -> State | None:
-        """The last checkpoint, if there is one and all that belongs to it is there."""
+        """Go on from the last checkpoint, if there is one and all that belongs to it is there."""
         state = self._store.load_latest(
             lambda path: self._display.say(f"checkpoint {path} is damaged: taking the one before it")
         )
@@ -156,8 +148,13 @@ class _Leader:
         if lost:
             self._display.say(f"{lost} is missing or damaged: training starts over")
             self._store.clear()
-            return None
-        return state
+            state = None
+        if state := self._team.from_leader(state):
+            self._trainer.load_state_dict(state["trainer"])
+            self._earlier_seconds = state["elapsed_seconds"]
+            self._resumed_at_epochs = (*state["resumed_at_epochs"], self._trainer.progress.epochs_done)
+            self._repeats = _repeats_in(state)
+            self._display.say(f"goes on after epoch {self._trainer.progress.epochs_done}")
 
     def _epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         with self._meter.spent_on("display"):
@@ -180,6 +177,7 @@ class _Leader:
             return
 
         def repeat_ended(number: int) -> None:
+            """Save it and tell of it, with the watch stopped meanwhile."""
             self._save(state, elapsed_seconds)
             self._watch.training_ended()
             self._display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,12 @@ def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normal
         shares = shares.mean(dim=1, keepdim=True)  # what has other channels than colours is shown as their grey
     pixels = (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     tiles = [_tile(each) for each in pixels]
-    for count in range(MOST_IMAGES, _COLUMNS, -_COLUMNS):
-        if len(png := _png(_arrange(tiles[:count], labels[:count]))) <= MOST_BYTES:
-            return png
-    return _png(_arrange(tiles[:_COLUMNS], labels[:_COLUMNS]))
+    png = b""
+    for count in range(MOST_IMAGES, 0, -_COLUMNS):
+        png = _arrange(tiles[:count], labels[:count])
+        if len(png) <= MOST_BYTES:
+            break
+    return png
 
 
 def _tile(pixels: torch.Tensor) -> Image.Image:
@@ -60,7 +62,8 @@ def _tile(pixels: torch.Tensor) -> Image.Image:
     return tile.resize((width * times, height * times), Image.Resampling.NEAREST)
 
 
-def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> Image.Image:
+def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> bytes:
+    """A PNG of them in rows, each above its label."""
     font = ImageFont.load_default(_FONT_PIXELS)
     widest = min(_WIDEST_LABEL_PIXELS, max(round(font.getlength(label)) for label in labels))
     width = max(tiles[0].width, widest) + _GAP_PIXELS
@@ -74,47 +77,31 @@ def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> Image.Image:
         grid.paste(tile, (left, top))
         text = _shortened(label, font, width - _GAP_PIXELS)
         draw.text((left, top + tile.height + _LABEL_PIXELS // 2), text, fill=_INK, font=font, anchor="lm")
-    return grid
+    png = io.BytesIO()
+    grid.save(png, "PNG")
+    return png.getvalue()
 
 
 def _shortened(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: int) -> str:
-    if font.getlength(label) <= most_pixels:
-        return label
     shorter = (label[:length] + "…" for length in range(len(label) - 1, -1, -1))
-    return next(text for text in shorter if font.getlength(text) <= most_pixels)
-
-
-def _png(image: Image.Image) -> bytes:
-    data = io.BytesIO()
-    image.save(data, "PNG")
-    return data.getvalue()
+    return next(text for text in chain([label], shorter) if font.getlength(text) <= most_pixels)
 
 
 _HEADER = ("layer", "type", "output", "parameters")
 _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD = 2
 
 
-@dataclass
-class _Layer:
-    name: str
-    kind: str
-    parameters: int
-    outputs: list[str] = field(default_factory=list)
-    """shapes, each once: a module may be used several times"""
-
-    def note_output(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
-        shape = "x".join(map(str, tensor.shape[1:]))
-        if shape not in self.outputs:
-            self.outputs.append(shape)
-
-    def row(self) -> tuple[str, str, str, str]:
-        return self.name, self.kind, ", ".join(self.outputs) or "-", f"{self.parameters:,}"
+def _note_shape(shapes: list[str], _module: nn.Module, _inputs: Any, output: Any) -> None:
+    """Each once: a module may be used several times."""
+    tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
+    shape = "x".join(map(str, tensor.shape[1:]))
+    if shape not in shapes:
+        shapes.append(shape)
 
 
 def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
     """A table of the modules that compute or hold parameters, and the totals; the network stays as it is."""
-    layers = []
+    layers: list[tuple[str, str, list[str], str]] = []
     with ExitStack() as undone, FlopCounterMode(display=False) as counter:
         for module in network.modules():
             undone.callback(setattr, module, "training", module.training)
@@ -122,25 +109,21 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
         for name, module in network.named_modules():
             own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             if own or not any(module.children()):
-                layer = _Layer(name or "(network)", type(module).__name__, own)
-                undone.callback(module.register_forward_hook(layer.note_output).remove)
-                layers.append(layer)
+                shapes: list[str] = []
+                undone.callback(module.register_forward_hook(partial(_note_shape, shapes)).remove)
+                layers.append((name or "(network)", type(module).__name__, shapes, f"{own:,}"))
         device = next(chain(network.parameters(), network.buffers())).device
         # Convolutions, matrix products and attention are counted. With gradients, as in training: without, attention
         # would take a fused path that is not.
         with torch.enable_grad():
             network(torch.zeros(1, *image_shape, device=device))
-    rows = [_HEADER, *(layer.row() for layer in layers)]
+    rows = [_HEADER, *((name, kind, ", ".join(shapes) or "-", parameters) for name, kind, shapes, parameters in layers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last.rjust(widths[-1])])
         for *cells, last in rows
     ]
     multiply_adds = counter.get_total_flops() // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD
-    return "\n".join([*lines, "", _totals(network, multiply_adds)])
-
-
-def _totals(network: nn.Module, multiply_adds: int) -> str:
     parameters = list(network.parameters())
     state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in chain(parameters, network.buffers()))
     totals = {
@@ -149,7 +132,7 @@ def _totals(network: nn.Module, multiply_adds: int) -> str:
         "size": f"{state_bytes / 1e6:,.2f} MB, with buffers",
         "multiply-adds": f"{multiply_adds:,} for one image, forward",
     }
-    return "".join(f"{name:<13}  {total}\n" for name, total in totals.items())
+    return "\n".join([*lines, "", *(f"{name:<13}  {total}" for name, total in totals.items()), ""])
 
 
 def write_views(folder: Path, network: nn.Module, training: Batches, manifest: Manifest) -> None:

@@ -68,10 +68,8 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            killed = isinstance(error, (KeyboardInterrupt, TerminatedError))
-            self._ask(
-                "stopped", status="KILLED" if killed else "FAILED", reason=str(error) or kind.__name__ if kind else ""
-            )
+            status = "KILLED" if isinstance(error, (KeyboardInterrupt, TerminatedError)) else "FAILED"
+            self._ask("stopped", status=status, reason=str(error) or type(error).__name__)
         self._wait()
         self._close()
 

@@ -37,6 +37,7 @@ TAG_MIRRORED = "photofinish.mirrored"
 TAG_RESTORED = "photofinish.restored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
+_SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,7 @@ def run_facts(
     tags = {
         TAG_EXPERIMENT: name,
         TAG_DEVICE: device,
-        "mlflow.source.name": "dvc repro",
-        "mlflow.source.type": "LOCAL",
+        **_SOURCE,
     }
     if host and host.cpu and host.software:
         tags |= {
@@ -211,7 +211,7 @@ def report_document(report: Path) -> RunDocument:
         for key in _COMPARED
         if row.get(key)  # a report of an earlier version has fewer
     ]
-    tags = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL", TAG_STATUS: "compared"}
+    tags = {**_SOURCE, TAG_STATUS: "compared"}
     tags |= {f"cause.{row['experiment']}.{row['device']}": row["cause"] for row in rows if row.get("cause")}
     return RunDocument(RunFacts("comparison", tags, {}, None), digest, digest, points, artifacts)
 

@@ -97,14 +97,17 @@ class Process(NamedTuple):
 
     @classmethod
     def own(cls) -> Self:
+        """This one."""
         return cls(platform.node(), os.getpid(), psutil.Process().create_time())
 
     @classmethod
     def of(cls, run: Run) -> Self | None:
+        """The one that the run's tag names, if it has that tag."""
         tag = run.data.tags.get(TAG_PROCESS)
         return cls(*json.loads(tag)) if tag else None
 
     def as_tag(self) -> str:
+        """What `of` reads."""
         return json.dumps(self)
 
     def is_gone(self) -> bool:

@@ -41,12 +41,14 @@ class Batches(Protocol):
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """The batches of one training epoch, on the device."""
+        return map(self.placed, self.unplaced(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """The same, each short of what is left of its way to the device: `placed` goes that way."""
 
     def placed(self, batch: Batch) -> Batch:
-        """The batch on the device."""
+        """The batch on the device, where it often lies already."""
+        return batch
 
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""

@@ -11,7 +11,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from photofinish.locks import is_older, remove_forgotten_locks, retired
 
 KEPT = 2
 FORGOTTEN_AFTER_DAYS = 30
-_NAME = re.compile(r"^epoch-(\d+)\.([0-9a-f]{64})\.pt$")
+_NAME = re.compile(r"^epoch-(\d+)\.[0-9a-f]{64}\.pt$")
 
 State = dict[str, Any]
 
@@ -48,14 +47,9 @@ def remove_forgotten(checkpoints: Path, locks: Path) -> None:
     remove_forgotten_locks(locks, oldest_unix_seconds)
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    path: Path
-    epochs_done: int
-    sha256: str
-
-
 class CheckpointStore:
+    """One run's checkpoints, in a folder of their own."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -72,33 +66,28 @@ class CheckpointStore:
                 f"checkpoint {path} can't be written: {error.strerror}. "
                 f"Make room, then `dvc repro` goes on from the checkpoint before it."
             ) from error
-        for old in self._newest_first()[KEPT:]:
-            old.path.unlink(missing_ok=True)
+        for old in self.paths()[KEPT:]:
+            old.unlink(missing_ok=True)
 
     def load_latest(self, on_damage: Callable[[Path], None]) -> State | None:
         """The newest checkpoint that is whole; each damaged one is reported, removed and passed over."""
-        for checkpoint in self._newest_first():
-            data = checkpoint.path.read_bytes()
-            if sha256_of_bytes(data) == checkpoint.sha256:
+        for path in self.paths():
+            data = path.read_bytes()
+            if sha256_of_bytes(data) == path.name.split(".")[1]:
                 state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 return state
-            on_damage(checkpoint.path)
-            checkpoint.path.unlink()
+            on_damage(path)
+            path.unlink()
         return None
 
     def paths(self) -> list[Path]:
-        return [checkpoint.path for checkpoint in self._newest_first()]
+        """Of those that are there, the newest first."""
+        found = [(int(name[1]), path) for path in self.folder.glob("epoch-*.pt") if (name := _NAME.match(path.name))]
+        return [path for _, path in sorted(found, reverse=True)]
 
     def clear(self) -> None:
         """The run is complete: its results hold all that its checkpoints did."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _newest_first(self) -> list[_Checkpoint]:
-        found = []
-        for path in self.folder.glob("epoch-*.pt"):
-            if match := _NAME.match(path.name):
-                found.append(_Checkpoint(path, int(match[1]), match[2]))
-        return sorted(found, key=lambda checkpoint: checkpoint.epochs_done, reverse=True)
 
 
 class EpochWeights:
@@ -111,7 +100,7 @@ class EpochWeights:
 
     def save(self, weights: bytes) -> None:
         """Those of the next epoch; to be called before that epoch's checkpoint is written."""
-        path = self._folder / file_name(len(self.sha256) + 1)
+        path = self._path(len(self.sha256) + 1)
         try:
             write_bytes_atomically(path, weights)
         except OSError as error:
@@ -130,6 +119,7 @@ class EpochWeights:
         return None
 
     def copy_to(self, folder: Path) -> None:
+        """Every epoch's file, as it was when the epoch ended."""
         for path, expected in self._files(self.sha256):
             weights = path.read_bytes()
             if sha256_of_bytes(weights) != expected:
@@ -137,8 +127,7 @@ class EpochWeights:
             write_bytes_atomically(folder / path.name, weights)
 
     def _files(self, sha256: list[str]) -> list[tuple[Path, str]]:
-        return [(self._folder / file_name(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]
+        return [(self._path(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]
 
-
-def file_name(epoch: int) -> str:
-    return f"epoch-{epoch:04d}.safetensors"
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"epoch-{epoch:04d}.safetensors"

@@ -116,7 +116,11 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
             f"`images.device`, and keep constants with `register_buffer`"
         )
     first_line = _shortened(text.strip().partition("\n")[0])
-    if team.size > 1 and _is_of_lost_peer(error):
+    if team.size > 1 and (
+        isinstance(error, torch.distributed.DistNetworkError)
+        or _PEER_LOST.search(text)
+        or (isinstance(error, torch.distributed.DistError) and _TIMED_OUT.search(text))
+    ):
         return PeerLostError(
             f"the connection to another process of this training was lost ({first_line}). That process, or the "
             f"network to its machine, failed first: see what it says. The next run goes on from the last checkpoint"
@@ -163,12 +167,6 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     )
 
 
-def _is_of_lost_peer(error: Exception) -> bool:
-    if isinstance(error, torch.distributed.DistNetworkError) or _PEER_LOST.search(str(error)):
-        return True
-    return isinstance(error, torch.distributed.DistError) and bool(_TIMED_OUT.search(str(error)))
-
-
 def _line_on_two_devices(text: str) -> str | None:
     """The line that tells of them; tensors of two precisions are refused in almost the same words."""
     if found := _TWO_DEVICES.search(text):
@@ -188,19 +186,16 @@ def cuda_failure(text: str, device: torch.device) -> str | None:
     line = _line_around(text, found)
     advice = next(advice for part, advice in _CUDA_ADVICE if part in line)
     if "no kernel image is available" in line:
+        try:
+            major, minor = torch.cuda.get_device_capability(device)
+            capability = f" (compute capability {major}.{minor})"
+        except (RuntimeError, AssertionError):  # it asserts that torch was built with CUDA
+            capability = ""
         advice = (
-            f"Torch {torch.__version__} isn't built for this GPU{_compute_capability(device)}: install a torch that "
-            f"is. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
+            f"Torch {torch.__version__} isn't built for this GPU{capability}: install a torch that is. "
+            f"`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
         )
     return f"{device} can't be used: {line}. {advice}"
-
-
-def _compute_capability(device: torch.device) -> str:
-    try:
-        major, minor = torch.cuda.get_device_capability(device)
-    except (RuntimeError, AssertionError):  # it asserts that torch was built with CUDA
-        return ""
-    return f" (compute capability {major}.{minor})"
 
 
 def nccl_failure(text: str) -> str | None:

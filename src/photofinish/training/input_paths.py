@@ -54,7 +54,7 @@ def make_batches(experiment: Experiment, part: Part, device: torch.device, share
     return ResidentBatches(plan, part, device)
 
 
-class ResidentBatches:
+class ResidentBatches(Batches):
     """The whole part lies on the device, normalised once; a batch is one gather."""
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
@@ -64,21 +64,17 @@ class ResidentBatches:
         self._images = part.normalise(torch.from_numpy(np.array(part.images))).to(device)
         self._labels = torch.from_numpy(np.array(part.labels)).to(device)
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        """Each on the device from the first."""
         for rows in self._plan.own(self._plan.order(epoch).to(self._device)):
             yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
 
-    def unplaced(self, epoch: int) -> Iterator[Batch]:
-        return self.shuffled(epoch)
-
-    def placed(self, batch: Batch) -> Batch:
-        return batch  # which never lay anywhere else
-
     def in_order(self) -> Iterator[Batch]:
+        """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
 
-class AugmentedResidentBatches:
+class AugmentedResidentBatches(Batches):
     """The images lie on the device with black borders. A batch is two gathers: of the crops' lines, then columns.
 
     Whole lines are copied fast, so this takes half the time of gathering pixel by pixel.
@@ -98,16 +94,12 @@ class AugmentedResidentBatches:
         self._crop_columns = torch.stack([columns, columns.flip(0)]).to(device)
         """as they are, and mirrored"""
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
+    def unplaced(self, epoch: int) -> Iterator[Batch]:
+        """Cut and mirrored as the epoch draws it, on the device from the first."""
         return self._gather(self._plan.order(epoch), self._plan.draws(epoch))
 
-    def unplaced(self, epoch: int) -> Iterator[Batch]:
-        return self.shuffled(epoch)
-
-    def placed(self, batch: Batch) -> Batch:
-        return batch
-
     def in_order(self) -> Iterator[Batch]:
+        """Without their borders, neither moved nor mirrored."""
         return self._gather(torch.arange(self.image_count), None)
 
     def _gather(self, order: torch.Tensor, draws: torch.Tensor | None) -> Iterator[Batch]:
@@ -127,7 +119,7 @@ class AugmentedResidentBatches:
             yield cropped.view(count, *self._shape), self._labels.index_select(0, rows)
 
 
-class LoaderBatches:
+class LoaderBatches(Batches):
     """One DataLoader for the whole run; each epoch has its order set, so that workers may live on."""
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device, settings: LoaderInput) -> None:
@@ -149,16 +141,16 @@ class LoaderBatches:
             generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
         )
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return map(self.placed, self.unplaced(epoch))
-
-    def in_order(self) -> Iterator[Batch]:
-        return map(self.placed, self._load(torch.arange(self.image_count), None))
-
     def unplaced(self, epoch: int) -> Iterator[Batch]:
+        """As the DataLoader hands them over, in main memory."""
         return self._load(self._plan.order(epoch), self._plan.draws(epoch))
 
+    def in_order(self) -> Iterator[Batch]:
+        """Loaded anew each time, and copied to the device."""
+        return map(self.placed, self._load(torch.arange(self.image_count), None))
+
     def placed(self, batch: Batch) -> Batch:
+        """Copied there, without the host's waiting for it where the settings say so."""
         images, labels = batch
         return (
             images.to(self._device, non_blocking=self._non_blocking),
@@ -189,10 +181,8 @@ class _SetSampler(Sampler[list[_Key]]):
     def __iter__(self) -> Iterator[list[_Key]]:
         order, draws = self.order, self.draws
         for rows in self._plan.own(order):
-            if draws is None:
-                yield [(row, None) for row in rows.tolist()]
-            else:
-                yield list(zip(rows.tolist(), draws[rows].tolist(), strict=True))
+            happens = [None] * len(rows) if draws is None else draws[rows].tolist()
+            yield list(zip(rows.tolist(), happens, strict=True))
 
 
 class _PackedImages(Dataset[Batch]):
@@ -222,6 +212,7 @@ def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
     which would print a traceback below the one line that tells why the training ended."""
 
     def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """As Python tells it, but nothing of a connection that broke."""
         if not issubclass(kind, (ConnectionError, EOFError)):
             sys.__excepthook__(kind, error, trace)
 

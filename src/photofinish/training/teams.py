@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.registry import BATCH_NORMS
-from photofinish.training.batches import WHOLE, Batch, Batches, Share
+from photofinish.training.batches import Batch, Batches, Share
 from photofinish.training.failures import cuda_failure
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
@@ -96,11 +96,13 @@ class Team:
 
     @property
     def device_count(self) -> int:
+        """Of all its processes."""
         return len(self.devices) * self.size
 
     @property
     def share(self) -> Share:
-        return Share(self.rank, self.size) if self.size > 1 else WHOLE
+        """What this process trains on of each batch."""
+        return Share(self.rank, self.size)
 
     def placed(self, batches: Batches) -> Batches:
         """With the labels where the outputs will be."""
@@ -155,6 +157,7 @@ class DataParallelTeam(Team):
         self._output_device = output_device
 
     def placed(self, batches: Batches) -> Batches:
+        """Their labels on the device that gathers the outputs."""
         return batches if self._output_device == self.devices[0] else _LabelsOn(self._output_device, batches)
 
     def normalised_images(self, batch_images: int) -> int:
@@ -163,12 +166,13 @@ class DataParallelTeam(Team):
         return batch_images % each or each
 
     def parallel(self, network: nn.Module) -> nn.Module:
+        """In PyTorch's DataParallel."""
         if not torch.cuda.is_available():  # nn.DataParallel would then run the network as it is, without a word
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, device_ids=list(self.devices), output_device=self._output_device)
 
 
-class _LabelsOn:
+class _LabelsOn(Batches):
     """Batches whose labels go on to another device than their images: the one that gathers the outputs."""
 
     def __init__(self, device: torch.device, batches: Batches) -> None:
@@ -176,15 +180,19 @@ class _LabelsOn:
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
+        """The batches, with their labels moved."""
         return map(self._moved, self._batches.shuffled(epoch))
 
     def in_order(self) -> Iterator[Batch]:
+        """The same, of all images once."""
         return map(self._moved, self._batches.in_order())
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
+        """Just as they come: nothing is moved yet."""
         return self._batches.unplaced(epoch)
 
     def placed(self, batch: Batch) -> Batch:
+        """On the device of the images, then its labels moved on."""
         return self._moved(self._batches.placed(batch))
 
     def _moved(self, batch: Batch) -> Batch:
@@ -215,23 +223,28 @@ class Ranks(Team):
         return converted
 
     def parallel(self, network: nn.Module) -> nn.Module:
+        """In PyTorch's DistributedDataParallel."""
         return DistributedDataParallel(network, process_group=self._gradients)
 
     def gather(self, values: list[float]) -> list[list[float]]:
+        """As one tensor each: everyone must pass as many."""
         own = torch.tensor(values, dtype=torch.float64)
         everyones = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(everyones, own)
         return [each.tolist() for each in everyones]
 
     def gather_lists(self, values: list[Any]) -> list[list[Any]]:
+        """Pickled on their way."""
         everyones: list[Any] = [None] * self.size
         dist.all_gather_object(everyones, values)
         return everyones
 
     def from_leader(self, value: Any) -> Any:
+        """Rank 0's, pickled on its way; what the others pass is ignored."""
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def clock(self) -> Clock:
+        """One that stops when the last process is done."""
         return Clock(self.devices[0], dist.barrier)

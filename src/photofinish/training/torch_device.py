@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 CPU = torch.device("cpu")
+_COUNTED = ("cuda", "xpu")
+"""kinds of devices that torch knows the name of, and counts the memory of, in the same words"""
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -111,11 +113,10 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 def device_name(device: torch.device) -> str:
     """As its maker calls it, where torch knows."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if device.type == "xpu":
-        return torch.xpu.get_device_name(device)
-    return device.type
+    if device.type not in _COUNTED:
+        return device.type
+    name: str = torch.get_device_module(device).get_device_name(device)
+    return name
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
@@ -127,18 +128,15 @@ def nvidia_uuid(device: torch.device) -> str | None:
 
 def forget_peak_memory(device: torch.device) -> None:
     """The warm-up trains a second copy: it must not count."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    if device.type == "xpu":
-        torch.xpu.reset_peak_memory_stats(device)
+    if device.type in _COUNTED:
+        torch.get_device_module(device).reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
     """Most memory the run took: of the accelerator's own where it counts it, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type == "xpu":
-        return torch.xpu.max_memory_allocated(device)
+    if device.type in _COUNTED:
+        peak_bytes: int = torch.get_device_module(device).max_memory_allocated(device)
+        return peak_bytes
     if device.type != "cpu":
         return None
     unit_bytes = 1 if sys.platform == "darwin" else 1024
@@ -147,10 +145,9 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 def memory_bytes(device: torch.device) -> tuple[int | None, int | None]:
     """What this process has in use there now, and how much there is."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
-    if device.type == "xpu":
-        return torch.xpu.memory_allocated(device), torch.xpu.get_device_properties(device).total_memory
+    if device.type in _COUNTED:
+        module = torch.get_device_module(device)
+        return module.memory_allocated(device), module.get_device_properties(device).total_memory
     if device.type == "mps":
         return torch.mps.current_allocated_memory(), torch.mps.recommended_max_memory()
     if device.type == "cpu":

@@ -161,7 +161,12 @@ class Trainer:
         trained_seconds = self.clock.now_seconds()
         validation = self.evaluate(self.state)
         validated_seconds = self.clock.now_seconds()
-        parts = self.team.gather([self._sum_over_images(step_losses), *validation, _first_not_finite(step_losses)])
+        # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
+        sizes = torch.tensor([self._batch_images(step) for step in range(len(losses))], dtype=torch.float64)
+        loss_sum = float((step_losses.cpu().double() * sizes).sum()) / self.team.size
+        finite = torch.isfinite(step_losses)
+        first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())
+        parts = self.team.gather([loss_sum, *validation, first_not_finite])
         training_loss_sum, validation_loss_sum, hits, _ = map(sum, zip(*parts, strict=True))
         validation_loss = validation_loss_sum / self.validation.image_count
         self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
@@ -175,33 +180,21 @@ class Trainer:
         )
         return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
 
-    def _sum_over_images(self, step_losses: torch.Tensor) -> float:
-        """Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller."""
-        sizes = torch.tensor([self._batch_images(step) for step in range(len(step_losses))], dtype=torch.float64)
-        return float((step_losses.cpu().double() * sizes).sum()) / self.team.size
-
     def _batch_images(self, number: int) -> int:
         """How many images the batch of this number has, over all processes."""
         return min(self.training.batch_size, self.training.image_count - number * self.training.batch_size)
 
     def _refuse_non_finite(self, epoch: int, first_step: float, validation_loss: float) -> None:
-        """Every process comes to the same end: `first_step` is the earliest in any of them, infinite for none."""
+        """Every process comes to the same end: `first_step` is the earliest of any, from 0, infinite for none."""
         if math.isinf(first_step) and math.isfinite(validation_loss):
             return
-        where = "in validation"
-        if math.isfinite(first_step):
-            where = f"at step {int(first_step) + 1} of {self.steps_per_epoch}"
-        optimizer, schedule = self.experiment.optimizer, self.experiment.schedule
-        key, rate = ("optimizer.lr", optimizer.lr)
+        failed_in_training = math.isfinite(first_step)
+        where = f"at step {int(first_step) + 1} of {self.steps_per_epoch}" if failed_in_training else "in validation"
+        schedule = self.experiment.schedule
+        key, rate = "optimizer.lr", self.experiment.optimizer.lr
         if schedule.name == "one_cycle":  # which takes its learning rates from this alone
-            key, rate = ("schedule.max_lr", schedule.max_lr)
+            key, rate = "schedule.max_lr", schedule.max_lr
         raise NonFiniteLossError(
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
             f"lower {key} in params.yaml (it is {rate})"
         )
-
-
-def _first_not_finite(losses: torch.Tensor) -> float:
-    """The first step, from 0, whose loss is no number; infinite where there is none."""
-    finite = torch.isfinite(losses)
-    return math.inf if bool(finite.all()) else float((~finite).int().argmax())
