@@ -68,7 +68,7 @@ class Remedy:
     def line(self) -> str:
         """As it stands in params.yaml, but for the dots."""
         written = yaml.safe_dump(self.value, default_flow_style=True, sort_keys=False, width=math.inf)
-        return f"{self.key}: {written.removesuffix('...' + chr(10)).strip()}"
+        return f"{self.key}: " + written.removesuffix("...\n").strip()
 
     @property
     def prediction(self) -> str:

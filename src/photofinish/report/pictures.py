@@ -48,23 +48,18 @@ _FROM_NOTHING = LinearSegmentedColormap.from_list("from nothing", [(*_BLUE, 0.0)
 """a cell without images shows the page, be it light or dark"""
 _NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
 _STYLE: Any = {
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(
+        ["axes.labelcolor", "legend.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"], INK
+    ),
+    **dict.fromkeys(["axes.edgecolor", "grid.color", "xtick.color", "ytick.color"], SOFT),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 8,
-    "grid.color": SOFT,
     "grid.alpha": 0.25,
     "legend.frameon": False,
-    "legend.labelcolor": INK,
     "svg.fonttype": "none",
     "svg.hashsalt": "photofinish",
-    "text.color": INK,
     "text.parse_math": False,
-    "xtick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.color": SOFT,
-    "ytick.labelcolor": INK,
 }
 
 

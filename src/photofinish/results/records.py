@@ -224,8 +224,7 @@ class Timings(_Record):
     @property
     def end_to_end_seconds(self) -> list[float]:
         """A value for each repeat: its own epochs, with what happened once."""
-        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
-        return [self.total_seconds, *repeats]
+        return [self.total_seconds, *(self.once_seconds + passed_seconds(repeat) for repeat in self.repeats)]
 
     @model_validator(mode="after")
     def _throughput_fits_time(self) -> Self:
