@@ -68,7 +68,7 @@ class Remedy:
     def line(self) -> str:
         """As it stands in params.yaml, but for the dots."""
         written = yaml.safe_dump(self.value, default_flow_style=True, sort_keys=False, width=math.inf)
-        return f"{self.key}: {written.removesuffix('...' + chr(10)).strip()}"
+        return f"{self.key}: " + written.removesuffix("...\n").strip()
 
     @property
     def prediction(self) -> str:
@@ -233,6 +233,7 @@ def _against_launching(key: str, experiment: Experiment, costs: StepCosts, image
     batch, an_image_seconds = experiment.batch_size, costs.images_seconds / min(experiment.batch_size, images)
 
     def step_seconds(batch: int) -> float:
+        """By the line through the two batch sizes that were measured."""
         return costs.fixed_seconds + batch * an_image_seconds
 
     largest, larger = min(batch * _MOST_TIMES_LARGER, images // _LEAST_STEPS_AN_EPOCH), 2 * batch

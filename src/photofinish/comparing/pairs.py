@@ -205,26 +205,18 @@ def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
     """Both devices' of each experiment."""
     results: list[DeviceResult] = []
     for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
-        run, evaluated = read_run(name, folder / name / device), folder / name / records.EVALUATED
+        run = read_run(name, folder / name / device)
         if isinstance(run, NotTrained):
             results.append(run)
             continue
-        first_step = folder / name / device / records.LEARNED / records.FIRST_STEP
-        path = evaluated / records.PREDICTIONS
-        scores = records.read_scores(evaluated / records.EVALUATION, device)
+        evaluated, learned = folder / name / records.EVALUATED, folder / name / device / records.LEARNED
+        scores, path = records.read_scores(evaluated / records.EVALUATION, device), evaluated / records.PREDICTIONS
         try:
             predictions = pd.read_csv(path, usecols=["actual", device], dtype="int64")
         except (OSError, ValueError) as error:
             problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
             raise UserError(problem) from error
-        result = Trained(
-            name,
-            run.record,
-            run.timings,
-            run.history,
-            scores,
-            records.read_record(first_step, records.FirstStep),
-            predictions.rename(columns={device: "predicted"}),
-        )
-        results.append(result)
+        predictions = predictions.rename(columns={device: "predicted"})
+        first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
+        results.append(Trained(name, run.record, run.timings, run.history, scores, first_step, predictions))
     return results

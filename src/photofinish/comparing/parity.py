@@ -24,13 +24,20 @@ class Learned(Protocol):
     """What is known of one device's model."""
 
     @property
-    def record(self) -> Training: ...
+    def record(self) -> Training:
+        """Settings, data, and the sha256 of the weights before and after."""
+
     @property
-    def first_step(self) -> FirstStep: ...
+    def first_step(self) -> FirstStep:
+        """Its first batch, outputs and gradients."""
+
     @property
-    def history(self) -> pd.DataFrame: ...
+    def history(self) -> pd.DataFrame:
+        """A row for each epoch, as in history.csv."""
+
     @property
-    def predictions(self) -> pd.DataFrame: ...
+    def predictions(self) -> pd.DataFrame:
+        """`actual` and `predicted`, a row for each test image."""
 
 
 @dataclass(frozen=True)

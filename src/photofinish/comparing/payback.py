@@ -92,7 +92,15 @@ def payback(cpu: Timings, gpu: Timings) -> Payback:
     cpu_epochs, gpu_epochs = ([passed_seconds([epoch]) for epoch in side.all_epochs] for side in (cpu, gpu))
     gain_seconds = statistics.median(cpu_epochs) - statistics.median(gpu_epochs)
     epochs, fewest = _epochs(extra_seconds, gain_seconds), min(len(cpu_epochs), len(gpu_epochs))
-    told = _told(extra_seconds, gain_seconds, epochs)
+    if not epochs:
+        told = "from the start: it starts no later than the CPU"
+    elif math.isfinite(epochs):
+        told = f"after {_count(math.ceil(epochs))}"
+    elif extra_seconds >= 0:
+        told = "never: its epochs are no shorter"
+    else:
+        sooner = _count(math.floor(extra_seconds / gain_seconds))
+        told = f"never for good: it starts sooner, and its slower epochs use that up after {sooner}"
     if fewest < LEAST_VALUES:
         return Payback(epochs, None, f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})")
     random, margin = new_draws(), run_margin(cpu, gpu)
@@ -113,17 +121,6 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
     if extra_seconds <= 0:
         return 0.0
     return extra_seconds / gain_seconds if gain_seconds else math.inf
-
-
-def _told(extra_seconds: float, gain_seconds: float, epochs: float) -> str:
-    if not epochs:
-        return "from the start: it starts no later than the CPU"
-    if math.isfinite(epochs):
-        return f"after {_count(math.ceil(epochs))}"
-    if extra_seconds >= 0:
-        return "never: its epochs are no shorter"
-    sooner = _count(math.floor(extra_seconds / gain_seconds))
-    return f"never for good: it starts sooner, and its slower epochs use that up after {sooner}"
 
 
 def _count(epochs: int) -> str:

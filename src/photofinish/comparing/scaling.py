@@ -115,7 +115,10 @@ def all_series(pairs: Iterable[Pair]) -> list[Series]:
     for (x_name, _), sized in alike.items():
         if len(sized) > 1:
             points = tuple(point for _, point in sorted(sized.items()))
-            name = _common_name([point.experiment for point in points])
+            # What their names have in common, word by word: lenet-100-adam and lenet-200-adam are lenet-adam.
+            words = [point.experiment.replace("_", "-").split("-") for point in points]
+            same = [each[0] for each in zip(*words, strict=False) if len(set(each)) == 1]
+            name = "-".join(same) or f"{points[0].experiment} and the like"
             if (name, x_name) in series:
                 name = f"{name} ({points[0].experiment} and the like)"
             series[name, x_name] = Series(name, x_name, points)
@@ -149,10 +152,3 @@ def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
         for index, width in enumerate(widths):
             others = {**model, key: [*widths[:index], None, *widths[index + 1 :]]}
             yield f"{noun} {index + 1}", width, json.dumps({**settings, "model": others}, sort_keys=True)
-
-
-def _common_name(names: list[str]) -> str:
-    """What the names have in common, word by word: lenet-100-adam and lenet-200-adam are lenet-adam."""
-    words = [name.replace("_", "-").split("-") for name in names]
-    same = [each[0] for each in zip(*words, strict=False) if len(set(each)) == 1]
-    return "-".join(same) or f"{names[0]} and the like"

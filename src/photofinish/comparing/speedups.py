@@ -127,9 +127,7 @@ def percentile_interval(drawn: FloatArray) -> Interval:
 def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margin: float) -> Speedup:
     """Its interval is that of the values, as they vary, and beyond it what a whole run may be off."""
     cpu_seconds, device_seconds = float(np.median(cpu)), float(np.median(device))
-    if found := ratio_interval(cpu, device):
-        interval = found[0] / margin, found[1] * margin
-        return Speedup(kind, cpu_seconds, device_seconds, cpu_seconds / device_seconds, interval)
-    count = min(len(cpu), len(device))
-    why = f"{count} {unit}{'s' if count > 1 else ''}, and it takes {LEAST_VALUES}"
-    return Speedup(kind, cpu_seconds, device_seconds, cpu_seconds / device_seconds, None, why)
+    found, count = ratio_interval(cpu, device), min(len(cpu), len(device))
+    interval = (found[0] / margin, found[1] * margin) if found else None
+    why = None if found else f"{count} {unit}{'s' if count > 1 else ''}, and it takes {LEAST_VALUES}"
+    return Speedup(kind, cpu_seconds, device_seconds, cpu_seconds / device_seconds, interval, why)

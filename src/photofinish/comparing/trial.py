@@ -146,12 +146,13 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
     found, remedy, recorded = prescribed.diagnosis, prescribed.remedy, prescribed.run
     without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
     of_epoch = remedy.of == "an epoch"
-
-    def taken_seconds(run: Recorded) -> float:
-        timings = run.timings
-        return timings.median_epoch_seconds if of_epoch else timings.total_seconds / len(timings.epochs)
-
-    before, after = (statistics.median(map(taken_seconds, runs)) for runs in (outcomes.without, outcomes.with_remedy))
+    before, after = (
+        statistics.median(
+            each.median_epoch_seconds if of_epoch else each.total_seconds / len(each.epochs)
+            for each in (run.timings for run in runs)
+        )
+        for runs in (outcomes.without, outcomes.with_remedy)
+    )
     what = "an epoch" if of_epoch else "the job, for each of its epochs,"
     where = " (the results on disk)" if outcomes.is_without_from_disk else ""
     learned = "the same, bit for bit"
@@ -177,6 +178,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
 
 
 def main() -> None:
+    """Try the remedy for the experiment that the command line names, and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m photofinish.comparing.trial", description=__doc__)
     parser.add_argument("experiment", help="its name in params.yaml")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")

@@ -205,8 +205,7 @@ def scaling_frame(series: Iterable[Series]) -> pd.DataFrame:
 
 def break_even_frame(series: Iterable[Series]) -> pd.DataFrame:
     """A row for each series."""
-    found = [(each.name, each.x_name, each.break_even) for each in series]
-    rows = [(name, x_name, even.size, even.low, even.high) for name, x_name, even in found]
+    rows = [(each.name, each.x_name, even.size, even.low, even.high) for each in series for even in [each.break_even]]
     return pd.DataFrame(rows, columns=["series", "x_name", "break_even", "low", "high"])
 
 

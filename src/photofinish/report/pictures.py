@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from photofinish.comparing.speedups import NAMES
 from photofinish.wording import listed, ratio, seconds
@@ -48,23 +48,18 @@ _FROM_NOTHING = LinearSegmentedColormap.from_list("from nothing", [(*_BLUE, 0.0)
 """a cell without images shows the page, be it light or dark"""
 _NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
 _STYLE: Any = {
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(
+        ["axes.labelcolor", "legend.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"], INK
+    ),
+    **dict.fromkeys(["axes.edgecolor", "grid.color", "xtick.color", "ytick.color"], SOFT),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 8,
-    "grid.color": SOFT,
     "grid.alpha": 0.25,
     "legend.frameon": False,
-    "legend.labelcolor": INK,
     "svg.fonttype": "none",
     "svg.hashsalt": "photofinish",
-    "text.color": INK,
     "text.parse_math": False,
-    "xtick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.color": SOFT,
-    "ytick.labelcolor": INK,
 }
 
 
@@ -138,8 +133,7 @@ def break_even_pictures(points: pd.DataFrame, break_evens: pd.DataFrame) -> list
         axes.axhline(1.0, color=SOFT, linewidth=1, zorder=1)
         axes.plot(part["x"], part["speedup"], color=DEVICE_COLOURS["gpu"], linewidth=1)
         for row in part.to_dict("records"):
-            interval = _interval(row["speedup_low"], row["speedup_high"])
-            _dot(axes, row["x"], row["speedup"], interval, upright=True)
+            _dot(axes, row["x"], row["speedup"], _interval(row["speedup_low"], row["speedup_high"]), upright=True)
         passes = _mark_break_even(axes, found.get(kind))
         axes.set_xlabel(x_name)
         axes.set_ylabel("speed-up")
@@ -205,10 +199,8 @@ def learning_curves(history: pd.DataFrame) -> list[Picture]:
         devices = {str(device): part for device, part in rows.groupby("device", sort=False)}
         figure = Figure(figsize=(_WIDTH_INCHES, 3.6), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharey=True)
-        for axes, column, label in (
-            (upper, "epoch", "epoch"),
-            (lower, "training_seconds_so_far", "seconds of training"),
-        ):
+        shown = (upper, "epoch", "epoch"), (lower, "training_seconds_so_far", "seconds of training")
+        for axes, column, label in shown:
             for device, part in devices.items():
                 axes.plot(
                     part[column],
@@ -252,8 +244,7 @@ def confusion_pictures(confusion: pd.DataFrame) -> dict[str, list[Picture]]:
         told = f"{right:,} of {matrix.sum():,} images right"
         if wrong.any():
             row, column = np.unravel_index(wrong.argmax(), wrong.shape)
-            mistake = f"{names[row]} taken for {names[column]} ({wrong[row, column]:,})"
-            told += f"; the commonest mistake: {mistake}"
+            told += f"; the commonest mistake: {names[row]} taken for {names[column]} ({wrong[row, column]:,})"
         told = f"Confusion matrix of {experiment}, {device.upper()}: {told}"
         pictures[experiment].append(_picture(figure, f"confusion-{experiment}-{device}", device.upper(), told))
     return pictures
@@ -297,7 +288,7 @@ def _logarithmic(axis: XAxis | YAxis) -> None:
     subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
     axis.set_major_locator(LogLocator(subs=subs, numticks=12))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}"))
+    axis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}")
 
 
 def _dot(axes: Axes, x: float, y: float, interval: tuple[float, float] | None, *, upright: bool = False) -> None:
@@ -305,7 +296,7 @@ def _dot(axes: Axes, x: float, y: float, interval: tuple[float, float] | None, *
     colour = DEVICE_COLOURS["gpu"]
     if interval:
         place = ([x, x], interval) if upright else (interval, [y, y])
-        axes.plot(*place, color=colour, linewidth=2.2, solid_capstyle="butt", marker="|" if not upright else "_")
+        axes.plot(*place, color=colour, linewidth=2.2, solid_capstyle="butt", marker="_" if upright else "|")
     axes.plot(x, y, marker="o", markersize=6, color=colour, markerfacecolor=colour if interval else "none")
 
 

@@ -98,6 +98,7 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
     spent = pair.outlays
 
     def row(of: str, figure: Callable[[Outlay], str], told: Callable[[Outlay], str]) -> tuple[str, ...]:
+        """A figure for each device, and what is told of them, once where it is the same."""
         cells = [figure(spent[device]) if device in spent else NOTHING for device in DEVICE_LABELS]
         findings = {device: told(each) for device, each in spent.items()}
         if len(set(findings.values())) == 1:  # the same of every device
@@ -120,6 +121,7 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
     goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
 
     def reached(each: Outlay) -> str:
+        """In which epoch, or how near it came."""
         if each.target and each.target.epoch is None:
             return f"not reached; {each.target.best:.4g} is the best"
         return f"in epoch {each.target.epoch}, start-up included" if each.target else NOTHING
@@ -167,8 +169,7 @@ def elsewhere_table(pairs: Iterable[Pair]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_Cell = Callable[[Any], str]
-_SHOWN: dict[str, tuple[str, _Cell]] = {
+_SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "experiment": ("experiment", str),
     "device": ("device", str),
     "device_name": ("hardware", str),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochMetrics:
+    """What the network learned in one epoch, as a row of history.csv."""
+
     epoch: int
     """from 1"""
     learning_rate: float
@@ -20,6 +22,8 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class EpochTiming:
+    """How long one epoch's two passes took, and when they were done."""
+
     training_seconds: float
     validation_seconds: float
     ended_at_unix_seconds: float
@@ -31,4 +35,5 @@ def passed_seconds(timings: Iterable[EpochTiming]) -> float:
 
 
 def median_training_seconds(timings: Iterable[EpochTiming]) -> float:
+    """Of an epoch's pass over the training images, validation not counted."""
     return statistics.median(timing.training_seconds for timing in timings)

@@ -26,6 +26,7 @@ FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "ep
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
 DeviceLabel = Literal["cpu", "gpu"]
 DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
+_HISTORY_ROW = TypeAdapter(EpochMetrics)
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
@@ -96,6 +97,7 @@ class SteadyState(_Record):
 
     @property
     def step_seconds(self) -> list[float]:
+        """A value for each sample: its mean step."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
 
@@ -155,11 +157,13 @@ class Overhead(_Record):
 
     @property
     def seconds(self) -> float:
+        """All but the passes."""
         named = self.display_seconds + self.saving_seconds + self.tracking_seconds + self.watching_seconds
         return named + self.rest_seconds
 
     @property
     def share(self) -> float:
+        """Of the passes' time; 0 where there were none."""
         return self.seconds / self.passes_seconds if self.passes_seconds else 0.0
 
 
@@ -204,10 +208,12 @@ class Timings(_Record):
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
+        """Of the first training and of its repeats, in their order."""
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
 
     @property
     def median_epoch_seconds(self) -> float:
+        """Of the training pass, over all repeats."""
         return median_training_seconds(self.all_epochs)
 
     @property
@@ -218,8 +224,7 @@ class Timings(_Record):
     @property
     def end_to_end_seconds(self) -> list[float]:
         """A value for each repeat: its own epochs, with what happened once."""
-        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
-        return [self.total_seconds, *repeats]
+        return [self.total_seconds, *(self.once_seconds + passed_seconds(repeat) for repeat in self.repeats)]
 
     @model_validator(mode="after")
     def _throughput_fits_time(self) -> Self:
@@ -236,6 +241,8 @@ class Untimed(_Record):
 
 
 class ClassScores(_Record):
+    """How well one class is told from the others on the test images."""
+
     precision: float
     recall: float
     f1: float
@@ -264,17 +271,18 @@ class Evaluation(_Record):
 def read_training(folder: Path) -> Training | Unavailable:
     """The record in the folder `learned`."""
     path = folder / RECORD
-    status = read_record(path, _Status).status
-    if status == "trained":
+    if read_record(path, _Status).status == "trained":
         return read_record(path, Training)
     return read_record(path, Unavailable)
 
 
 def write_record(path: Path, record: BaseModel) -> None:
+    """As indented JSON, in place of what was there, all of it or nothing."""
     write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
+    """What the file holds, every field of it checked against the schema."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -312,6 +320,3 @@ class _Status(BaseModel):
     """Only what tells the two kinds of record apart."""
 
     status: Literal["trained", "unavailable"]
-
-
-_HISTORY_ROW = TypeAdapter(EpochMetrics)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
@@ -95,7 +95,7 @@ def _read(path: Path) -> Reference:
         reference = Reference.model_validate_json(json.dumps(content))
         if path.parts[-2:] != (reference.machine, reference.file_name):
             raise ValueError(f"it belongs in {reference.machine}/{reference.file_name}")
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not a reference that can be read: {error}. Remove it, or set compare.references in params.yaml"
         ) from error
@@ -156,12 +156,9 @@ def reference_of(
     """
     host, told = timings.host, hardware(training.device, timings).lower()
     named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", told))).replace(".", "_")
-    if host.software:
-        variables = {
-            variable: "(set)" if _TELLTALE.search(value) else value
-            for variable, value in host.software.variables.items()
-        }
-        host = host.model_copy(update={"software": replace(host.software, variables=variables)})
+    if software := host.software:
+        variables = {key: "(set)" if _TELLTALE.search(value) else value for key, value in software.variables.items()}
+        host = host.model_copy(update={"software": replace(software, variables=variables)})
     return Reference(
         machine=machine or named[:64].rstrip("-_"),
         experiment=name,
@@ -175,6 +172,7 @@ def reference_of(
 
 
 def main() -> None:
+    """Record this machine's results, as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m photofinish.results.references", description=__doc__)
     parser.add_argument("--plan", type=Path, default=Path("data/plan/experiments"))
     parser.add_argument("--results", type=Path, default=Path("results"))
