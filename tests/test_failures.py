@@ -177,7 +177,7 @@ def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behin
         trainer = Trainer(experiment, network, _FakeBatches(), _FakeBatches(), CUDA)
         told = nullcontext() if place == CUDA else pytest.raises(UserError, match="one step had tensors on two devices")
         with told, failures_explained("small", experiment, ON_CUDA):
-            assert trainer.step(trainer.state, 0, next(_FakeBatches().shuffled(0))).device == CUDA
+            assert trainer.loss(trainer.state, 0, next(_FakeBatches().shuffled(0))).device == CUDA
 
 
 def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment) -> None:

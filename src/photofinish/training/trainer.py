@@ -118,17 +118,20 @@ class Trainer:
         )
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
-    def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """One training step on the epoch's batch of this number, from 0; its loss, still on the device."""
+    def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """The mean over the epoch's batch of this number, from 0; with several processes, this one's part of it."""
         images, labels = batch
         with autocast(self.device, self.experiment.precision):
             outputs = state.network(images.contiguous(memory_format=state.memory_format))
             if self.team.size == 1:
-                loss = cross_entropy(outputs, labels)
-            else:
-                # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean
-                # over the whole batch, however uneven the shares.
-                loss = cross_entropy(outputs, labels, reduction="sum") * (self.team.size / self._batch_images(number))
+                return cross_entropy(outputs, labels)
+            # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over the
+            # whole batch, however uneven the shares.
+            return cross_entropy(outputs, labels, reduction="sum") * (self.team.size / self._batch_images(number))
+
+    def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """One training step on the epoch's batch of this number, from 0; its loss, still on the device."""
+        loss = self.loss(state, number, batch)
         state.optimizer.zero_grad()
         state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         state.scaler.step(state.optimizer)
