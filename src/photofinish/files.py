@@ -50,11 +50,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """The whole file, or what was there before."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
+    """Likewise, in UTF-8."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
@@ -64,10 +66,8 @@ def to_json(value: Any) -> str:
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
+    """Likewise, as `to_json` has it."""
     write_text_atomically(path, to_json(value))
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def free_bytes(folder: Path) -> int:
@@ -91,15 +91,12 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
             f"no room for {what}: the disk of {folder} is full, or your share of it"
             f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
         ) from error
-
-
-_STATE_FOLDER = ".photofinish"
 
 
 def project_root() -> Path:
@@ -109,4 +106,4 @@ def project_root() -> Path:
 
 def state_folder() -> Path:
     """Locks and checkpoints: what must survive a stage's end, and is no result."""
-    return project_root() / _STATE_FOLDER
+    return project_root() / ".photofinish"

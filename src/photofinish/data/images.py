@@ -59,7 +59,13 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.er
 
 def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
     """As (channels, height, width). Transparency is dropped, as torchvision does."""
-    image = _in_bytes(image).convert("L" if channels == 1 else "RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
+    if image.mode == "I" or image.mode.startswith("I;16"):  # PIL itself would cut off what is brighter than 255
+        image = Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
+    elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # PIL warns of such a palette otherwise
+    image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and (image.height, image.width) != size:
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)  # PIL's always smooths what it shrinks
     pixels = np.array(image, dtype=np.uint8)
@@ -112,17 +118,6 @@ def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels
         )
     height, width = size or sizes[0]
     return channels or max(shape[0] for shape in seen), height, width
-
-
-def _in_bytes(image: Image.Image) -> Image.Image:
-    """With a byte a channel: PIL itself would cut off what is brighter than 255, and warns of some palettes."""
-    if image.mode == "F":
-        raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        return Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        return image.convert("RGBA")
-    return image
 
 
 def _unreadable(path: Path, error: BaseException) -> UserError:

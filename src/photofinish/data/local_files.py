@@ -74,9 +74,8 @@ def parse_csv(data: bytes) -> CsvFile:
             line = reader.line_num + 1
     except csv.Error as error:
         problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
-    for name, count in Counter(header).items():
-        if count > 1:
-            problems.append((0, f"the header names the column '{name}' {count} times"))
+    counts = Counter(header).items()
+    problems += [(0, f"the header names the column '{name}' {count} times") for name, count in counts if count > 1]
     return CsvFile(header, records, problems)
 
 

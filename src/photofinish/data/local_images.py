@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all
-from photofinish.data.local_files import IMAGE_SUFFIXES, CsvFile, class_folders, parse_csv
+from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
 from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
@@ -23,12 +23,8 @@ from photofinish.wording import nearest_name
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {
-    "train": "train",
-    "validation": "validation",
-    "val": "validation",
-    "valid": "validation",
-    "test": "test",
-}
+    "train": "train", "validation": "validation", "val": "validation", "valid": "validation", "test": "test",
+}  # fmt: skip
 _MOST_SHOWN = 100
 _MOST_NAMES_SHOWN = 12
 _DECODED_AT_A_TIME = 1024
@@ -73,6 +69,7 @@ class _ListedImage:
     """None where the parts are drawn later"""
 
     def problem(self, text: str) -> _Problem:
+        """What is wrong with it, said of the place that lists it."""
         return _Problem(self.file, self.line, text)
 
     @cached_property
@@ -139,16 +136,13 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
         classes = class_folders(place.path)
         if place.part in ("train", None):
             class_names = [found.name for found in classes]
-        if not classes:
-            text = "has no folders in it: it must have a folder of images for each class"
-            problems.append(_Problem(place.given, 0, text))
+        faults = [] if classes else [("", "has no folders in it: it must have a folder of images for each class")]
         for found in classes:
-            for linked in found.linked_folders:
-                text = "is a link to a folder, which isn't followed: put the folder itself there"
-                problems.append(_Problem(f"{place.given}/{linked}", 0, text))
+            is_link = "is a link to a folder, which isn't followed: put the folder itself there"
+            faults += [(f"/{linked}", is_link) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
-                text = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
-                problems.append(_Problem(f"{place.given}/{found.name}", 0, text))
+                faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
+        problems += [_Problem(place.given + below, 0, text) for below, text in faults]
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
         listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
@@ -187,7 +181,14 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     if dataset.split_column is not None:
         wanted["split_column"] = dataset.split_column
     cells = {key: table.column(column) for key, column in wanted.items()}
-    problems += [_no_column(place, table, key, wanted[key]) for key, column in cells.items() if column is None]
+    for key, column in wanted.items():
+        if cells[key] is None:
+            nearest = nearest_name(column, table.header)
+            hint = f"; did you mean '{nearest}'?" if nearest else ";"
+            shown = ", ".join(f"'{name}'" for name in table.header)
+            commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
+            text = f"there is no column '{column}' ({key}){hint} it has: {shown}{commas}"
+            problems.append(_Problem(place.given, 0, text))
     paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
     listed = []
     for index, path in enumerate(paths or ()):
@@ -204,21 +205,12 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     return listed, problems
 
 
-def _no_column(place: Place, table: CsvFile, key: str, column: str) -> _Problem:
-    nearest = nearest_name(column, table.header)
-    hint = f"; did you mean '{nearest}'?" if nearest else ";"
-    shown = ", ".join(f"'{name}'" for name in table.header)
-    commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
-    return _Problem(place.given, 0, f"there is no column '{column}' ({key}){hint} it has: {shown}{commas}")
-
-
 def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> list[_Problem]:
     """Where a column tells the parts: whether it and the sizes in params.yaml together make all three."""
     found = {image.part for image in listed}
     if found <= {None}:
         return []
-    file, column = listed[0].file, f"'{dataset.split_column}'"
-    texts = []
+    column, texts = f"'{dataset.split_column}'", []
     if "train" not in found:
         texts.append(f"no row has 'train' in the column {column}: there is nothing to train on")
     for part, size in (("validation", dataset.validation), ("test", dataset.test)):
@@ -227,7 +219,7 @@ def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage
             texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
         if part not in found and size is None:
             texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
-    return [_Problem(file, 0, text) for text in texts]
+    return [_Problem(listed[0].file, 0, text) for text in texts]
 
 
 def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:

@@ -66,6 +66,7 @@ class NvidiaGpus:
             raise CounterError(f"the NVIDIA driver doesn't answer ({error})") from error
 
     def joules(self) -> float:
+        """Of all these GPUs together."""
         try:
             return sum(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles) / 1e3
         except pynvml.NVMLError as error:
