@@ -20,12 +20,12 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_bytes(data: bytes) -> str:
-    """In hexadecimal digits."""
+    """The sha256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
-    """Likewise, however large the file is."""
+    """The same of a file, however large it is."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -50,13 +50,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """The whole file, or what was there before."""
+    """Write a file of which, whatever happens, all is there or what was there before."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Likewise, in UTF-8."""
+    """Write a file likewise, in UTF-8."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
@@ -66,7 +66,7 @@ def to_json(value: Any) -> str:
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
-    """Likewise, as `to_json` has it."""
+    """Write a file likewise, as `to_json` has it."""
     write_text_atomically(path, to_json(value))
 
 
@@ -76,7 +76,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
-    """Rather now than after an hour of writing."""
+    """Refuse what the disk has no room for, rather now than after an hour of writing."""
     free = free_bytes(folder)
     if needed_bytes > free:
         raise UserError(
@@ -105,5 +105,5 @@ def project_root() -> Path:
 
 
 def state_folder() -> Path:
-    """Locks and checkpoints: what must survive a stage's end, and is no result."""
+    """The folder of locks and checkpoints: what must survive a stage's end, and is no result."""
     return project_root() / ".photofinish"

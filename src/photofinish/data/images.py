@@ -58,7 +58,7 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.er
 
 
 def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
-    """As (channels, height, width). Transparency is dropped, as torchvision does."""
+    """The pixels as (channels, height, width). Transparency is dropped, as torchvision does."""
     if image.mode == "F":
         raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
     if image.mode == "I" or image.mode.startswith("I;16"):  # PIL itself would cut off what is brighter than 255
@@ -82,7 +82,7 @@ def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
 
 
 def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
-    """(count, channels, height, width), in the order of `paths`; without a size the images must be of one."""
+    """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         images = list(pool.map(lambda path: decode(path, size, channels), paths))
     for path, image in zip(paths, images, strict=True):
@@ -93,7 +93,7 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8
 
 
 def shape_in_file(path: Path) -> Shape:
-    """Of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
+    """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
     try:
         with Image.open(path) as image:
             grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")

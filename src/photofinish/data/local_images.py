@@ -154,7 +154,7 @@ def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
 
 
 def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
-    """What either of them left in `folder`."""
+    """The images that either of them copied into `folder`."""
     table = _Table.model_validate_json((folder / _TABLE).read_bytes())
     paths = [folder / file for file in table.files]
     channels, height, width = table.shape
@@ -175,7 +175,7 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     problems = [_Problem(place.given, line, text) for line, text in table.problems]
     if not table.header:
         return [], problems
-    if not table.records and not problems:
+    if not table.rows and not problems:
         problems.append(_Problem(place.given, 0, "there are no rows below the header"))
     wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
     if dataset.split_column is not None:
@@ -194,7 +194,7 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     for index, path in enumerate(paths or ()):
         label, split = labels[index] if labels else None, splits[index] if splits else None
         part = place.part if split is None else _PARTS.get(split.lower())
-        image = _ListedImage(place.given, table.records[index].line, place.path.parent, path, label or "", part)
+        image = _ListedImage(place.given, table.rows[index].line, place.path.parent, path, label or "", part)
         listed.append(image)
         if label == "":
             problems.append(image.problem("the label is empty"))

@@ -40,13 +40,13 @@ Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
 
 
 def all_accelerators() -> Accelerators:
-    """After a look at every kind."""
+    """The accelerators of this machine, after a look for every kind."""
     looks = {"cuda": _cuda_gpus(), "mps": _apple_gpus(), "xpu": _intel_gpus()}
     return {kind: tuple(gpus) or reason for kind, (gpus, reason) in looks.items()}
 
 
 def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """Those that the settings ask for, or none and the reason why."""
+    """The accelerators that the settings ask for, or none and the reason why."""
     found, missing = accelerators(gpu.kind, here)
     if missing:
         return [], missing
@@ -62,7 +62,7 @@ def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[Accele
 
 
 def accelerators(kind: str, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """All of the wanted kind (`auto`: of the first kind there is), or none and the reason why."""
+    """All accelerators of the wanted kind (`auto`: of the first there is), or none and the reason why."""
     reasons = []
     for candidate in here if kind == "auto" else (kind,):
         found = here[candidate]

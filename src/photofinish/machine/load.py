@@ -70,8 +70,8 @@ class LoadWindow(BaseModel):
 
     @property
     def pages(self) -> int:
-        """Read from a disk because memory was short. Where the system tells, by what was swapped: a split read from
-        its file faults too, as it should."""
+        """How many were read from a disk as memory was short; by what was swapped where that is told, for a split that
+        is read from its file faults too, as it should."""
         return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
 
 
@@ -132,7 +132,6 @@ class MachineWatch:
 
     def begin(self) -> None:
         """Look from here on; what came since the last reading is nobody's."""
-        started_seconds = time.monotonic()
         self._last = _Reading(
             at_seconds=time.monotonic(),
             cores_busy_seconds=_busy_seconds(self._cores),
@@ -141,7 +140,7 @@ class MachineWatch:
             major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
             swapped_pages=_swapped_pages(),
         )
-        self._cost_seconds = time.monotonic() - started_seconds
+        self._cost_seconds = time.monotonic() - self._last.at_seconds
         self._pending = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:

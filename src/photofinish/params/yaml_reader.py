@@ -86,7 +86,6 @@ class YamlDocument:
     """The plain value of a YAML file, the line of each key in it, and what is wrong with the keys themselves."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
