@@ -18,8 +18,6 @@ import psutil
 
 from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
 
-_START_TIME_FIELD = 19  # of those after the name in brackets; see proc(5)
-
 
 def seconds_since_process_start() -> float:
     """How long this process has run, to a hundredth of a second; psutil adds its start to a boot time in whole ones."""
@@ -27,7 +25,7 @@ def seconds_since_process_start() -> float:
         stat = Path("/proc/self/stat").read_text(encoding="utf-8")
     except OSError:
         return time.time() - psutil.Process().create_time()
-    ticks = int(stat.rpartition(")")[2].split()[_START_TIME_FIELD])
+    ticks = int(stat.rpartition(")")[2].split()[19])  # of the fields after the name in brackets; see proc(5)
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -75,5 +75,11 @@ def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
     return plain[matches[0]] if matches else None
 
 
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
+    """A question that names the nearest of the allowed names, with a space before it; nothing where none is near."""
+    nearest = nearest_name(name, allowed)
+    return f" did you mean '{nearest}'?" if nearest else ""
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")

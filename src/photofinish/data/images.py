@@ -53,7 +53,7 @@ def from_array(
 
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _MOST_SIZES_SHOWN = 5
-_MOST_THREADS = 8  # PIL decodes outside Python's lock, but copying the pixels is within it
+_MOST_THREADS = 8
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 
 
@@ -81,9 +81,14 @@ def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
         raise _unreadable(path, error) from error
 
 
+def decoding_threads() -> ThreadPoolExecutor:
+    """Threads to decode images in: PIL does so outside Python's lock, but copying the pixels is within it."""
+    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
+
+
 def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
     """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+    with decoding_threads() as pool:
         images = list(pool.map(lambda path: decode(path, size, channels), paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all
+from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all, decoding_threads
 from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
 from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
-from photofinish.wording import nearest_name
+from photofinish.wording import did_you_mean
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {
@@ -28,7 +27,6 @@ _PARTS: dict[str, PartName] = {
 _MOST_SHOWN = 100
 _MOST_NAMES_SHOWN = 12
 _DECODED_AT_A_TIME = 1024
-_MOST_THREADS = 8
 _TABLE = "images.json"
 _FILES_A_FOLDER = 1000
 
@@ -138,8 +136,8 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
             class_names = [found.name for found in classes]
         faults = [] if classes else [("", "has no folders in it: it must have a folder of images for each class")]
         for found in classes:
-            is_link = "is a link to a folder, which isn't followed: put the folder itself there"
-            faults += [(f"/{linked}", is_link) for linked in found.linked_folders]
+            told = "is a link to a folder, which isn't followed: put the folder itself there"
+            faults += [(f"/{linked}", told) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
                 faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
         problems += [_Problem(place.given + below, 0, text) for below, text in faults]
@@ -183,11 +181,9 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     cells = {key: table.column(column) for key, column in wanted.items()}
     for key, column in wanted.items():
         if cells[key] is None:
-            nearest = nearest_name(column, table.header)
-            hint = f"; did you mean '{nearest}'?" if nearest else ";"
             shown = ", ".join(f"'{name}'" for name in table.header)
             commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
-            text = f"there is no column '{column}' ({key}){hint} it has: {shown}{commas}"
+            text = f"there is no column '{column}' ({key});{did_you_mean(column, table.header)} it has: {shown}{commas}"
             problems.append(_Problem(place.given, 0, text))
     paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
     listed = []
@@ -228,9 +224,8 @@ def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], 
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
         if image.label and image.label not in known:
-            nearest = nearest_name(image.label, class_names)
-            hint = f"did you mean '{nearest}'? " if nearest else ""
-            problems.append(image.problem(f"'{image.label}' is not among {what_they_are}; {hint}there are: {shown}"))
+            hint = did_you_mean(image.label, class_names)
+            problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
     return problems
 
 
@@ -283,7 +278,7 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
 
     to_decode = [image for image in listed if image not in faults and image not in again]
     found: list[Shape | str] = []
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+    with decoding_threads() as pool:
         for start in range(0, len(to_decode), _DECODED_AT_A_TIME):  # so that Ctrl-C needn't wait for them all
             found += pool.map(shape_or_fault, to_decode[start : start + _DECODED_AT_A_TIME])
     problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]

@@ -20,16 +20,11 @@ if TYPE_CHECKING:
     from photofinish.params.devices import GpuDevice
 
 
-_INTEL_VENDOR = "0x8086"
-
-AcceleratorKind = Literal["cuda", "mps", "xpu"]
-
-
 @dataclass(frozen=True)
 class AcceleratorFacts:
     """What of an accelerator determines speed and bits."""
 
-    kind: AcceleratorKind
+    kind: Literal["cuda", "mps", "xpu"]
     name: str
     memory_bytes: int | None
     driver: str
@@ -157,7 +152,7 @@ def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
     found = [
         AcceleratorFacts("xpu", f"Intel GPU {read_or_empty(card / 'device').strip()}", memory_bytes=None, driver=driver)
         for card in sorted(Path("/sys/class/drm").glob("renderD*/device"))
-        if read_or_empty(card / "vendor").strip() == _INTEL_VENDOR
+        if read_or_empty(card / "vendor").strip() == "0x8086"  # Intel
     ]
     return found, "the kernel lists no Intel GPU"
 

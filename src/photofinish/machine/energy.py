@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 import pynvml
 from pydantic import BaseModel, ConfigDict
 
-POWERCAP = Path("/sys/class/powercap")
 _MOST_PACKAGE_WATTS = 500
 """A CPU package that draws more could let its counter run over twice between two readings, unseen."""
 _EXCEPT_OFTEN_SECONDS = 20.0
@@ -79,7 +78,7 @@ class CpuPackages:
     least_seconds = 0.05
     """The counters move on a thousand times a second."""
 
-    def __init__(self, powercap: Path = POWERCAP) -> None:
+    def __init__(self, powercap: Path = Path("/sys/class/powercap")) -> None:
         zones = sorted(powercap.glob("intel-rapl:*"))
         self._packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
         if not self._packages:

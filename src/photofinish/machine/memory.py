@@ -62,9 +62,6 @@ def _used_bytes(folder: Path) -> int:
     return next((int(facts[key]) for key in _USED_KEYS if key in facts), 0)
 
 
-_BYTES_A_VALUE = 4  # float32, whatever precision the network computes in
-
-
 @dataclass(frozen=True)
 class SplitSize:
     """How many images of which size a split has."""
@@ -108,7 +105,7 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
     channels, height, width = split.shape
     border = 2 * experiment.augmentation.crop_padding
     training = split.train * channels * (height + border) * (width + border)
-    return _BYTES_A_VALUE * (training + split.validation * channels * height * width)
+    return 4 * (training + split.validation * channels * height * width)  # float32, whatever the network computes in
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:

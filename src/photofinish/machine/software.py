@@ -92,14 +92,10 @@ def software_facts(variables: tuple[str, ...]) -> Software:
     )
 
 
-_PACKAGES = (
-    "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
-)  # fmt: skip
-
-
 def package_versions() -> dict[str, str]:
     """The version of each package that results are made with."""
-    return {name: metadata.version(name) for name in _PACKAGES}
+    names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
+    return {name: metadata.version(name) for name in names}
 
 
 def git_commit() -> str | None:
