@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -25,14 +24,12 @@ class Display:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line under the title, above the bar if there is one."""
+        """Print a line that begins with the title, above the bar if there is one."""
         line = f"{self._title}  {text}"
         if self._bar:
             self._bar.console.print(line, highlight=False, markup=False)
@@ -50,19 +47,19 @@ class DownloadDisplay(Display):
         self._started_seconds = time.monotonic()
 
     def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
-        """It comes from `place`; again, when a connection was lost, from `done_bytes` on."""
+        """Show that it comes from `place`; again, when a connection was lost, from `done_bytes` on."""
         size = "of unknown size" if total_bytes is None else decimal(total_bytes)
         self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
         if self._bar:
             self._bar.update(self._bar.task_ids[0], total=total_bytes, completed=done_bytes)
 
     def advance(self, new_bytes: int) -> None:
-        """So much more has come."""
+        """Show that so much more has come."""
         if self._bar:
             self._bar.advance(self._bar.task_ids[0], new_bytes)
 
     def ended(self, size_bytes: int) -> None:
-        """All of it is there."""
+        """Show that all of it is there."""
         self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
 
 

@@ -20,12 +20,12 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_bytes(data: bytes) -> str:
-    """In hexadecimal digits."""
+    """The sha256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
-    """Likewise, however large the file is."""
+    """The same of a file, however large it is."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -50,11 +50,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write a file of which, whatever happens, all is there or what was there before."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
+    """Write a file likewise, in UTF-8."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
@@ -64,10 +66,8 @@ def to_json(value: Any) -> str:
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
+    """Write a file likewise, as `to_json` has it."""
     write_text_atomically(path, to_json(value))
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def free_bytes(folder: Path) -> int:
@@ -76,7 +76,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
-    """Rather now than after an hour of writing."""
+    """Refuse what the disk has no room for, rather now than after an hour of writing."""
     free = free_bytes(folder)
     if needed_bytes > free:
         raise UserError(
@@ -91,15 +91,12 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
             f"no room for {what}: the disk of {folder} is full, or your share of it"
             f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
         ) from error
-
-
-_STATE_FOLDER = ".photofinish"
 
 
 def project_root() -> Path:
@@ -108,5 +105,5 @@ def project_root() -> Path:
 
 
 def state_folder() -> Path:
-    """Locks and checkpoints: what must survive a stage's end, and is no result."""
-    return project_root() / _STATE_FOLDER
+    """The folder of locks and checkpoints: what must survive a stage's end, and is no result."""
+    return project_root() / ".photofinish"

@@ -54,7 +54,7 @@ def retired(folder: Path, name: str) -> AbstractContextManager[bool]:
 
 
 def remove_forgotten_locks(folder: Path, unused_since_unix_seconds: float) -> None:
-    """Each result that is trained leaves its lock's files behind."""
+    """Remove the files of locks that nobody has held since then: each result that is trained leaves some behind."""
     for holder in folder.glob("*.pid"):
         if is_older(holder, unused_since_unix_seconds):
             with _retired(holder.with_suffix(".lock")):

@@ -18,16 +18,14 @@ import psutil
 
 from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
 
-_START_TIME_FIELD = 19  # of those after the name in brackets; see proc(5)
-
 
 def seconds_since_process_start() -> float:
-    """From Linux's own record, to a hundredth: psutil adds it to a boot time in whole seconds."""
+    """How long this process has run, to a hundredth of a second; psutil adds its start to a boot time in whole ones."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="utf-8")
     except OSError:
         return time.time() - psutil.Process().create_time()
-    ticks = int(stat.rpartition(")")[2].split()[_START_TIME_FIELD])
+    ticks = int(stat.rpartition(")")[2].split()[19])  # of the fields after the name in brackets; see proc(5)
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -51,25 +49,25 @@ class Rank:
 
 
 def own_rank() -> Rank | None:
-    """None where this is no process of a group: the stage as dvc starts it."""
+    """This process's place in its group; None where there is no group: the stage as dvc starts it."""
     if not all(name in os.environ for name in _GIVEN_BY_TORCHRUN):
         return None
     return Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
 
 
 def note_start_of_stage(waited_seconds: float) -> None:
-    """For the processes that the stage is about to start: what came before them is part of the job's time, but for
+    """Tell the processes that the stage is about to start what came before them: it is part of the job's time, but for
     the time it waited its turn."""
     os.environ[_STARTED_AT] = repr(time.time() - seconds_since_process_start() + waited_seconds)
 
 
 def is_started_by_stage() -> bool:
-    """Else torchrun was called by hand, and what this process says is all that its user hears."""
+    """Whether the stage speaks to the user. Else torchrun was called by hand, and all they hear is this process."""
     return _STARTED_AT in os.environ and own_rank() is not None
 
 
 def seconds_since_stage_start() -> float:
-    """Of the job: with several processes, since the one that started them began."""
+    """How long the job has run: with several processes, since the one that started them began."""
     if is_started_by_stage():
         return time.time() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
@@ -81,24 +79,23 @@ _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM raises in the main thread, so that locks are let go and trackers told, as with Ctrl-C.
+    """Make SIGTERM raise in the main thread, so that locks are let go and trackers told, as with Ctrl-C.
 
     Python runs its handlers between two steps of the main thread, which a native call may keep busy for minutes:
     waiting for another process, say. Where the main thread doesn't hear in time, the process ends all the same.
     """
     heard = threading.Event()
 
-    def raise_terminated(_signal: int, _frame: FrameType | None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        """Raise what ends the stage: TerminatedError, or as Python does itself, KeyboardInterrupt."""
         heard.set()
-        raise TerminatedError("terminated")
-
-    def raise_interrupted(number: int, frame: FrameType | None) -> None:
-        heard.set()
+        if number == signal.SIGTERM:
+            raise TerminatedError("terminated")
         signal.default_int_handler(number, frame)
 
-    signal.signal(signal.SIGTERM, raise_terminated)
+    signal.signal(signal.SIGTERM, end)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants it deaf
-        signal.signal(signal.SIGINT, raise_interrupted)
+        signal.signal(signal.SIGINT, end)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, whatever the main thread is doing
@@ -165,7 +162,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """For the imports of a whole stage. What they made stays to the end, and is never looked through again either:
+    """Import a stage's modules without garbage collection. What they made stays, and is never looked through again:
     with torch's half a million objects, that would take tenths of a second in the midst of training."""
     was_enabled = gc.isenabled()
     gc.disable()

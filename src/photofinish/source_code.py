@@ -37,12 +37,12 @@ class StageCode(RootModel[dict[str, str]]):
 
     @property
     def sha256(self) -> str:
-        """Of the whole list: another one where any file is another."""
+        """The sha256 of the whole list: another one where any file is another."""
         return sha256_of_bytes(self.model_dump_json().encode())
 
 
 def stage_code(script: Path) -> StageCode:
-    """The script and all of this package that it runs."""
+    """The code that a stage runs: its script, and all that it runs of this package."""
     found: set[Path] = set()
     todo = [script]
     while todo:

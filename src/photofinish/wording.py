@@ -9,7 +9,7 @@ from decimal import Decimal
 
 
 def seconds(value: float) -> str:
-    """Three digits, in the unit that suits."""
+    """A time in three digits, in the unit that suits."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if value * scale >= 1:
             return f"{_three_digits(value * scale)} {unit}"
@@ -17,17 +17,17 @@ def seconds(value: float) -> str:
 
 
 def utc_minute(unix_seconds: float) -> str:
-    """A date and a time of day."""
+    """The date and the time of day, to a minute."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def utc_day(unix_seconds: float) -> str:
-    """A date."""
+    """The date alone."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
 
 
 def energy(joules: float) -> str:
-    """Three digits, in the unit that suits."""
+    """An energy in three digits, in the unit that suits."""
     for unit, scale in (("J", 1.0), ("kJ", 1e3), ("MJ", 1e6)):
         if joules < 1000 * scale or unit == "MJ":
             break
@@ -35,12 +35,12 @@ def energy(joules: float) -> str:
 
 
 def money(amount: float, currency: str) -> str:
-    """Three digits that count, however little it is, and never an exponent; from 1 on, hundredths."""
+    """A price in three digits that count, however little it is, and never an exponent; from 1 on, hundredths."""
     return f"{amount:,.2f} {currency}" if amount >= 1 else f"{Decimal(f'{amount:.3g}'):f} {currency}"
 
 
 def ratio(value: float) -> str:
-    """Hundredths, or where those say little, two digits that count; never an exponent."""
+    """A ratio in hundredths, or where those say little, two digits that count; never an exponent."""
     return f"{value:,.2f}" if value >= 0.1 else f"{Decimal(f'{value:.2g}'):f}"
 
 
@@ -50,7 +50,7 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def byte_size(count: float) -> str:
-    """A decimal, in the unit that suits."""
+    """A size with a decimal, in the unit that suits."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -73,6 +73,12 @@ def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
     plain = {_plain(option): option for option in allowed}
     matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
     return plain[matches[0]] if matches else None
+
+
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
+    """A question that names the nearest of the allowed names, with a space before it; nothing where none is near."""
+    nearest = nearest_name(name, allowed)
+    return f" did you mean '{nearest}'?" if nearest else ""
 
 
 def _plain(name: str) -> str:

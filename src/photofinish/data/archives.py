@@ -51,7 +51,7 @@ _DAMAGE = (
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Into `folder`, beside what is there; of the same name it is replaced. The kind is told by the archive's name."""
+    """Unpack into `folder`, beside what is there; files of the same name are replaced. The name tells the kind."""
     folder = folder.resolve()
     unpacking = folder.with_name(f".{folder.name}.unpacking")
     shutil.rmtree(unpacking, ignore_errors=True)  # a killed process may have left it
@@ -103,11 +103,7 @@ def _unpack_all(archive: Path, folder: Path) -> None:
     elif suffix in _COMPRESSIONS:
         unpacked.check(archive.stem, is_plain=True)
         alone = folder / archive.stem
-        with (
-            _COMPRESSIONS[suffix](archive) as content,
-            _writing(archive, alone.name, folder),
-            alone.open("wb") as file,
-        ):
+        with _COMPRESSIONS[suffix](archive) as content, _writing(archive, alone.name, folder), alone.open("wb") as file:
             while chunk := content.read(_CHUNK_BYTES):
                 unpacked.add(len(chunk))
                 file.write(chunk)
@@ -129,7 +125,7 @@ class _Unpacked:
     size_bytes: int = 0
 
     def check(self, name: str, *, is_plain: bool) -> None:
-        """A member that is about to be unpacked."""
+        """Count a member that is about to be unpacked, or refuse it."""
         self.members += 1
         if self.members > _MOST_MEMBERS:
             raise _refusal(self.archive, name, f"is one too many: at most {_MOST_MEMBERS:,} are unpacked")
@@ -139,7 +135,7 @@ class _Unpacked:
             raise _refusal(self.archive, name, "is a link, a device or of an unknown kind")
 
     def add(self, size_bytes: int) -> None:
-        """Before they are written."""
+        """Count bytes before they are written, or refuse them."""
         self.size_bytes += size_bytes
         if self.size_bytes > self.limit_bytes:
             raise UserError(
@@ -156,6 +152,7 @@ class _StrictHeader(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
+        """The next header; an error where it is damaged."""
         try:
             info = super().fromtarfile(tarfile)
         except EOFHeaderError:
@@ -168,6 +165,7 @@ class _StrictHeader(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in `buf`; an error where what it announces is too much to hold in memory."""
         info = super().frombuf(buf, encoding, errors)
         if not (info.isreg() or info.isdir() or 0 <= info.size <= _LARGEST_HEADER_BYTES):
             raise ReadError(f"a header of {decimal(info.size)}")

@@ -87,6 +87,7 @@ class _Expected:
     sha256_prefix: str | None
 
     def check(self, md5: str, sha256: str) -> None:
+        """Raise where either checksum is another one."""
         if self.md5 and md5 != self.md5.lower():
             raise _WrongBytesError(f"its md5 should be {self.md5} and is {md5}")
         if self.sha256_prefix and not sha256.startswith(self.sha256_prefix.lower()):
@@ -217,13 +218,12 @@ def _transferred(url: str, part: Path, expected: _Expected, display: DownloadDis
         md5, sha256 = _checksums_of(part)
         try:
             expected.check(md5, sha256)
+            break
         except _WrongBytesError as error:
             _drop(part)
             if is_last_try:
                 raise _WrongBytesError(f"it is not the file it should be: {error}") from error
             display.say(f"not the file it should be: {error}; fetching it again")
-        else:
-            break
     return sha256
 
 
@@ -232,6 +232,7 @@ def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDispla
     while True:
         try:
             _go_on(url, part, expected, display)
+            break
         except _PassingFaultError as fault:
             if _size(part) >= furthest_bytes + _PROGRESS_BYTES:
                 retries, furthest_bytes = _RETRIES, _size(part)
@@ -247,14 +248,16 @@ def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDispla
             pause_seconds = max(fault.wait_seconds, retries.get_backoff_time())
             display.say(f"{fault}; trying again in {pause_seconds:g} s")
             time.sleep(pause_seconds)
-        else:
-            display.ended(_size(part))
-            return
+    display.ended(_size(part))
 
 
 def _go_on(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> None:
     """One request, for what is missing; for all of it, where nothing tells that the file is still the same."""
-    origin, offset = _origin_of(part), _size(part)
+    try:
+        origin = _Origin(**json.loads(_origin_file(part).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        origin = _Origin(None, None)  # a file that nothing is known of is gone on with only if its checksum is known
+    offset = _size(part)
     if not (expected.md5 or expected.sha256_prefix or origin.validator):
         offset = 0
     if offset and offset == origin.total_bytes:
@@ -332,13 +335,6 @@ def _range_of(response: requests.Response, offset: int) -> tuple[int, int | None
 
 def _origin_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
-
-
-def _origin_of(part: Path) -> _Origin:
-    try:
-        return _Origin(**json.loads(_origin_file(part).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return _Origin(None, None)  # a file that nothing is known of is gone on with only if its checksum is known
 
 
 def _size(part: Path) -> int:

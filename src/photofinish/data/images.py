@@ -53,13 +53,19 @@ def from_array(
 
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _MOST_SIZES_SHOWN = 5
-_MOST_THREADS = 8  # PIL decodes outside Python's lock, but copying the pixels is within it
+_MOST_THREADS = 8
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 
 
 def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
-    """As (channels, height, width). Transparency is dropped, as torchvision does."""
-    image = _in_bytes(image).convert("L" if channels == 1 else "RGB")
+    """The pixels as (channels, height, width). Transparency is dropped, as torchvision does."""
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
+    if image.mode == "I" or image.mode.startswith("I;16"):  # PIL itself would cut off what is brighter than 255
+        image = Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
+    elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # PIL warns of such a palette otherwise
+    image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and (image.height, image.width) != size:
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)  # PIL's always smooths what it shrinks
     pixels = np.array(image, dtype=np.uint8)
@@ -75,9 +81,14 @@ def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
         raise _unreadable(path, error) from error
 
 
+def decoding_threads() -> ThreadPoolExecutor:
+    """Threads to decode images in: PIL does so outside Python's lock, but copying the pixels is within it."""
+    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
+
+
 def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
-    """(count, channels, height, width), in the order of `paths`; without a size the images must be of one."""
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+    """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
+    with decoding_threads() as pool:
         images = list(pool.map(lambda path: decode(path, size, channels), paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:
@@ -87,7 +98,7 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8
 
 
 def shape_in_file(path: Path) -> Shape:
-    """Of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
+    """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
     try:
         with Image.open(path) as image:
             grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
@@ -112,17 +123,6 @@ def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels
         )
     height, width = size or sizes[0]
     return channels or max(shape[0] for shape in seen), height, width
-
-
-def _in_bytes(image: Image.Image) -> Image.Image:
-    """With a byte a channel: PIL itself would cut off what is brighter than 255, and warns of some palettes."""
-    if image.mode == "F":
-        raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        return Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        return image.convert("RGBA")
-    return image
 
 
 def _unreadable(path: Path, error: BaseException) -> UserError:

@@ -1,7 +1,7 @@
 """What params.yaml says of this machine's files: whether they are there, and the state of those a data set is made of.
 
-CSVs are read with Python's own csv module: pandas knows no lines, cuts off what a record has too much, and takes longer
-to import than `plan` may take in all.
+CSVs are read with Python's own csv module: pandas knows no lines, cuts off what a row has too much, and takes longer to
+import than `plan` may take in all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from photofinish.params.reader import Params
 
 
 @dataclass(frozen=True)
-class Record:
+class Row:
     """A row of a CSV, with the line that it starts on."""
 
     line: int
@@ -33,19 +33,19 @@ class CsvFile:
     """What could be read of it; what couldn't is among the problems, each with its line (0: the whole file)."""
 
     header: tuple[str, ...] = ()
-    records: list[Record] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     problems: list[tuple[int, str]] = field(default_factory=list)
 
     def column(self, name: str) -> list[str] | None:
-        """The cells of a column, a record each; None if there is no such column."""
+        """The cells of a column, one a row; None if there is no such column."""
         if name not in self.header:
             return None
         index = self.header.index(name)
-        return [record.cells[index] for record in self.records]
+        return [row.cells[index] for row in self.rows]
 
 
 def parse_csv(data: bytes) -> CsvFile:
-    """UTF-8 with or without a byte order mark; fields may be quoted; blank lines don't count."""
+    """The rows of a CSV in UTF-8, with or without a byte order mark; fields may be quoted, blank lines don't count."""
     if not data.strip():
         return CsvFile(problems=[(0, "the file is empty")])
     try:
@@ -57,7 +57,7 @@ def parse_csv(data: bytes) -> CsvFile:
     if "\0" in text:
         return CsvFile(problems=[(0, "this is no text, it has zero bytes: save the file as CSV in UTF-8")])
     header: tuple[str, ...] = ()
-    records: list[Record] = []
+    rows: list[Row] = []
     problems: list[tuple[int, str]] = []
     reader, line = csv.reader(io.StringIO(text, newline=""), strict=True), 1
     try:
@@ -67,17 +67,16 @@ def parse_csv(data: bytes) -> CsvFile:
             elif not header:
                 header = tuple(cells)
             elif len(cells) == len(header):
-                records.append(Record(line, tuple(cells)))
+                rows.append(Row(line, tuple(cells)))
             else:
                 fields = f"{len(cells)} field{'' if len(cells) == 1 else 's'}"
                 problems.append((line, f"has {fields}, the header has {len(header)}"))
             line = reader.line_num + 1
     except csv.Error as error:
         problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
-    for name, count in Counter(header).items():
-        if count > 1:
-            problems.append((0, f"the header names the column '{name}' {count} times"))
-    return CsvFile(header, records, problems)
+    counts = Counter(header).items()
+    problems += [(0, f"the header names the column '{name}' {count} times") for name, count in counts if count > 1]
+    return CsvFile(header, rows, problems)
 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -96,7 +95,7 @@ class ClassFolder:
 
 
 def class_folders(root: Path) -> list[ClassFolder]:
-    """Sorted by name; what is hidden doesn't count."""
+    """The folders in `root`, each a class, sorted by name; what is hidden doesn't count."""
     classes = []
     for name in sorted(name for name in _visible(root) if (root / name).is_dir()):
         found: list[tuple[str, str]] = []
@@ -137,7 +136,7 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
 
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
-    """Of each data set that is made of local files, all of whose paths lead somewhere; `download` goes by it."""
+    """What changes with the files of each local data set, all of whose paths lead somewhere; `download` goes by it."""
     return {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,25 +13,20 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all
-from photofinish.data.local_files import IMAGE_SUFFIXES, CsvFile, class_folders, parse_csv
+from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all, decoding_threads
+from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
 from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
-from photofinish.wording import nearest_name
+from photofinish.wording import did_you_mean
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {
-    "train": "train",
-    "validation": "validation",
-    "val": "validation",
-    "valid": "validation",
-    "test": "test",
-}
+    "train": "train", "validation": "validation", "val": "validation", "valid": "validation", "test": "test",
+}  # fmt: skip
 _MOST_SHOWN = 100
 _MOST_NAMES_SHOWN = 12
 _DECODED_AT_A_TIME = 1024
-_MOST_THREADS = 8
 _TABLE = "images.json"
 _FILES_A_FOLDER = 1000
 
@@ -73,6 +67,7 @@ class _ListedImage:
     """None where the parts are drawn later"""
 
     def problem(self, text: str) -> _Problem:
+        """What is wrong with it, said of the place that lists it."""
         return _Problem(self.file, self.line, text)
 
     @cached_property
@@ -139,16 +134,13 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
         classes = class_folders(place.path)
         if place.part in ("train", None):
             class_names = [found.name for found in classes]
-        if not classes:
-            text = "has no folders in it: it must have a folder of images for each class"
-            problems.append(_Problem(place.given, 0, text))
+        faults = [] if classes else [("", "has no folders in it: it must have a folder of images for each class")]
         for found in classes:
-            for linked in found.linked_folders:
-                text = "is a link to a folder, which isn't followed: put the folder itself there"
-                problems.append(_Problem(f"{place.given}/{linked}", 0, text))
+            told = "is a link to a folder, which isn't followed: put the folder itself there"
+            faults += [(f"/{linked}", told) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
-                text = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
-                problems.append(_Problem(f"{place.given}/{found.name}", 0, text))
+                faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
+        problems += [_Problem(place.given + below, 0, text) for below, text in faults]
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
         listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
@@ -160,7 +152,7 @@ def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
 
 
 def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
-    """What either of them left in `folder`."""
+    """The images that either of them copied into `folder`."""
     table = _Table.model_validate_json((folder / _TABLE).read_bytes())
     paths = [folder / file for file in table.files]
     channels, height, width = table.shape
@@ -181,19 +173,24 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     problems = [_Problem(place.given, line, text) for line, text in table.problems]
     if not table.header:
         return [], problems
-    if not table.records and not problems:
+    if not table.rows and not problems:
         problems.append(_Problem(place.given, 0, "there are no rows below the header"))
     wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
     if dataset.split_column is not None:
         wanted["split_column"] = dataset.split_column
     cells = {key: table.column(column) for key, column in wanted.items()}
-    problems += [_no_column(place, table, key, wanted[key]) for key, column in cells.items() if column is None]
+    for key, column in wanted.items():
+        if cells[key] is None:
+            shown = ", ".join(f"'{name}'" for name in table.header)
+            commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
+            text = f"there is no column '{column}' ({key});{did_you_mean(column, table.header)} it has: {shown}{commas}"
+            problems.append(_Problem(place.given, 0, text))
     paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
     listed = []
     for index, path in enumerate(paths or ()):
         label, split = labels[index] if labels else None, splits[index] if splits else None
         part = place.part if split is None else _PARTS.get(split.lower())
-        image = _ListedImage(place.given, table.records[index].line, place.path.parent, path, label or "", part)
+        image = _ListedImage(place.given, table.rows[index].line, place.path.parent, path, label or "", part)
         listed.append(image)
         if label == "":
             problems.append(image.problem("the label is empty"))
@@ -204,21 +201,12 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     return listed, problems
 
 
-def _no_column(place: Place, table: CsvFile, key: str, column: str) -> _Problem:
-    nearest = nearest_name(column, table.header)
-    hint = f"; did you mean '{nearest}'?" if nearest else ";"
-    shown = ", ".join(f"'{name}'" for name in table.header)
-    commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
-    return _Problem(place.given, 0, f"there is no column '{column}' ({key}){hint} it has: {shown}{commas}")
-
-
 def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> list[_Problem]:
     """Where a column tells the parts: whether it and the sizes in params.yaml together make all three."""
     found = {image.part for image in listed}
     if found <= {None}:
         return []
-    file, column = listed[0].file, f"'{dataset.split_column}'"
-    texts = []
+    column, texts = f"'{dataset.split_column}'", []
     if "train" not in found:
         texts.append(f"no row has 'train' in the column {column}: there is nothing to train on")
     for part, size in (("validation", dataset.validation), ("test", dataset.test)):
@@ -227,7 +215,7 @@ def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage
             texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
         if part not in found and size is None:
             texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
-    return [_Problem(file, 0, text) for text in texts]
+    return [_Problem(listed[0].file, 0, text) for text in texts]
 
 
 def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:
@@ -236,9 +224,8 @@ def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], 
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
         if image.label and image.label not in known:
-            nearest = nearest_name(image.label, class_names)
-            hint = f"did you mean '{nearest}'? " if nearest else ""
-            problems.append(image.problem(f"'{image.label}' is not among {what_they_are}; {hint}there are: {shown}"))
+            hint = did_you_mean(image.label, class_names)
+            problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
     return problems
 
 
@@ -291,7 +278,7 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
 
     to_decode = [image for image in listed if image not in faults and image not in again]
     found: list[Shape | str] = []
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+    with decoding_threads() as pool:
         for start in range(0, len(to_decode), _DECODED_AT_A_TIME):  # so that Ctrl-C needn't wait for them all
             found += pool.map(shape_or_fault, to_decode[start : start + _DECODED_AT_A_TIME])
     problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]

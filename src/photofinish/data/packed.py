@@ -41,11 +41,11 @@ class PackedSplit:
             raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
 
     def images(self, part: PartName) -> UInt8Array:
-        """(count, channels, height, width), memory-mapped."""
+        """A part's images as (count, channels, height, width), memory-mapped."""
         return np.load(self._checked(images_file(part)), mmap_mode="r")  # type: ignore[no-any-return]
 
     def labels(self, part: PartName) -> Int64Array:
-        """A class's number an image."""
+        """The number of the class of each image of a part."""
         return np.load(self._checked(labels_file(part)))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:

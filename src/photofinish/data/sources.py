@@ -62,7 +62,7 @@ def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
 
 
 def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
-    """The 1,797 images of 8x8 pixels that come with scikit-learn."""
+    """Store the 1,797 images of 8x8 pixels that come with scikit-learn."""
     from sklearn.datasets import load_digits  # takes seconds to import, so only here
 
     digits = load_digits()
@@ -71,7 +71,7 @@ def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
 
 
 def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
-    """The raw values run from 0 to 16; here they fill the range of a byte."""
+    """The digits, whose raw values run from 0 to 16, as bytes that fill their range."""
     shades = np.load(folder / _IMAGES)
     images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
     return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
@@ -89,7 +89,7 @@ class _Recipe(BaseModel):
 
 
 def fetch_synthetic(plan: DatasetPlan, folder: Path) -> None:
-    """Just the recipe."""
+    """Store just the recipe: the images follow from it whenever they are read."""
     dataset = plan.dataset
     assert isinstance(dataset, SyntheticDataset)
     recipe = _Recipe(images=dataset.images, shape=dataset.shape, classes=dataset.classes, seed=dataset.seed)

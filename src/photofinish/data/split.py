@@ -50,12 +50,9 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     """
     own, dataset = raw.own_parts, plan.dataset
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
-    sizes: tuple[tuple[PartName, float | int | None], ...] = (
-        ("test", dataset.test),
-        ("validation", dataset.validation),
-    )
+    sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
     counts: dict[PartName, int] = {}
-    for part, size in sizes:
+    for part, size in sizes.items():
         if part not in own and size is None:
             raise MistakeError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
         if part in own and size is not None:

@@ -59,7 +59,7 @@ class Files:
 
 
 def fetch(plan: DatasetPlan, folder: Path) -> None:
-    """Into `folder`, as torchvision keeps the files; archives go once they are unpacked."""
+    """Fetch the files into `folder`, as torchvision keeps them; archives go once they are unpacked."""
     files = FILES[plan.dataset.source]
     fetcher = Fetcher(plan.mirror, state_folder() / "downloads")
     place = folder / files.folder
@@ -82,7 +82,7 @@ def fetch(plan: DatasetPlan, folder: Path) -> None:
 
 
 def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
-    """Of all parts together, in an order that doesn't depend on the file system."""
+    """The images of all parts together, in an order that doesn't depend on the file system."""
     try:
         parts = list(_parts(plan, folder))
     except RuntimeError as error:  # what torchvision raises where a file is missing, or another than it should be
@@ -96,10 +96,9 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         labels = [np.array([label for _, label in part], dtype=np.int64) for part in files]
         shape, read_rows = _images_in_files([path for part in files for path, _ in part], plan)
     together, class_names = _from_zero(np.concatenate(labels), first)
-    counts = [len(part) for part in labels]
-    ends = np.cumsum(counts)
-    own = zip(DATASETS[plan.dataset.source], ends, counts, strict=False)  # an undivided one has no parts
-    own_parts: dict[PartName, Int64Array] = {part: np.arange(end - count, end) for part, end, count in own}
+    ends = np.cumsum([0, *(len(part) for part in labels)])
+    own = zip(DATASETS[plan.dataset.source], ends, ends[1:], strict=False)  # an undivided one has no parts
+    own_parts: dict[PartName, Int64Array] = {part: np.arange(start, end) for part, start, end in own}
     return LabelledImages(shape, together, class_names, read_rows, own_parts)
 
 

@@ -20,16 +20,11 @@ if TYPE_CHECKING:
     from photofinish.params.devices import GpuDevice
 
 
-_INTEL_VENDOR = "0x8086"
-
-AcceleratorKind = Literal["cuda", "mps", "xpu"]
-
-
 @dataclass(frozen=True)
 class AcceleratorFacts:
     """What of an accelerator determines speed and bits."""
 
-    kind: AcceleratorKind
+    kind: Literal["cuda", "mps", "xpu"]
     name: str
     memory_bytes: int | None
     driver: str
@@ -40,13 +35,13 @@ Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
 
 
 def all_accelerators() -> Accelerators:
-    """After a look at every kind."""
+    """The accelerators of this machine, after a look for every kind."""
     looks = {"cuda": _cuda_gpus(), "mps": _apple_gpus(), "xpu": _intel_gpus()}
     return {kind: tuple(gpus) or reason for kind, (gpus, reason) in looks.items()}
 
 
 def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """Those that the settings ask for, or none and the reason why."""
+    """The accelerators that the settings ask for, or none and the reason why."""
     found, missing = accelerators(gpu.kind, here)
     if missing:
         return [], missing
@@ -55,15 +50,14 @@ def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[Accele
         return [], f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}"
     if gpu.device_ids is not None:
         return [found[index] for index in gpu.device_ids], None
-    wanted = gpu.wanted_count
-    count = len(found) if wanted == "all" else wanted
+    count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
     if count > len(found):
         return [], f"{count} GPUs asked for (devices.gpu.count), {len(found)} here"
     return found[:count], None
 
 
 def accelerators(kind: str, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """All of the wanted kind (`auto`: of the first kind there is), or none and the reason why."""
+    """All accelerators of the wanted kind (`auto`: of the first there is), or none and the reason why."""
     reasons = []
     for candidate in here if kind == "auto" else (kind,):
         found = here[candidate]
@@ -99,12 +93,7 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         gpus = [
-            AcceleratorFacts(
-                kind="cuda",
-                name=str(pynvml.nvmlDeviceGetName(handle)),
-                memory_bytes=_nvidia_memory_bytes(handle),
-                driver=driver,
-            )
+            AcceleratorFacts("cuda", str(pynvml.nvmlDeviceGetName(handle)), _nvidia_memory_bytes(handle), driver)
             for handle in (handles if visible is None else _visible(handles, visible))
         ]
         return gpus, f"CUDA_VISIBLE_DEVICES={visible} hides every GPU" if handles else "the NVIDIA driver lists no GPU"
@@ -143,9 +132,7 @@ def _amd_gpus() -> list[AcceleratorFacts]:
     """PyTorch reaches AMD's GPUs under the name `cuda`; the kernel lists them as compute nodes with SIMD units."""
     driver = read_or_empty(Path("/sys/module/amdgpu/version")).strip() or platform.release()
     return [
-        AcceleratorFacts(
-            kind="cuda", name=read_or_empty(node / "name").strip() or "AMD GPU", memory_bytes=None, driver=driver
-        )
+        AcceleratorFacts("cuda", read_or_empty(node / "name").strip() or "AMD GPU", memory_bytes=None, driver=driver)
         for node in sorted(Path("/sys/class/kfd/kfd/topology/nodes").glob("*"))
         if re.search(r"^simd_count [1-9]", read_or_empty(node / "properties"), re.MULTILINE)
     ]
@@ -154,19 +141,19 @@ def _amd_gpus() -> list[AcceleratorFacts]:
 def _apple_gpus() -> tuple[list[AcceleratorFacts], str]:
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return [], "this is not Apple silicon"
-    chip = mac_cpu_name() or "Apple GPU"
-    return [AcceleratorFacts(kind="mps", name=chip, memory_bytes=None, driver=platform.mac_ver()[0])], ""
+    driver = platform.mac_ver()[0]
+    return [AcceleratorFacts("mps", mac_cpu_name() or "Apple GPU", memory_bytes=None, driver=driver)], ""
 
 
 def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
     if "+xpu" not in torch_version():
         return [], "this build of torch has no support for Intel GPUs"
+    driver = platform.release()
     found = [
-        AcceleratorFacts(kind="xpu", name=f"Intel GPU {read_or_empty(card / 'device').strip()}", memory_bytes=None,
-                         driver=platform.release())
+        AcceleratorFacts("xpu", f"Intel GPU {read_or_empty(card / 'device').strip()}", memory_bytes=None, driver=driver)
         for card in sorted(Path("/sys/class/drm").glob("renderD*/device"))
-        if read_or_empty(card / "vendor").strip() == _INTEL_VENDOR
-    ]  # fmt: skip
+        if read_or_empty(card / "vendor").strip() == "0x8086"  # Intel
+    ]
     return found, "the kernel lists no Intel GPU"
 
 

@@ -28,7 +28,7 @@ class CpuFacts:
 
 
 def cpu_facts() -> CpuFacts:
-    """Of this machine, within the limits of this process."""
+    """What determines the speed and bits of this machine's CPU, within the limits of this process."""
     info = read_or_empty(Path("/proc/cpuinfo"))
     flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
     return CpuFacts(
@@ -42,7 +42,7 @@ def cpu_facts() -> CpuFacts:
 
 
 def usable_threads(cpu: CpuFacts, processes: int) -> int:
-    """For each of so many processes: OMP_NUM_THREADS, which torch heeds too; else its part of the cores we may use."""
+    """Threads for each of so many processes: OMP_NUM_THREADS, as torch heeds it too, or a share of the usable cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
@@ -50,9 +50,8 @@ def usable_threads(cpu: CpuFacts, processes: int) -> int:
 
 
 def allowed_cores(cpu: CpuFacts) -> int:
-    """Whole ones, within the limit of the container."""
-    limit = cpu.cgroup_cores_limit
-    return max(1, min(cpu.usable_cores, int(limit) if limit else cpu.usable_cores))
+    """How many whole cores this process may use, within the limit of the container."""
+    return max(1, int(min(cpu.usable_cores, cpu.cgroup_cores_limit or cpu.usable_cores)))
 
 
 def _usable_cores() -> int:

@@ -14,14 +14,13 @@ from typing import Literal, Protocol
 import pynvml
 from pydantic import BaseModel, ConfigDict
 
-POWERCAP = Path("/sys/class/powercap")
 _MOST_PACKAGE_WATTS = 500
 """A CPU package that draws more could let its counter run over twice between two readings, unseen."""
 _EXCEPT_OFTEN_SECONDS = 20.0
 """between two readings, where epochs are shorter"""
 
-Part = Literal["cpu", "gpu"]
-Source = Literal["nvml", "rapl"]
+MachinePart = Literal["cpu", "gpu"]
+EnergySource = Literal["nvml", "rapl"]
 
 
 class Energy(BaseModel):
@@ -29,11 +28,11 @@ class Energy(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    of: Part
+    of: MachinePart
     """the GPUs in use, or whole CPU packages"""
     status: Literal["measured", "unavailable"]
     joules: float | None = None
-    source: Source | None = None
+    source: EnergySource | None = None
     reason: str | None = None
     """why there is no figure"""
 
@@ -49,7 +48,7 @@ class Counter(Protocol):
     """in less, it moves on too few times to tell"""
 
     def joules(self) -> float:
-        """Since some moment in the past."""
+        """The joules used since some moment in the past."""
 
 
 class NvidiaGpus:
@@ -66,6 +65,7 @@ class NvidiaGpus:
             raise CounterError(f"the NVIDIA driver doesn't answer ({error})") from error
 
     def joules(self) -> float:
+        """The joules that all these GPUs together have used."""
         try:
             return sum(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles) / 1e3
         except pynvml.NVMLError as error:
@@ -78,7 +78,7 @@ class CpuPackages:
     least_seconds = 0.05
     """The counters move on a thousand times a second."""
 
-    def __init__(self, powercap: Path = POWERCAP) -> None:
+    def __init__(self, powercap: Path = Path("/sys/class/powercap")) -> None:
         zones = sorted(powercap.glob("intel-rapl:*"))
         self._packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
         if not self._packages:
@@ -89,7 +89,7 @@ class CpuPackages:
         self._last, self._last_seconds = self._read(), time.monotonic()
 
     def joules(self) -> float:
-        """A counter that has reached the end of its range starts again at 0."""
+        """The joules of all packages. A counter that has reached the end of its range starts again at 0."""
         now, now_seconds = self._read(), time.monotonic()
         if now_seconds - self._last_seconds > self._longest_seconds:
             raise CounterError(
@@ -107,7 +107,7 @@ class CpuPackages:
 class EnergyMeter:
     """Of one part of the machine. A counter that fails once gives no figure any more."""
 
-    def __init__(self, of: Part, source: Source, open_counter: Callable[[], Counter]) -> None:
+    def __init__(self, of: MachinePart, source: EnergySource, open_counter: Callable[[], Counter]) -> None:
         self._of, self._source, self._open_counter = of, source, open_counter
         self._begun_joules = self._begun_seconds = self._last_seconds = 0.0
         self._counter: Counter | None = None
@@ -123,7 +123,7 @@ class EnergyMeter:
         self._begun_seconds = time.monotonic()
 
     def epoch_ended(self) -> None:
-        """So that a counter that runs over is read before it does so twice."""
+        """Read the counter now and then, so that one that runs over is read before it does so twice."""
         if time.monotonic() - self._last_seconds > _EXCEPT_OFTEN_SECONDS:
             self._joules()
 
@@ -150,7 +150,7 @@ class EnergyMeter:
 
 
 def energy_meters(device_kind: str, nvidia_uuids: Sequence[str | None], *, first_of_machine: bool) -> list[EnergyMeter]:
-    """For the devices of one process; of several on one machine, only the first counts its CPU."""
+    """The meters for one process's devices; of several on one machine, only the first counts the CPU."""
 
     def gpus() -> Counter:
         if device_kind == "cuda" and all(nvidia_uuids):
@@ -162,8 +162,8 @@ def energy_meters(device_kind: str, nvidia_uuids: Sequence[str | None], *, first
 
 
 def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
-    """Of several processes: the sum for each part of the machine, or none where any lacks its share."""
-    parts: dict[Part, list[Energy]] = {}
+    """The sum over several processes for each part of the machine, or none where any lacks its share."""
+    parts: dict[MachinePart, list[Energy]] = {}
     for energy in energies:
         parts.setdefault(energy.of, []).append(energy)
     return tuple(

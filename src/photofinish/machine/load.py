@@ -59,39 +59,36 @@ class LoadWindow(BaseModel):
         return self.waited_for_core_seconds or 0.0
 
     @property
+    def wanted_seconds(self) -> float:
+        """How long its threads ran or would have."""
+        return self.waited_seconds + self.own_cpu_seconds
+
+    @property
+    def core_seconds(self) -> float:
+        """What all these cores together had to give."""
+        return self.cores * self.wall_seconds
+
+    @property
     def pages(self) -> int:
-        """Read from a disk because memory was short. Where the system tells, by what was swapped: a split read from
-        its file faults too, as it should."""
+        """How many were read from a disk as memory was short; by what was swapped where that is told, for a split that
+        is read from its file faults too, as it should."""
         return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
 
 
 def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     """Why times measured meanwhile are to be taken with care, in words; nothing where the machine was quiet."""
     seen = list(windows)
-    busy = [
-        one
-        for one in seen
-        if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.cores * one.wall_seconds + _TICKS_SECONDS
-    ]
-    waiting = [
-        one
-        for one in seen
-        if one.waited_seconds > MOST_SHARE_WAITED * (one.waited_seconds + one.own_cpu_seconds) + _TICKS_SECONDS
-    ]
+    busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
+    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS]
     paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
     slowed = [one for one in seen if one.gpu_slowdowns]
 
-    others_seconds = sum(one.others_cpu_seconds for one in busy)
-    core_seconds = sum(one.cores * one.wall_seconds for one in busy) or 1.0
-    waited_seconds = sum(one.waited_seconds for one in waiting)
-    wanted_seconds = waited_seconds + sum(one.own_cpu_seconds for one in waiting) or 1.0
+    used = sum(one.others_cpu_seconds for one in busy) / (sum(one.core_seconds for one in busy) or 1.0)
+    waited = sum(one.waited_seconds for one in waiting) / (sum(one.wanted_seconds for one in waiting) or 1.0)
     reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
     told = [
-        (busy, f"other programs used {others_seconds / core_seconds:.0%} of the cores"),
-        (
-            waiting,
-            f"its threads waited for a core for {waited_seconds / wanted_seconds:.0%} of the time they wanted one,",
-        ),
+        (busy, f"other programs used {used:.0%} of the cores"),
+        (waiting, f"its threads waited for a core for {waited:.0%} of the time they wanted one,"),
         (paging, "memory was read back from a disk"),
         (slowed, f"the GPU held its clock down ({reasons})"),
     ]
@@ -135,7 +132,6 @@ class MachineWatch:
 
     def begin(self) -> None:
         """Look from here on; what came since the last reading is nobody's."""
-        started_seconds = time.monotonic()
         self._last = _Reading(
             at_seconds=time.monotonic(),
             cores_busy_seconds=_busy_seconds(self._cores),
@@ -144,7 +140,7 @@ class MachineWatch:
             major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
             swapped_pages=_swapped_pages(),
         )
-        self._cost_seconds = time.monotonic() - started_seconds
+        self._cost_seconds = time.monotonic() - self._last.at_seconds
         self._pending = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:

@@ -28,13 +28,13 @@ _USED_KEYS = ("anon", "total_rss")
 
 
 def available_memory_bytes() -> int:
-    """What is free now, within the tightest of all limits."""
+    """How much memory is free now, within the tightest of all limits."""
     left_bytes = (max(0, limit_bytes - _used_bytes(folder)) for folder, limit_bytes in _limits())
     return min([psutil.virtual_memory().available, *left_bytes])
 
 
 def total_memory_bytes() -> int:
-    """What there is, within the tightest of all limits; by Linux's own file, in which alone a container may find it."""
+    """How much memory there is, within the tightest limit; by Linux's own file, where alone a container may find it."""
     found = re.search(r"^MemTotal:\s+(\d+) kB$", read_or_empty(_MEMORY_FACTS), re.MULTILINE)
     machine_bytes = int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine_bytes, *(limit_bytes for _, limit_bytes in _limits())])
@@ -60,9 +60,6 @@ def _limits() -> Iterator[tuple[Path, int]]:
 def _used_bytes(folder: Path) -> int:
     facts = dict(line.split() for line in read_or_empty(folder / "memory.stat").splitlines())
     return next((int(facts[key]) for key in _USED_KEYS if key in facts), 0)
-
-
-_BYTES_A_VALUE = 4  # float32, whatever precision the network computes in
 
 
 @dataclass(frozen=True)
@@ -104,22 +101,22 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
 
 
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
-    """What all images take; training images that are cropped at random lie there with their border."""
+    """How much all images take; training images that are cropped at random lie there with their border."""
     channels, height, width = split.shape
     border = 2 * experiment.augmentation.crop_padding
     training = split.train * channels * (height + border) * (width + border)
-    return _BYTES_A_VALUE * (training + split.validation * channels * height * width)
+    return 4 * (training + split.validation * channels * height * width)  # float32, whatever the network computes in
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
-    """As the training starts: what other programs have taken of the main memory is gone. All images pass through it on
+    """The memory left as the training starts, by other programs too. All images pass through the main memory on
     their way to a GPU."""
     main = Room("the main memory now", available_memory_bytes(), processes)
     return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
 
 
 def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
-    """Of both devices when nothing else runs."""
+    """The memory of both devices when nothing else runs."""
     processes = max(cpu_host.processes, gpu_host.processes)
     return [Room("the main memory", total_memory_bytes(), processes), *_gpu_room(gpu_host)]
 

@@ -15,12 +15,12 @@ from photofinish.machine.cpu import read_or_empty
 
 
 def torch_version() -> str:
-    """As installed, build and all."""
+    """That of torch as installed, build and all."""
     return _version("torch")
 
 
 def torchvision_version() -> str:
-    """As installed, build and all."""
+    """That of torchvision as installed, build and all."""
     return _version("torchvision")
 
 
@@ -82,7 +82,7 @@ class Software:
 
 
 def software_facts(variables: tuple[str, ...]) -> Software:
-    """Versions, and those of the variables that are set: choosing another GPU is no news to the CPU."""
+    """Versions, and which of the variables are set to what: choosing another GPU is no news to the CPU."""
     return Software(
         python=platform.python_version(),
         torch=torch_version(),
@@ -92,14 +92,10 @@ def software_facts(variables: tuple[str, ...]) -> Software:
     )
 
 
-_PACKAGES = (
-    "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision",
-)  # fmt: skip
-
-
 def package_versions() -> dict[str, str]:
-    """Of the packages that results are made with."""
-    return {name: metadata.version(name) for name in _PACKAGES}
+    """The version of each package that results are made with."""
+    names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
+    return {name: metadata.version(name) for name in names}
 
 
 def git_commit() -> str | None:

@@ -35,7 +35,7 @@ class Settings(BaseModel):
 
 
 def is_whole_number(value: object) -> bool:
-    """Python holds 1, 1.0 and true to be equal; a user doesn't."""
+    """Whether it is written as one: Python holds 1, 1.0 and true to be equal; a user doesn't."""
     return type(value) is int
 
 

@@ -123,13 +123,9 @@ class _LocalDataset(_DatasetSettings):
         return None
 
     @model_validator(mode="after")
-    def _in_one_place_or_a_place_a_part(self) -> _LocalDataset:
+    def _each_part_is_given_or_drawn(self) -> _LocalDataset:
         if (self.path is None) == (self.parts is None):
             raise ValueError("give either path, or parts with a path each for train, validation and test")
-        return self
-
-    @model_validator(mode="after")
-    def _each_part_is_given_or_drawn(self) -> _LocalDataset:
         for part, size in (("validation", self.validation), ("test", self.test)):
             given = self.parts is not None and getattr(self.parts, part) is not None
             if given and size is not None:
@@ -220,7 +216,7 @@ class Place:
 
 
 def places(dataset: LocalDataset) -> list[Place]:
-    """All of them, in the order of their parts."""
+    """Where a local data set's images are, in the order of the parts."""
     by_part: list[tuple[str, PartName | None, str | None]] = [("path", None, dataset.path)]
     if dataset.parts is not None:
         by_part += [

@@ -108,7 +108,7 @@ def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
-    """Once the machine has told which kind `auto` stands for and which GPUs `all` are."""
+    """Refuse what data_parallel can't do, once the machine has told what `auto` stands for and which GPUs `all` are."""
     for mistake in _data_parallel_mistakes(kind, in_use, output_device):
         key = ".".join(map(str, mistake.path))
         raise MistakeError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")

@@ -103,8 +103,7 @@ class PlateauSchedule(Settings):
 
 
 Schedule = Annotated[
-    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule,
-    Field(discriminator="name"),
+    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule, Field(discriminator="name")
 ]
 
 # -- input paths --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.params.yaml_reader import KeyPath
-from photofinish.wording import nearest_name
+from photofinish.wording import did_you_mean
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
@@ -55,12 +55,10 @@ class Mistake:
 
 def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     """'unknown optimizer; did you mean adam? allowed: ...'"""
-    nearest = nearest_name(name, allowed)
-    hint = f"; did you mean '{nearest}'?" if nearest else ";"
-    if len(allowed) <= _MOST_NAMES_SHOWN:
-        return f"unknown {what}{hint} allowed: {', '.join(allowed)}"
-    shown = ", ".join(allowed[:_FIRST_NAMES])
-    return f"unknown {what}{hint} allowed: {shown} and {len(allowed) - _FIRST_NAMES} more"
+    shown = ", ".join(allowed)
+    if len(allowed) > _MOST_NAMES_SHOWN:
+        shown = f"{', '.join(allowed[:_FIRST_NAMES])} and {len(allowed) - _FIRST_NAMES} more"
+    return f"unknown {what};{did_you_mean(name, allowed)} allowed: {shown}"
 
 
 def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from photofinish.params.base import Name, NonNegativeInt, PositiveInt, Settings
 from photofinish.params.torchvision_names import CLASSIFIERS
@@ -55,8 +55,8 @@ class TorchvisionModel(Settings):
 
     @field_validator("weights")
     @classmethod
-    def _published(cls, weights: str | None, info: object) -> str | None:
-        name = getattr(info, "data", {}).get("name")
+    def _published(cls, weights: str | None, info: ValidationInfo) -> str | None:
+        name = info.data.get("name")
         if weights is not None and name is not None and weights not in CLASSIFIERS[name]:
             raise ValueError(f"{name} has no such weights; allowed: {', '.join(CLASSIFIERS[name]) or 'none'}")
         return weights

@@ -18,7 +18,7 @@ from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
-from photofinish.wording import nearest_name
+from photofinish.wording import did_you_mean, nearest_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
@@ -141,11 +141,8 @@ class _Reader:
             self._note(("defaults",), "must be a mapping of settings", given)
             return dict(_BUILT_IN)
         if "dataset" in given:
-            self._note(
-                ("defaults", "dataset"),
-                "name the data set in each experiment; dvc.yaml reads it there",
-                given["dataset"],
-            )
+            problem = "name the data set in each experiment; dvc.yaml reads it there"
+            self._note(("defaults", "dataset"), problem, given["dataset"])
         try:
             Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
@@ -164,9 +161,9 @@ class _Reader:
             return None
         dataset, names = given.get("dataset"), self._document.get("datasets")
         if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
-            nearest = nearest_name(dataset, names)
-            hint = f"; did you mean '{nearest}'?" if nearest else ""
-            self._note((*where, "dataset"), f"not listed under datasets ({', '.join(names)}){hint}", dataset)
+            hint = did_you_mean(dataset, names)
+            problem = f"not listed under datasets ({', '.join(names)}){';' if hint else ''}{hint}"
+            self._note((*where, "dataset"), problem, dataset)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:

@@ -44,6 +44,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """YAML 1.2 has no octal numbers by a mere leading zero."""
         digits = node.value.replace("_", "")
         return int(digits, 0 if re.match("[-+]?0[box]", digits) else 10)
 
@@ -85,8 +86,14 @@ class YamlDocument:
     """The plain value of a YAML file, the line of each key in it, and what is wrong with the keys themselves."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        text = _read_text(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise MistakeError(f"{path}  there is no such file; it says what to run") from None
+        except UnicodeDecodeError as error:
+            raise MistakeError(f"{path}  this is not UTF-8 text (byte {error.start})") from None
+        except OSError as error:
+            raise MistakeError(f"{path}  can't be read: {error.strerror}") from None
         try:
             loader = _Loader(text)
             self._root = loader.get_single_node()
@@ -119,17 +126,6 @@ class YamlDocument:
                 break
             line, node = found[0].start_mark.line + 1, found[1]
         return line
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise MistakeError(f"{path}  there is no such file; it says what to run") from None
-    except UnicodeDecodeError as error:
-        raise MistakeError(f"{path}  this is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise MistakeError(f"{path}  can't be read: {error.strerror}") from None
 
 
 def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
