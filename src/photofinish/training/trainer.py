@@ -125,8 +125,8 @@ class Trainer:
             outputs = state.network(images.contiguous(memory_format=state.memory_format))
             if self.team.size == 1:
                 return cross_entropy(outputs, labels)
-            # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over the
-            # whole batch, however uneven the shares.
+            # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over
+            # the whole batch, however uneven the shares.
             return cross_entropy(outputs, labels, reduction="sum") * (self.team.size / self._batch_images(number))
 
     def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
