@@ -51,7 +51,6 @@ def main() -> None:
         _tell("dvc repro of the three default experiments from nothing", [_seconds(default, "dvc", "repro")])
         _stages(_clone(folder / "stages"))
         _no_ops(folder, default)  # last, for these may fail
-        _no_ops(folder, default)  # last, for these may fail
     print(", ".join(f"{name} {value}" for name, value in machine.describe(machine.cores()).items()))
 
 

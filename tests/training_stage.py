@@ -73,8 +73,6 @@ class NobodyListens:
     def epoch_ended(self, *_arguments: object) -> None:
         pass
 
-    def model_follows(self) -> None: ...
-
     def training_ended(self, *_arguments: object) -> None:
         pass
 

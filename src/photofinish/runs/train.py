@@ -280,7 +280,6 @@ class _Leader:
         # Imported now that nothing is timed any more: it takes its time.
         from photofinish.runs.views import write_views
 
-        self._tracker.model_follows()
         run, manifest = self._run, self._setup.split.manifest
         state = self._trainer.network.state_dict()
         network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state)

@@ -91,11 +91,6 @@ class Tracker:
         if not self._remote:
             self._wait()  # a database on disk works on these cores: outside the timed pass, then
 
-    def model_follows(self) -> None:
-        """Say that nothing is timed any more: the worker may import what logging a model takes."""
-        self._flush()
-        self._ask("model_follows")
-
     def training_ended(self, name: str, device: str, results: Path, checkpoints: list[Path]) -> None:
         """Let MLflow show all that the training left on disk."""
         self._flush()

@@ -65,6 +65,9 @@ class Worker:
         self._last_epoch = max((metric.step for metric in told), default=0)
         self._system = SystemMetricsMonitor(self._run_id, _SAMPLE_SECONDS, resume_logging=True)
         self._system.start()
+        # What logging the model takes, torch above all (seconds): now, while the stage imports it too, on another core.
+        with quick_imports():
+            importlib.import_module("photofinish.results.learned")
 
     def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
         """A resumed training repeats the epochs after its checkpoint: MLflow has those already."""
@@ -76,11 +79,6 @@ class Worker:
         ]
         write_points(self._store.client, self._run_id, points)
         self._last_epoch += len(new)
-
-    def model_follows(self) -> None:
-        """Import torch (seconds) while the stage still writes its files, and not before: it would disturb training."""
-        with quick_imports():
-            importlib.import_module("photofinish.results.learned")
 
     def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str]) -> None:
         """Complete the run from what the training left on disk."""
