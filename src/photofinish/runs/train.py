@@ -133,10 +133,19 @@ class _Leader:
                 self._display.say(f"take the times with care: {doubt}")
         self._write_learned(further.first_step)
         passes_seconds = passed_seconds(self._trainer.progress.timings[epochs_before:])
+        total_seconds = self._elapsed_seconds()
+        self._write_views()
+        # Last of all files: a result that has it is complete.
         self._write_timings(
-            startup_seconds, warm_up_seconds, energy, peak_memory_bytes, self._meter.overhead(passes_seconds), further
+            total_seconds,
+            startup_seconds,
+            warm_up_seconds,
+            energy,
+            peak_memory_bytes,
+            self._meter.overhead(passes_seconds),
+            further,
         )
-        self._show_and_tell()
+        self._tracker.training_ended(self._run.name, self._run.device, self._run.out.parent.parent, self._store.paths())
         self._store.clear()
 
     def _resume(self) -> None:
@@ -154,6 +163,7 @@ class _Leader:
             self._earlier_seconds = state["elapsed_seconds"]
             self._resumed_at_epochs = (*state["resumed_at_epochs"], self._trainer.progress.epochs_done)
             self._repeats = _repeats_in(state)
+            self._epochs_saved = self._trainer.progress.epochs_done * (1 + len(self._repeats))
             self._display.say(f"goes on after epoch {self._trainer.progress.epochs_done}")
 
     def _epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
@@ -238,6 +248,7 @@ class _Leader:
 
     def _write_timings(
         self,
+        total_seconds: float,
         startup_seconds: float,
         warm_up_seconds: float,
         energy: tuple[Energy, ...],
@@ -245,7 +256,7 @@ class _Leader:
         overhead: records.Overhead,
         further: FurtherMeasurements,
     ) -> None:
-        total_seconds, run, device = self._elapsed_seconds(), self._run, self._device
+        run, device = self._run, self._device
         epochs, image_count = self._trainer.progress.timings, self._setup.training.image_count
         timings = records.Timings(
             host=run.host,
@@ -275,8 +286,8 @@ class _Leader:
         )
         records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
 
-    def _show_and_tell(self) -> None:
-        """What is drawn for people to look at, which is no part of the job's time, and the end of MLflow's run."""
+    def _write_views(self) -> None:
+        """What is drawn for people to look at, which is no part of the job's time."""
         # Imported now that nothing is timed any more: it takes its time.
         from photofinish.runs.views import write_views
 
@@ -284,4 +295,3 @@ class _Leader:
         state = self._trainer.network.state_dict()
         network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state)
         write_views(run.out / records.LEARNED, network, self._setup.whole_batches(), manifest)
-        self._tracker.training_ended(run.name, run.device, run.out.parent.parent, self._store.paths())

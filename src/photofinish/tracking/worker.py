@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ with quick_imports():
     from photofinish.tracking.sync import sync_all, sync_experiments
 
 _SAMPLE_SECONDS = 5.0
-"""between two samples of the system's metrics, each of which asks MLflow's store for its run"""
+"""least time between two samples of the system's metrics, which are taken between epochs, never within a timed pass"""
 
 
 class Worker:
@@ -41,6 +42,8 @@ class Worker:
         self._run_id = ""
         self._last_epoch = 0
         self._system: SystemMetricsMonitor | None = None
+        """MLflow's own, without the thread of its own"""
+        self._sampled_seconds = time.monotonic()
 
     def start(self, facts: dict[str, Any], training_key: str) -> None:
         """Open the run of a training that begins, or go on with the one of a training that was killed."""
@@ -63,11 +66,12 @@ class Worker:
             self._run_id = create_run(store, run_facts, tags)
         told = client.get_metric_history(self._run_id, "training_loss")
         self._last_epoch = max((metric.step for metric in told), default=0)
-        self._system = SystemMetricsMonitor(self._run_id, _SAMPLE_SECONDS, resume_logging=True)
-        self._system.start()
+        self._system = SystemMetricsMonitor(self._run_id, resume_logging=True)
         # What logging the model takes, torch above all (seconds): now, while the stage imports it too, on another core.
-        with quick_imports():
-            importlib.import_module("photofinish.results.learned")
+        # Not with a server, for which a stage waits no longer than it must.
+        if store.local_artifacts:
+            with quick_imports():
+                importlib.import_module("photofinish.results.learned")
 
     def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
         """A resumed training repeats the epochs after its checkpoint: MLflow has those already."""
@@ -79,19 +83,24 @@ class Worker:
         ]
         write_points(self._store.client, self._run_id, points)
         self._last_epoch += len(new)
+        if time.monotonic() - self._sampled_seconds > _SAMPLE_SECONDS:
+            self._sample_system()
 
     def training_ended(self, name: str, device: Any, results: str, checkpoints: list[str]) -> None:
         """Complete the run from what the training left on disk."""
-        if self._system:
-            self._system.finish()
-            self._system.collect_metrics()  # once more: a training of a second had no sample yet
-            self._system.publish_metrics(self._system.aggregate_metrics())
-            self._system.mlflow_logger.flush()
+        self._sample_system()  # also of a training of a second
         for path in checkpoints:
             self._store.client.log_artifact(self._run_id, path, "checkpoints")
         with self._store.mirroring:
             mirror_run(self._store, self._run_id, documents.training_document(name, device, Path(results)))
         self._run_id = ""
+
+    def _sample_system(self) -> None:
+        if self._system:
+            self._system.collect_metrics()
+            self._system.publish_metrics(self._system.aggregate_metrics())
+            self._system.mlflow_logger.flush()
+            self._sampled_seconds = time.monotonic()
 
     def stopped(self, status: str, reason: str) -> None:
         """Close the run of a training that won't end, if there is one."""
