@@ -38,6 +38,7 @@ HALF = len(CONTENT) // 2
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_RETRIES", fetching._RETRIES.new(total=3, backoff_factor=0))
+    monkeypatch.setattr(fetching, "_SHORTEST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(fetching, "STALL_SECONDS", 0.3)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("DVC_ROOT", raising=False)
@@ -244,9 +245,15 @@ def test_pauses_grow_and_a_server_that_says_how_long_to_wait_is_heeded(
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     monkeypatch.setattr(fetching, "_RETRIES", fetching._RETRIES.new(backoff_factor=1))
+    monkeypatch.setattr(fetching, "_SHORTEST_PAUSE_SECONDS", 1.0)
     site.server.faults = [server_side.status(503), server_side.status(429, Retry_After="7"), server_side.status(502)]
     site.fetch()
-    assert [pause for pause in pauses if pause >= 1] == [7.0, 4.0]
+    assert [pause for pause in pauses if pause >= 1] == [1.0, 7.0, 4.0]
+
+
+def test_a_host_that_can_be_no_host_is_told_without_a_traceback(site: Site) -> None:
+    with pytest.raises(UserError, match=r"no\.\.host"):
+        site.fetch("http://no..host/images.gz")
 
 
 def test_a_server_that_asks_for_an_hour_is_given_up_at_once(site: Site) -> None:

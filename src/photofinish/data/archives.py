@@ -44,8 +44,8 @@ _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _ENCRYPTED = 0x1
 _DAMAGE = (
-    EOFError, ValueError, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError, tarfile.TarError,
-    zipfile.BadZipFile,
+    EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError,
+    tarfile.TarError, zipfile.BadZipFile,
 )  # fmt: skip
 """what the readers raise, each its own way, at bytes they can't make sense of"""
 
@@ -92,10 +92,13 @@ def _unpack_all(archive: Path, folder: Path) -> None:
                     opened.extract(info, folder)
     elif name.endswith(_TAR_SUFFIXES):
         with tarfile.open(archive, tarinfo=_StrictHeader) as tar:
-            for member in tar:
+            begun_bytes = 0
+            while member := tar.next():
+                tar.members = []  # type: ignore[attr-defined]  # which would keep every header, however large
                 # Links too: a copy of what they name would do as well, and where they lead can change meanwhile.
                 unpacked.check(member.name, is_plain=(member.isreg() or member.isdir()) and not member.issparse())
-                unpacked.add(member.size)
+                unpacked.add(tar.offset - begun_bytes)  # its headers too, which may be larger than it is
+                begun_bytes = tar.offset
                 with _writing(archive, member.name, folder):
                     tar.extract(member, folder, filter="data")
             while rest := cast(IO[bytes], tar.fileobj).read(_CHUNK_BYTES):  # the compression's checksum comes last

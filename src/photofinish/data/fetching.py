@@ -47,6 +47,8 @@ from photofinish.locks import sole_writer
 STALL_SECONDS = 30.0
 _RETRIES = Retry(total=4, connect=1, backoff_factor=1, status_forcelist=(408, 425, 429, 500, 502, 503, 504))
 """a second attempt to connect tells a hiccup from a machine without internet"""
+_SHORTEST_PAUSE_SECONDS = 1.0
+"""urllib3 would try again at once, when a hiccup is not over yet"""
 _LONGEST_PAUSE_SECONDS = 60.0
 """a server that asks for more is given up: who waits for it would rather know"""
 _PROGRESS_BYTES = 1 << 20
@@ -245,7 +247,7 @@ def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDispla
                 retries = retries.increment("GET", url, error=error)
             except MaxRetryError:
                 raise _TransferError(str(fault)) from fault
-            pause_seconds = max(fault.wait_seconds, retries.get_backoff_time())
+            pause_seconds = max(_SHORTEST_PAUSE_SECONDS, fault.wait_seconds, retries.get_backoff_time())
             display.say(f"{fault}; trying again in {pause_seconds:g} s")
             time.sleep(pause_seconds)
     display.ended(_size(part))
@@ -295,7 +297,7 @@ def _asked(url: str, offset: int, validator: str | None) -> requests.Response:
         headers |= {"Range": f"bytes={offset}-"} | ({"If-Range": validator} if validator else {})
     try:
         return requests.get(url, headers=headers, stream=True, timeout=STALL_SECONDS)
-    except requests.RequestException as error:
+    except (requests.RequestException, HTTPError, ValueError) as error:  # urllib3 refuses some hosts by itself
         causes: list[BaseException] = [error]
         while causes[-1].__context__:
             causes.append(causes[-1].__context__)
