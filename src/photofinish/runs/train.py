@@ -127,7 +127,9 @@ class _Leader:
             peak_memory_bytes = self._team.peak_memory_bytes()
             untimed_from_seconds = time.monotonic()  # what follows is no part of the job
             self._repeat()
+            self._watch.begin()
             further = self._setup.measure_further(self._trainer)
+            self._watch.measured(self._run.experiment.repeats, self._run.experiment.epochs)
             self._untimed_seconds = time.monotonic() - untimed_from_seconds
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")
