@@ -33,6 +33,7 @@ def interrupt(event, arguments):
         os.kill(os.getpid(), signal.SIGINT)
 
 sys.argv[0] = {stage!r}
+sys.path.insert(0, os.path.dirname({stage!r}))
 sys.addaudithook(interrupt)
 runpy.run_path({stage!r}, run_name="__main__")
 """
