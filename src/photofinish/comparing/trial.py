@@ -111,7 +111,7 @@ def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Record
     """As the stage does, by files that lie in a folder of its own."""
     name, device, root = recorded.experiment, recorded.device, Path.cwd()
     experiment, out = params.experiments[name], folder / "results" / name / device
-    arguments: dict[str, DeviceLabel | Path] = {
+    arguments = {
         "device": device,
         "experiment": folder / "experiments" / f"{name}.json",
         "host": folder / f"{device}.json",
@@ -119,8 +119,8 @@ def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Record
         "weights": root / "data" / "weights" / name,
         "out": out,
     }
-    write_summed(arguments["experiment"], experiment.model_dump_json().encode())
-    write_summed(arguments["host"], _host(params, device).model_dump_json().encode())
+    write_summed(folder / "experiments" / f"{name}.json", experiment.model_dump_json().encode())
+    write_summed(folder / f"{device}.json", _host(params, device).model_dump_json().encode())
     print(f"{way} the remedy: {folder.name}", file=sys.stderr, flush=True)
     command = [sys.executable, str(root / "stages" / "train.py")]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]

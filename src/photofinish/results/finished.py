@@ -13,8 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from photofinish.errors import UserError
-from photofinish.files import read_summed, read_sums, sha256_of_bytes, state_folder, to_json
+from photofinish.files import read_sums, sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.results.records import LEARNED, TIMED
 
 
@@ -38,14 +37,18 @@ def hand_over(key: str, result: Path) -> bool:
     if "DVC_STAGE" not in os.environ or not (finished_folder() / key).is_dir():
         return False
     kept = _place(key)
-    try:
-        for folder in (kept / LEARNED, kept / TIMED):
-            for name in read_sums(folder):
-                read_summed(folder / name)
-    except (OSError, UserError):  # cut off, or damaged: there are still checkpoints, or the training begins anew
-        return False
+    if not all(_is_whole(kept / part) for part in (LEARNED, TIMED)):
+        return False  # cut off, where there are checkpoints still; or damaged
     shutil.copytree(kept, result, dirs_exist_ok=True)
+    shutil.rmtree(state_folder() / "checkpoints" / key, ignore_errors=True)  # it may have been killed before they went
     return True
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
+    except OSError:
+        return False
 
 
 def _place(key: str) -> Path:
