@@ -11,7 +11,7 @@ import numpy as np
 from conftest import MakeResult
 
 from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Trained, paired
-from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
 from photofinish.params.compare import Comparing
@@ -79,7 +79,7 @@ def write_result(results: Path, result: DeviceResult) -> Path:
     records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
     records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
     rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
-    write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
+    write_summed(folder / records.LEARNED / records.HISTORY, records.history_csv(rows).encode())
     return folder
 
 
@@ -96,7 +96,7 @@ def write_trained(results: Path, result: Trained) -> Path:
         timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
     )
     folder = write_result(results, complete)
-    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_summed(folder / records.LEARNED / records.WEIGHTS, weights)
     return folder
 
 
@@ -106,6 +106,14 @@ def write_scores(results: Path, result: Trained) -> None:
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+
+
+def change_a_digit(path: Path) -> None:
+    """Of a file that carries figures: the last one, by one, the size as it was."""
+    data = bytearray(path.read_bytes())
+    last = max(place for place, byte in enumerate(data) if chr(byte).isdigit())
+    data[last] ^= 1
+    path.write_bytes(data)
 
 
 def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True) -> list[DeviceResult]:

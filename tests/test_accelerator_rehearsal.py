@@ -23,6 +23,7 @@ from photofinish.comparing.pairs import Trained, paired, read_results
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
+from photofinish.files import write_summed
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.cpu import cpu_facts
 from photofinish.machine.fingerprint import GPU_VARIABLES, CpuHost, GpuHost, software_facts
@@ -97,7 +98,7 @@ class Stage:
             software=software_facts(GPU_VARIABLES),
         )
         for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
-            (folder / f"{name}.json").write_text(plan.model_dump_json(), encoding="utf-8")
+            write_summed(folder / f"{name}.json", plan.model_dump_json().encode())
 
     def learned(self, device: records.DeviceLabel) -> Path:
         return self.results / "small" / device / records.LEARNED

@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, write_result
+from result_files import change_a_digit, pair_of, write_result
 
 from photofinish.comparing.pairs import DeviceResult, Trained, paired, read_results
 from photofinish.errors import UserError
-from photofinish.files import write_text_atomically
+from photofinish.files import write_summed
 from photofinish.report.frames import (
     COMPARISON,
     comparison_frame,
@@ -49,7 +49,7 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
     evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
     evaluated = folder / results[0].experiment / records.EVALUATED
     records.write_record(evaluated / records.EVALUATION, evaluation)
-    write_text_atomically(evaluated / records.PREDICTIONS, predictions.to_csv(index=False))
+    write_summed(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
 
 
 def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
@@ -151,16 +151,19 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
         "evaluation/predictions.csv",
     ],
 )
-@pytest.mark.parametrize("damage", ["damaged", "gone"])
+@pytest.mark.parametrize("damage", ["damaged", "gone", "another digit"])
 def test_a_result_that_cannot_be_read_is_named(
     pair: list[DeviceResult], tmp_path: Path, name: str, damage: str
 ) -> None:
     write_results(pair, tmp_path)
     path = tmp_path / "small-mlp" / name
-    path.write_bytes(path.read_bytes()[:-10] + b"?")
     if damage == "gone":
         path.unlink()
-    with pytest.raises(UserError, match="that can be read: run `dvc repro`") as caught:
+    elif damage == "damaged":
+        path.write_bytes(path.read_bytes()[:-10] + b"?")
+    else:
+        change_a_digit(path)
+    with pytest.raises(UserError, match=r"is damaged: its sha256|can be read: run `dvc repro`") as caught:
         read_results(["small-mlp"], tmp_path)
     assert str(path) in str(caught.value)
 

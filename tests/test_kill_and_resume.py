@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 _MOMENTS = 20
 _EPOCHS_WITH_MLFLOW = 300
+_DVC_STAGE = "train-cpu@small"
 _SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 
@@ -36,12 +37,14 @@ class Trainings:
 
     def __init__(self, context: ForkServerContext, stage: TrainingStage) -> None:
         self._context, self.stage, self.folder = context, stage, stage.folder
+        self.dvc_stage: str | None = None
 
     def start(self, kill: KillBefore = NEVER) -> BaseProcess:
         """As dvc does, which deletes a stage's outs before it runs."""
         shutil.rmtree(self.folder / "results", ignore_errors=True)
         (self.folder / "output.txt").write_text("", encoding="utf-8")
-        process = self._context.Process(target=train, args=(self.folder, self.stage.data, self.stage.out, kill))
+        arguments = (self.folder, self.stage.data, self.stage.out, kill, self.dvc_stage)
+        process = self._context.Process(target=train, args=arguments)
         process.start()
         return process
 
@@ -104,7 +107,7 @@ def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below
     operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
-    assert operations.count("os.rename") == 3 + 6 + 1  # checkpoints, learned, timed: none is written in place
+    assert operations.count("os.rename") == 3 + 2 * (6 + 1)  # checkpoints; learned, timed, each file with its sha256
     for number, operation in enumerate(operations, start=1):
         trainings.start_over()
         trainings.kill(KillBefore(number))
@@ -180,7 +183,7 @@ def test_with_every_epochs_weights_killed_before_any_of_its_renames_it_ends_with
     record = read_record(trainings.stage.out / "learned" / "record.json", Training)
     assert list(record.epoch_weights_sha256) == [sha256_of_bytes(learned[file]) for file in files]
     renames = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines().count("os.rename")
-    assert renames == (3 + 3) + (6 + 3) + 1
+    assert renames == (3 + 3) + (2 * 6 + 3 + 1) + 2
     for number in range(1, renames + 1):
         trainings.start_over()
         trainings.kill(KillBefore(number, RENAMES))
@@ -271,8 +274,64 @@ def test_dvc_repro_killed_with_all_it_started_goes_on_the_next_time(tmp_path: Pa
     assert "killed on cpu  goes on after epoch" in output
     assert (project.root / "report" / "index.html").is_file()
     resumed = contents(learned)
-    assert "goes on" not in project.repro("--force", "--single-item", "train-cpu@killed")
+    assert list((project.root / ".photofinish" / "finished").iterdir()) == []
+    for _ in range(2):  # the second finds what the first one kept until DVC had it
+        assert "epoch 1/120" in project.repro("--force", "--single-item", "train-cpu@killed")
     assert contents(learned) == resumed
+
+
+def test_a_result_that_dvc_does_not_have_yet_is_handed_over_and_one_that_it_has_is_trained_anew(
+    make_trainings: MakeTrainings,
+) -> None:
+    trainings = make_trainings(epochs=3, save_weights="every_epoch")
+    trainings.dvc_stage = _DVC_STAGE
+    trainings.learn()
+    result = contents(trainings.stage.out)
+    trainings.learn()
+    assert "its result is taken" in trainings.output()
+    assert contents(trainings.stage.out) == result  # and took the same time
+    (trainings.folder / "dvc.lock").write_text(f"stages: {{{_DVC_STAGE}: {{outs: [md5: 1]}}}}", encoding="utf-8")
+    learned = trainings.learn()
+    assert "epoch 1/3" in trainings.output()
+    assert {f"learned/{name}": data for name, data in learned.items()}.items() <= result.items()
+    assert len(list((trainings.folder / ".photofinish" / "finished").glob("*/*"))) == 1
+
+
+def test_killed_after_its_last_file_it_trains_no_more(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=3)
+    trainings.dvc_stage = _DVC_STAGE
+    learned = trainings.learn()
+    trainings.start_over()
+    assert trainings.learn() == learned  # without making the machine's lock, as every one below
+    operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
+    last_file = max(number for number, operation in enumerate(operations, start=1) if operation == "os.rename")
+    for number in (last_file + 1, (last_file + len(operations)) // 2, len(operations)):
+        trainings.start_over()
+        trainings.kill(KillBefore(number))
+        assert trainings.learn() == learned, f"killed before operation {number}, {operations[number - 1]}"
+        assert "epoch 1/3" not in trainings.output()
+
+
+def test_a_damaged_copy_of_a_result_is_not_handed_over(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=2)
+    trainings.dvc_stage = _DVC_STAGE
+    learned = trainings.learn()
+    [history] = (trainings.folder / ".photofinish" / "finished").rglob("history.csv")
+    _flip_a_bit(history)
+    assert trainings.learn() == learned
+    assert "epoch 1/2" in trainings.output()
+
+
+def test_a_result_that_is_handed_over_stays_one_run_in_mlflow(make_trainings: MakeTrainings) -> None:
+    stage = make_trainings(epochs=2).stage
+    for said in ("epoch 1/2", "its result is taken"):
+        shutil.rmtree(stage.folder / "results", ignore_errors=True)
+        with stage.start(DVC_STAGE=_DVC_STAGE) as process:
+            output, _ = process.communicate()
+        assert process.returncode == 0, output
+        assert said in output
+        assert _rows(stage.folder, "SELECT status FROM runs") == [("FINISHED",)]
+    assert _rows(stage.folder, "SELECT key FROM tags WHERE key = 'photofinish.restored'") == []
 
 
 def _rows(folder: Path, query: str) -> list[tuple[Any, ...]]:

@@ -23,9 +23,10 @@ import pytest
 from conftest import MakeExperiment
 from mlflow import MlflowClient
 from mlflow.entities import Run
-from training_stage import TrainingStage, contents, read_until, wait_for
+from training_stage import STAGE, TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
+from photofinish.files import SUMS
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.tracking.documents import TAG_RESTORED
 
@@ -40,7 +41,7 @@ LONG_EPOCHS = 1500
 MOST_DELAY_SECONDS = 10.0
 MOST_SYNC_SECONDS = 40  # twice 7.5 for the server, and what it takes to start where other tests run too
 TIMED = f"""
-import atexit, runpy, time
+import atexit, runpy, sys, time
 from photofinish.tracking.client import Tracker
 
 waited_seconds = [0.0]
@@ -57,7 +58,8 @@ def timed(method):
 for name in ("__init__", "__exit__", "start", "wait_until_ready", "epoch_ended", "training_ended"):
     setattr(Tracker, name, timed(getattr(Tracker, name)))
 atexit.register(lambda: print(f"waited {{waited_seconds[0]:.2f}} s for MLflow"))
-runpy.run_path({str(Path(__file__).parent.parent / "stages" / "train.py")!r}, run_name="__main__")
+sys.path.insert(0, {str(STAGE.parent)!r})
+runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
 """The stage, telling at its end how long it stood still for MLflow."""
 
@@ -120,7 +122,8 @@ def make_tracked(
         stage = TrainingStage.prepare(folder, make_experiment(**overrides), cpu_host, packed_split.folder)
         plan = folder / "data" / "plan" / "experiments"
         plan.mkdir(parents=True)
-        shutil.copy(folder / "small.json", plan)
+        for name in ("small.json", SUMS):
+            shutil.copy(folder / name, plan)
         return Tracked(stage)
 
     return make

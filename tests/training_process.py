@@ -44,13 +44,17 @@ class NoTracker:
 
     def training_ended(self, *_told: object) -> None: ...
 
+    def sync(self, *_told: object) -> None: ...
 
-def train(folder: Path, data: Path, out: Path, kill: KillBefore) -> None:
-    """The whole stage but MLflow, with a checkpoint after every epoch."""
+
+def train(folder: Path, data: Path, out: Path, kill: KillBefore, dvc_stage: str | None) -> None:
+    """The whole stage but MLflow, with a checkpoint after every epoch; as DVC runs it if the stage has a name there."""
     from photofinish.runs import stage as train_stage
     from photofinish.runs import train as training
 
     os.chdir(folder)
+    if dvc_stage:
+        os.environ["DVC_STAGE"] = dvc_stage
     training.CHECKPOINT_SECONDS = 0
     train_stage.Tracker = NoTracker  # type: ignore[assignment, misc]
     seen: list[str] = []

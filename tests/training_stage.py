@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
 _CHECKPOINT_EACH_EPOCH = f"""
-import runpy, photofinish.runs.train
+import runpy, sys, photofinish.runs.train
+sys.path.insert(0, {str(STAGE.parent)!r})
 photofinish.runs.train.CHECKPOINT_SECONDS = 0
 runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
@@ -35,8 +37,8 @@ class TrainingStage:
     @classmethod
     def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "small.json").write_text(experiment.model_dump_json(), encoding="utf-8")
-        (folder / "cpu.json").write_text(host.model_dump_json(), encoding="utf-8")
+        write_summed(folder / "small.json", experiment.model_dump_json().encode())
+        write_summed(folder / "cpu.json", host.model_dump_json().encode())
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.step_costs import times
 from photofinish.errors import MistakeError, UserError, run_stage
-from photofinish.files import write_text_atomically
+from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
@@ -120,8 +120,8 @@ def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Record
         "weights": root / "data" / "weights" / name,
         "out": out,
     }
-    write_text_atomically(folder / "experiments" / f"{name}.json", experiment.model_dump_json())
-    write_text_atomically(folder / f"{device}.json", _host(params, device).model_dump_json())
+    write_summed(folder / "experiments" / f"{name}.json", experiment.model_dump_json().encode())
+    write_summed(folder / f"{device}.json", _host(params, device).model_dump_json().encode())
     print(f"{way} the remedy: {folder.name}", file=sys.stderr, flush=True)
     command = [sys.executable, str(root / "stages" / "train.py")]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]

@@ -12,7 +12,7 @@ from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, LabelledImages, PartName
 from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
 from photofinish.errors import MistakeError
-from photofinish.files import sha256_of_file, write_text_atomically
+from photofinish.files import sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan
 
 Channels = tuple[float, ...]
@@ -39,7 +39,7 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
         std=std or statistics["train"][1],
         sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
     )
-    write_text_atomically(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    write_summed(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from photofinish.errors import UserError
+from photofinish.files import read_summed
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
 
@@ -56,6 +57,6 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
     """One of the files under data/plan, as the settings that `plan` wrote."""
     try:
-        return schema.model_validate_json(path.read_bytes())
+        return schema.model_validate_json(read_summed(path))
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a plan that can be read: run `dvc repro plan` ({error})") from error

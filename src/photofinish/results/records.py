@@ -13,7 +13,7 @@ from typing import Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from photofinish.errors import UserError
-from photofinish.files import write_text_atomically
+from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
@@ -278,14 +278,14 @@ def read_training(folder: Path) -> Training | Unavailable:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """As indented JSON, in place of what was there, all of it or nothing."""
-    write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
+    """As indented JSON, in place of what was there, all of it or nothing, with its sha256 beside it."""
+    write_summed(path, f"{record.model_dump_json(indent=2)}\n".encode())
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
     """What the file holds, every field of it checked against the schema."""
     try:
-        return schema.model_validate_json(path.read_bytes())
+        return schema.model_validate_json(read_summed(path))
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
@@ -302,7 +302,7 @@ def read_history(folder: Path) -> list[EpochMetrics]:
     """The rows of learned/history.csv."""
     path = folder / HISTORY
     try:
-        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        rows = csv.DictReader(io.StringIO(read_summed(path).decode()))
         return [_HISTORY_ROW.validate_strings(row) for row in rows]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error

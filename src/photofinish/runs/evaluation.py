@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.files import write_text_atomically
+from photofinish.files import write_summed
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.training.batches import Normaliser
@@ -91,7 +91,7 @@ def score(
 def write_evaluation(judged: Judged, folder: Path) -> None:
     """The scores, and what each network takes each test image for."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
-    write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
+    write_summed(folder / records.PREDICTIONS, predictions_csv(judged).encode())
 
 
 def predictions_csv(judged: Judged) -> str:
