@@ -113,6 +113,7 @@ def test_a_logged_model_says_what_it_is_of_and_how_good(
         assert (model.name, model.source_run_id) == (f"{NAME}-cpu", run.info.run_id)
         assert model.status == LoggedModelStatus.READY
         assert model.params == run.data.params
+        assert model.tags["mlflow.user"] == run.data.tags["mlflow.user"]
         shown = {metric.key: metric.value for metric in model.metrics}
         assert shown.get("test_accuracy") == (0.75 if times else None)
         write_scores(results, make_result(NAME, accuracy=0.75))

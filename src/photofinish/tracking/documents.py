@@ -33,7 +33,7 @@ TAG_DEVICE = "photofinish.device"
 TAG_STATUS = "photofinish.status"
 TAG_CURRENT = "photofinish.current"
 """true or false: whether this is the experiment's result as it is on disk, or an earlier one"""
-TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts tags by name: these come after all that is to be read
+TAG_TRAINING_KEY = "sha256.training_key"  # in a list by name, these come after all that is to be read
 TAG_RESULT = "sha256.result"
 TAG_RESULT_BEFORE = "photofinish.result"
 """what runs that an earlier version told are found by"""

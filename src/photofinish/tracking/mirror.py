@@ -81,6 +81,9 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     """Everything in the document, each thing once; the tag that says so comes last."""
     client = store.client
     write_facts(client, run_id, document.facts)
+    for earlier in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name = '{document.facts.name}'"):
+        client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
+    client.set_tag(run_id, TAG_CURRENT, "true")
     run = client.get_run(run_id)
     model_id = (_model_id(run) or _create_model(store, run, document)) if document.learned else None
     _write_missing_points(client, run, document.points, model_id)
@@ -91,9 +94,6 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     # From the job's start, its duration: not until what was measured after the job, or until MLflow was back.
     ended_ms = run.info.start_time + document.duration_ms if document.duration_ms is not None else None
     client.set_terminated(run_id, "FINISHED", ended_ms)
-    for earlier in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name = '{document.facts.name}'"):
-        client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
-    client.set_tag(run_id, TAG_CURRENT, "true")
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
@@ -170,7 +170,8 @@ def _create_model(store: Store, run: Run, document: RunDocument) -> str:
     """An output of the run from its first moment, so that one that is cut off is found, and completed, again."""
     facts = document.facts
     name, run_id = facts.name.replace("/", "-"), str(run.info.run_id)  # which a model's name must not hold
-    model = store.client.create_logged_model(store.experiment_id, name, source_run_id=run_id, params=facts.params)
+    tags = {key: value for key, value in run.data.tags.items() if key.startswith(("mlflow.user", "mlflow.source."))}
+    model = store.client.create_logged_model(store.experiment_id, name, run_id, tags, facts.params)
     model_id = str(model.model_id)
     store.client.log_outputs(run_id, [LoggedModelOutput(model_id, step=max(point.step for point in document.points))])
     return model_id
