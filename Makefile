@@ -53,12 +53,12 @@ remedy: setup ## try what the report suggests against an experiment's slowness (
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
 	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
-ui: setup ## bring MLflow up to date with the results and open its UI
+ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync
 	@case "$$MLFLOW_TRACKING_URI" in \
 		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
-		"") mlflow ui ;; \
-		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" ;; \
+		"") mlflow ui $(if $(PORT),--port $(PORT)) ;; \
+		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)

@@ -83,7 +83,7 @@ class Tracked:
 
     def runs(self, database: Path) -> list[Run]:
         client = MlflowClient(f"sqlite:///{database}")
-        experiments = client.search_experiments(filter_string="name = 'photofinish'")
+        experiments = client.search_experiments()
         return list(client.search_runs([experiment.experiment_id for experiment in experiments]))
 
     def epochs_told(self, run: Run, database: Path) -> Counter[int]:

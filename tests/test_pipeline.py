@@ -124,7 +124,7 @@ def test_an_experiment_run_elsewhere_reruns_what_its_learning_rate_touches_and_t
     assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_OWN)
     assert project.git("status", "--porcelain") == ""
     new = _run_addresses(project) - runs_before
-    assert len(new) >= 3  # both devices and the comparison
+    assert len(new) >= 2  # the training and the comparison
     assert all(address.startswith((project.root / "mlruns").as_uri()) for address in new)
     assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
     assert set(state.rglob("*.lock")) - locks_before  # the locks and checkpoints are this project's too
