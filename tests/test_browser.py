@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeResult
+from conftest import ROOT, MakeResult
 from result_files import several_results, write_trained
 
 from photofinish.comparing.pairs import Trained, paired
@@ -174,8 +174,8 @@ def test_units_count_when_a_column_is_sorted_and_cells_without_a_figure_come_las
 def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(browser: Any, reports: dict[str, Path]) -> None:
     with opened(browser, reports["many"].as_uri(), viewport=DESK) as (page, errors):
         table = page.get_by_role("region", name="Table: All experiments")
-        page.get_by_label("Only rows with").fill("network-39 FASTER")
-        assert table.locator("tbody tr:visible th").all_inner_texts() == ["digits-network-39"]
+        page.get_by_label("Only rows with").fill("network-37 FASTER")
+        assert table.locator("tbody tr:visible th").all_inner_texts() == ["digits-network-37"]
         assert page.locator("output").inner_text() == "1 of 40"
         page.get_by_label("Only rows with").fill("")
         assert table.locator("tbody tr:visible").count() == 40
@@ -211,6 +211,19 @@ def test_the_report_prints_whole_with_what_is_folded(browser: Any, reports: dict
         assert page.locator("details[open]").count() == 12
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert errors == []
+
+
+def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(browser: Any, tmp_path: Path) -> None:
+    from dvc_render.html import render_html
+    from dvc_render.vega import VegaRenderer
+
+    points = [{"epoch": 1, "loss": 0.5, "rev": "main"}]
+    plot = VegaRenderer(points, "loss", x="epoch", y="loss")
+    page_file = Path(str(render_html([plot], tmp_path / "plots.html", ROOT / ".dvc" / "plots.html")))
+    page = browser.new_page(offline=True)
+    page.goto(page_file.as_uri())
+    page.get_by_text("Nothing is drawn here").wait_for()
+    page.close()
 
 
 @contextmanager
