@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
@@ -14,7 +15,7 @@ from photofinish.comparing.pairs import Trained
 from photofinish.comparing.step_costs import fixed_share, over_an_epoch
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
-from photofinish.report.frames import attribution_frame, comparison_frame
+from photofinish.report.rows import attribution_rows, comparison_rows
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import SteadyState
 
@@ -307,7 +308,7 @@ def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
 
 
 def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, make_result: MakeResult) -> None:
-    table = attribution_frame([pair_of(slow(waiting=0.09), make_result(device="gpu"))])
+    table = pd.DataFrame(attribution_rows([pair_of(slow(waiting=0.09), make_result(device="gpu"))]))
     assert list(table.columns) == ["experiment", "device", "part", "median_seconds", "share"]
     assert table["part"].tolist() == [
         "waiting for data", "copying to the device", "forward", "backward", "optimiser", "the rest",
@@ -318,6 +319,6 @@ def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, 
 
 def test_the_comparison_has_the_cause_and_the_shares(slow: Change) -> None:
     job = {"startup_seconds": 6.0, "total_seconds": 10.0}
-    row = comparison_frame([pair_of(slow(waiting=0.09, settings={"input": LOADER}, timings=job))]).iloc[0]
+    row = pd.DataFrame(comparison_rows([pair_of(slow(waiting=0.09, settings={"input": LOADER}, timings=job))])).iloc[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert (row["busy_share"], row["waiting_share"]) == (pytest.approx(0.1), pytest.approx(0.9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.wording import energy, markdown_cell, money, ratio, seconds, utc_day
+from photofinish.wording import energy, markdown_text, money, ratio, seconds, utc_day
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,19 @@ def test_a_ratio_is_never_written_as_nothing(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cell"), [("Some CPU", "Some CPU"), ("CPU | 8 cores", r"CPU \| 8 cores"), ("a\\|b", r"a\\\|b")]
+    ("text", "markdown"),
+    [
+        ("Some CPU", "Some CPU"),
+        ("CPU | 8 cores", r"CPU \| 8 cores"),
+        ("a\\|b", r"a\\\|b"),
+        ("<b>&amp;", r"\<b\>\&amp;"),
+        ("[here](http://a) *b*", r"\[here\](http://a) \*b\*"),
+        ("To try: `a.b: {c: <1>}`, ` alone", r"To try: `a.b: {c: <1>}`, \` alone"),
+        ("two\nlines", "two lines"),
+    ],
 )
-def test_a_bar_in_a_cell_does_not_end_it(text: str, cell: str) -> None:
-    assert markdown_cell(text) == cell
+def test_what_means_something_in_markdown_is_shown_as_text(text: str, markdown: str) -> None:
+    assert markdown_text(text) == markdown
 
 
 @pytest.mark.parametrize(

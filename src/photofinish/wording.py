@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -58,9 +59,9 @@ def byte_size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def markdown_cell(text: str) -> str:
-    """As the text of a table's cell, where a bar would end it."""
-    return text.replace("\\", "\\\\").replace("|", "\\|")
+def markdown_text(text: str) -> str:
+    """The text as such in Markdown: no HTML, link or emphasis, nor the end of a table's cell; code stays code."""
+    return re.sub(r"(`[^`|\\]*`)|([\\|<>&*\[\]`])", lambda found: found[1] or f"\\{found[2]}", " ".join(text.split()))
 
 
 def _three_digits(value: float) -> str:
