@@ -39,7 +39,7 @@ a:|a: ¦¶  text|a: ¦¶  text¶  more¶b: 1|a: ¦-¶  text|a: ¦+¶  text¶¶|a
  a: 1
 a: !!str 1|a: !!int "1"|a: !!int x|a: !!float 1|a: !!bool yes|a: !!bool no|a: !!null x|a: !!binary aGk=|a: !foo 1
 a: !!python/name:os.system x|a: !!seq [1]|a: !!map {x: 1}|a: !!str {x: 1}|a: !!int [1]|!!map {a: 1}
-a: !!timestamp 2024-01-01
+a: !!timestamp 2024-01-01|a: &p x:y¶b: [*p]
 a: 1⇥# a tab|a:⇥1|a: {x:1}|a: [x:y]|a: {x: y:z}|a: [x:,y]|a: {x:}|a: [x:]|a: [:x]|a: [::]|a: [http://x]|a: {x: "y:z"}
 a: ["x":1]|a: [x: , y]|a: [-1:30]|a: {x : 1}|a: [x?y]|a: [?x]|a: [?]|a: {? x : 1}|a: {x, y: z}|{x:1}|[x:y]|a: [x:{y: 1}]
 a: @x|a: `x|a: %x|a: &|a: *|a: ¦|a: >|a: #x|a: x#y|a: x #y|a: ?x|a: ? x|a: :x|a: x:|a: x: y|a: x :y|a: http://x

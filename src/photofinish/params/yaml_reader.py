@@ -19,8 +19,7 @@ _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 50
 _TOO_DEEP = f"nested deeper than {_DEEPEST} levels"
 _MOST_DIGITS = 1000
-_MOST_REPEATED = 200_000
-"""values that aliases stand for"""
+_MOST_VALUES = 500_000
 _TYPES_IN_WORDS = {
     "int": "a number",
     "float": "a number",
@@ -42,31 +41,29 @@ class _Loader(Composer, yaml.CSafeLoader):
     def __init__(self, text: str) -> None:
         yaml.CSafeLoader.__init__(self, text)
         Composer.__init__(self)
-        self._sizes: dict[yaml.Node, int] = {}  # in values, with what its aliases stand for
-        self._values = self._repeated = 0
+        self._values = 0  # so far, with those that aliases stand for
+        self._sizes: dict[yaml.Node, int] = {}  # in values
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuse aliases that stand for more than anyone would write, and what DVC's reader doesn't take."""
         event: Any = self.peek_event()
-        before, problem = self._values, ""
+        before = self._values
         node = super().compose_node(parent, index)
         assert node is not None
         if isinstance(event, yaml.AliasEvent):
-            size = self._sizes.get(node, _MOST_REPEATED)  # one within what it stands for has no end
-            self._values += size
-            self._repeated += size
-            if self._repeated >= _MOST_REPEATED:
-                problem = f"aliases stand for more than {_MOST_REPEATED:,} values here"
+            self._values += self._sizes.get(node, _MOST_VALUES)  # within what it stands for, it has no end
         else:
             self._values += 1
             self._sizes[node] = self._values - before
-            in_brackets = isinstance(parent, yaml.CollectionNode) and parent.flow_style
-            if in_brackets and isinstance(node, yaml.ScalarNode) and not node.style and re.search("[:?]", node.value):
-                found = shortened(repr(node.value))
-                problem = f"{found} within brackets: put a space behind the colon, or all of it in quotes"
-        if problem:
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-        return node
+        in_brackets = isinstance(parent, yaml.CollectionNode) and parent.flow_style
+        if self._values > _MOST_VALUES:
+            problem = f"more than {_MOST_VALUES:,} values, with those that aliases stand for"
+        elif in_brackets and isinstance(event, yaml.ScalarEvent) and not event.style and re.search("[:?]", event.value):
+            found = shortened(repr(event.value))
+            problem = f"{found} within brackets: put a space behind the colon, or all of it in quotes"
+        else:
+            return node
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """PyYAML meets a value that isn't of its type (`2024-13-45`) with whatever error Python's own parser has."""
