@@ -256,7 +256,7 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
             PARAMS.replace("lr: 0.1,", "lr: -1,").replace("epochs: 50", "epoch: 50"),
             "has 2 mistakes; nothing was started",
         ),
-        ("defaults: [", "params.yaml:1  this is not valid YAML"),
+        ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
         ("", "params.yaml has 1 mistake; nothing was started"),
     ],
 )
@@ -273,6 +273,20 @@ def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
     assert "Traceback" not in ran.stderr + ran.stdout
     assert files_in(tmp_path) == {"params.yaml"}
     # Of the processor, not by the clock: other programs must not decide what this test says.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
+    experiments = "".join(
+        f"  {width}-wide: {{dataset: digits, model: {{name: mlp, hidden: [{width}]}}, optimizer: {{lr: 0.05}}}}\n"
+        for width in range(1, 1001)
+    )
+    params_file.write_text(PARAMS + experiments, encoding="utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(list((tmp_path / "data/plan/experiments").iterdir())) == 1003
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 

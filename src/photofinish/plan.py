@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import SUMS, sha256_of_bytes, sums_text, write_text_atomically
+from photofinish.files import SUMS, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
@@ -57,7 +57,8 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         texts[own_folder / SUMS] = sums_text(own)
     for path, text in texts.items():
         if not path.is_file() or path.read_bytes() != text.encode():
-            write_text_atomically(path, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")  # what comes out half is written anew the next time
     for own_folder in {path.parent for path in texts} - {folder}:
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
+_MOST_CHARACTERS = 70
+
 
 def seconds(value: float) -> str:
     """A time in three digits, in the unit that suits."""
@@ -57,6 +59,16 @@ def byte_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+def printable(text: str) -> str:
+    """On one line, with escapes for what a terminal obeys or hides: control characters, and those that turn text."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def shortened(text: str) -> str:
+    """As much of a value as a message shows."""
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 def markdown_text(text: str) -> str:
