@@ -17,6 +17,7 @@ from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
 from result_files import trained, write_scores, write_trained
+from torch.nn.functional import cross_entropy
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
@@ -81,7 +82,11 @@ def test_a_served_model_is_as_accurate_on_the_test_images_as_evaluate_found(
     monkeypatch.setattr(mirror, "_write_model", None)
     address, images = model_address(store), np.array(packed_split.images("test"))
     fractions = images.astype(np.float32) / 255
-    assert (predictions(served(address, as_json(images / 255))).argmax(axis=1) == expected).all()
+    scores = predictions(served(address, as_json(images / 255)))
+    assert (scores.argmax(axis=1) == expected).all()
+    loss = cross_entropy(torch.from_numpy(scores), torch.from_numpy(judged.actual)).item()
+    # Classes this easy are told apart without normalising, too; the loss is not the same then.
+    assert loss == pytest.approx(judged.evaluation.devices["cpu"].test_loss, rel=1e-5)
     assert (mlflow.pyfunc.load_model(address).predict(fractions).argmax(axis=1) == expected).all()
     loaded = mlflow.pytorch.load_model(address)
     assert not loaded.training
