@@ -214,12 +214,10 @@ def test_the_report_prints_whole_with_what_is_folded(browser: Any, reports: dict
 
 
 def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(browser: Any, tmp_path: Path) -> None:
-    from dvc_render.html import render_html
-    from dvc_render.vega import VegaRenderer
-
-    points = [{"epoch": 1, "loss": 0.5, "rev": "main"}]
-    plot = VegaRenderer(points, "loss", x="epoch", y="loss")
-    page_file = Path(str(render_html([plot], tmp_path / "plots.html", ROOT / ".dvc" / "plots.html")))
+    text = (ROOT / ".dvc" / "plots.html").read_text(encoding="utf-8")
+    assert text.count("{plot_divs}") == text.count("{refresh_tag}") == 1
+    page_file = tmp_path / "plots.html"
+    page_file.write_text(text.replace("{scripts}", '<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script>'))
     page = browser.new_page(offline=True)
     page.goto(page_file.as_uri())
     page.get_by_text("Nothing is drawn here").wait_for()

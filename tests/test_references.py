@@ -203,6 +203,7 @@ def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     write_report(paired(here, None, [recorded(gpu_elsewhere)]), tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Recorded elsewhere" in page
+    assert "records of other machines, not measured here: NVIDIA Made-Up 100(TM)." in page
     assert "NVIDIA Made-Up 100(TM)" in page
     assert pd.read_csv(tmp_path / "comparison.csv")["status"].tolist() == ["trained", "unavailable"]
     for name in ("comparison.csv", "metrics/small-mlp.json", "history.csv", "confusion.csv"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of
+from result_files import pair_of, trained
 
 from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
@@ -248,6 +249,21 @@ def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair]
     assert file.name == "small-mlp.json"
     assert metrics["gpu"]["end_to_end_speedup"] == 1.5
     assert metrics["cpu"]["total_seconds"] == 30.0
+
+
+def test_what_is_no_number_is_left_out_everywhere(make_result: MakeResult, tmp_path: Path) -> None:
+    cpu = trained(make_result)
+    diverged = replace(
+        cpu,
+        scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
+        history=cpu.history.assign(validation_loss=float("nan")),
+    )
+    write_report([pair_of(diverged)], tmp_path)
+    assert "test_loss" not in json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))["cpu"]
+    assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
+    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()
+    header, cpu_row, _ = Page(page_in(tmp_path)).rows
+    assert dict(zip(header, cpu_row, strict=True))["test loss"] == "n/a"
 
 
 def test_writing_again_gives_the_same_bytes(pair: list[Pair], tmp_path: Path) -> None:

@@ -140,19 +140,16 @@ def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
 
 def _overview(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
     """What can be said of many experiments at once."""
-    galleries = [
-        Gallery(
-            "All of them",
-            "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
-            "comparison.csv",
-            pictures.overview_pictures(comparison, rows.speedup_rows(pairs)),
-        ),
-        _break_evens(series[:MOST_ON_ONE_PAGE]),
-    ]
+    drawn = Gallery(
+        "All of them",
+        "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
+        "comparison.csv",
+        pictures.overview_pictures(comparison, rows.speedup_rows(pairs)),
+    )
     return Report(
         "Is the GPU worth it?",
         [verdict(pair) for pair in pairs],
-        [gallery for gallery in galleries if gallery.pictures],
+        [drawn],
         {},
         {"Where the GPU begins to pay, by size": tables.series_table(series)} if series else {},
         _recorded_elsewhere(pairs),
@@ -178,7 +175,12 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
             "attribution.csv",
             pictures.step_pictures(rows.attribution_rows(pairs)),
         ),
-        _break_evens(series),
+        Gallery(
+            "Where the GPU begins to pay",
+            "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
+            "scaling.csv",
+            pictures.break_even_pictures(rows.scaling_rows(series), rows.break_even_rows(series)),
+        ),
         Gallery(
             "How they learned",
             "Validation loss: where devices' curves agree against epochs they learn alike; further left is sooner.",
@@ -186,15 +188,6 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
             pictures.learning_curves(rows.history_rows(pairs)),
         ),
     ]
-
-
-def _break_evens(series: list[Series]) -> Gallery:
-    return Gallery(
-        "Where the GPU begins to pay",
-        "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
-        "scaling.csv",
-        pictures.break_even_pictures(rows.scaling_rows(series), rows.break_even_rows(series)),
-    )
 
 
 def _as_markdown(report: Report) -> str:

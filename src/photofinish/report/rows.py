@@ -79,7 +79,7 @@ def comparison_metrics(comparison: Rows) -> dict[str, Any]:
     """Its figures for `dvc metrics`: experiment, device, figure."""
     metrics: dict[str, Any] = {}
     for row in comparison:
-        if present := {figure: row[figure] for figure in _METRICS if row[figure] is not None}:
+        if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
             metrics.setdefault(row["experiment"], {})[row["device"]] = present
     return metrics
 
@@ -279,6 +279,11 @@ def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
     return groups
 
 
+def is_known(value: object) -> bool:
+    """Whether it is a figure or a word: neither missing nor what a diverged training has for a number."""
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
 def as_csv(rows: Rows, columns: Iterable[str]) -> str:
     """With every digit, and nothing where there is no figure. Text that a spreadsheet would compute gets the apostrophe
     that keeps it text."""
@@ -292,4 +297,4 @@ def as_csv(rows: Rows, columns: Iterable[str]) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_TAKEN_AS_FORMULA) else value
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return value if is_known(value) else None

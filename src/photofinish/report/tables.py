@@ -12,7 +12,7 @@ from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import NAMES
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.report.rows import Rows
+from photofinish.report.rows import Rows, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
@@ -226,7 +226,7 @@ def shown_table(comparison: Rows) -> Table:
             row["overhead"] = f"{seconds(row['overhead_seconds'])} ({row['overhead_share']:.1%})"
             row["doubts"] = row["doubts"] or "nothing noticed"
         cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
-        rows.append({heading: NOTHING if cell is None else write(cell) for heading, (cell, write) in cells.items()})
+        rows.append({heading: write(cell) if is_known(cell) else NOTHING for heading, (cell, write) in cells.items()})
     return rows
 
 
