@@ -265,6 +265,23 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
     return open_store(tmp_path, tmp_path / ".photofinish")
 
 
+@dataclass
+class HeldClock:
+    """In place of what trainings are timed with: time passes only where a test says so."""
+
+    now_seconds: float = 0.0
+
+    def take(self, seconds: float) -> None:
+        self.now_seconds += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    held = HeldClock()
+    monkeypatch.setattr("time.perf_counter", lambda: held.now_seconds)
+    return held
+
+
 @pytest.fixture
 def params_file(tmp_path: Path) -> Path:
     """Where a test may write a params file of its own."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeExperiment, MakeTrainer
 from torch import nn
 
 from photofinish.errors import UserError
@@ -58,21 +56,21 @@ def test_steps_are_sampled_within_the_time_there_is(
 
 
 def test_a_step_is_timed_without_waiting_for_data(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> None:
     trainer = make_trainer(make_experiment())
+    trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.25))
     batches = list(trainer.training.shuffled(0))
 
     def slowly(_epoch: int):  # type: ignore[no-untyped-def]
         for each in batches:
-            time.sleep(0.2)
+            clock.take(100.0)
             yield each
 
     monkeypatch.setattr(trainer.training, "shuffled", slowly)
     found = measure_steps(trainer, SamplePlan(3, 4))
-    assert (len(found.sample_seconds), found.steps_per_sample) == (3, 4)
-    assert sum(found.sample_seconds) < 0.2
-    assert found.step_seconds == [seconds / 4 for seconds in found.sample_seconds]
+    assert (found.sample_seconds, found.steps_per_sample) == ((1.0,) * 3, 4)
+    assert found.step_seconds == [0.25] * 3
 
 
 def test_two_batch_sizes_are_timed_by_turns(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
@@ -201,18 +199,16 @@ def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.Mo
     assert norm == 10.0
 
 
-def test_overhead_is_told_apart_by_what_it_is_for() -> None:
+def test_overhead_is_told_apart_by_what_it_is_for(clock: HeldClock) -> None:
     meter = OverheadMeter()
     with meter.loop():
-        time.sleep(0.2)  # the timed passes
+        clock.take(16.0)  # the timed passes
         with meter.spent_on("saving"):
-            time.sleep(0.05)
-        time.sleep(0.03)
-    found = meter.overhead(passes_seconds=0.2)
-    assert found.saving_seconds == pytest.approx(0.05, abs=0.04)
-    assert found.rest_seconds == pytest.approx(0.03, abs=0.04)
-    assert found.share == pytest.approx(0.4, abs=0.3)
-    assert found.tracking_seconds == 0
+            clock.take(5.0)
+        clock.take(3.0)
+    found = meter.overhead(passes_seconds=16.0)
+    assert (found.saving_seconds, found.tracking_seconds, found.rest_seconds) == (5.0, 0.0, 3.0)
+    assert found.share == 0.5
 
 
 def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:

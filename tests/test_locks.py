@@ -104,12 +104,12 @@ def test_after_an_error_the_next_writer_is_let_in(tmp_path: Path) -> None:
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
 ) -> None:
-    experiment = make_experiment(epochs=200)
+    experiment = make_experiment(epochs=600)
     stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
-    with stage.start() as first:
+    with stage.fork() as first:
         read_until(first, "epoch 1/")
         first.send_signal(signal.SIGSTOP)  # so that it's sure to be at work when the second comes
-        with stage.start() as second:
+        with stage.fork() as second:
             waiting = read_until(second, "waiting")
             first.send_signal(signal.SIGCONT)
             first.communicate()
