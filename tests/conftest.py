@@ -56,9 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """For the programs that tests start: they don't wait for what trains on this machine besides."""
+    """For the programs that tests start: they don't wait for what trains on this machine besides.
+
+    What they import is compiled once, not by each of them.
+    """
     with tempfile.TemporaryDirectory(prefix="pf-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 

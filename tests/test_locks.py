@@ -104,7 +104,7 @@ def test_after_an_error_the_next_writer_is_let_in(tmp_path: Path) -> None:
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
 ) -> None:
-    experiment = make_experiment(epochs=600)
+    experiment = make_experiment(epochs=200)
     stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
     with stage.fork() as first:
         read_until(first, "epoch 1/")

@@ -14,12 +14,13 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
 from conftest import MakeExperiment
-from training_process import STAGE
+from training_process import STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
@@ -29,8 +30,21 @@ from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow
 
-_EPOCHS = 150  # so many that it can be killed four times
+_EPOCHS = 120  # so many that it can be killed four times
 _CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
+
+_CHECKPOINT_EACH_EPOCH = f"""
+import runpy, photofinish.runs.train
+photofinish.runs.train.CHECKPOINT_SECONDS = 0
+{{also}}
+runpy.run_path({str(STAGE)!r}, run_name="__main__")
+"""
+_WITHOUT_MLFLOW = f"""
+import sys, photofinish.runs.stage
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from training_process import NoTracker
+photofinish.runs.stage.Tracker = NoTracker
+"""
 
 MakeStage = Callable[..., TrainingStage]
 
@@ -92,33 +106,32 @@ def _statuses_in_mlflow(stage: TrainingStage) -> list[str]:
 
 
 @contextmanager
-def _training(stage: TrainingStage, said: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+def _training(
+    stage: TrainingStage, said: str, *, mlflow: bool = False
+) -> Iterator[tuple[ForkedProcess, list[psutil.Process]]]:
     """The stage's process and its ranks, once an epoch has ended since it said that."""
-    with stage.start_with_a_checkpoint_each_epoch() as process:
+    code = _CHECKPOINT_EACH_EPOCH.format(also="" if mlflow else _WITHOUT_MLFLOW)
+    with stage.fork(Start(ranks=("-c", code))) as process:
         read_until(process, said)
         read_until(process, "  loss ")
         ranks = _ranks_of(process)
         try:
             yield process, ranks
         finally:
-            for each in (*ranks, process):
-                if each.is_running() if isinstance(each, psutil.Process) else each.poll() is None:
+            for each in ranks:
+                with suppress(psutil.NoSuchProcess):
                     each.kill()
+            if process.returncode is None:
+                process.kill()
 
 
-def _said(process: subprocess.Popen[str]) -> list[str]:
+def _said(process: ForkedProcess) -> list[str]:
     """But for the epochs."""
-    assert process.stdout
     return [line for line in process.stdout.read().splitlines() if "epoch" not in line]
 
 
-def _wait_for_all_to_end(process: subprocess.Popen[str], ranks: list[psutil.Process]) -> float:
-    return wait_for(lambda: process.poll() is not None and not any(map(_runs, ranks)))
-
-
-def _wait_for_its_run_to_end(stage: TrainingStage) -> None:
-    """The first process may hear of a signal first, or of the end of another process."""
-    wait_for(lambda: _statuses_in_mlflow(stage) in (["FAILED"], ["KILLED"]))
+def _wait_for_all_to_end(process: ForkedProcess, ranks: list[psutil.Process]) -> float:
+    return wait_for(lambda: process.returncode is not None and not any(map(_runs, ranks)))
 
 
 def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding(
@@ -145,7 +158,7 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
     said = "epoch 1/"
 
     for killed in (0, 1):
-        with _training(stage, said) as (process, ranks):
+        with _training(stage, said, mlflow=True) as (process, ranks):
             ranks[killed].kill()
             seconds = _wait_for_all_to_end(process, ranks)
             print(f"all ended {seconds:.1f} s after rank {killed} was killed")
@@ -153,22 +166,21 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
         assert process.returncode == EXIT_FAILED
         assert message.startswith(f"error: process {killed} of 2 (counted from 0) was killed by SIGKILL")
         assert message.endswith("Run `dvc repro` again: it goes on from the last checkpoint")
-        _wait_for_its_run_to_end(stage)
+        # The first process may hear of the other's end, or be ended itself.
+        wait_for(lambda: _statuses_in_mlflow(stage) in (["FAILED"], ["KILLED"]))
         said = "goes on after epoch"
 
     with _training(stage, said) as (process, ranks):
         process.send_signal(signal.SIGINT)
         _wait_for_all_to_end(process, ranks)
         assert (process.returncode, _said(process)) == (EXIT_INTERRUPTED, ["interrupted"])
-    _wait_for_its_run_to_end(stage)
 
     with _training(stage, said) as (process, ranks):
         ranks[1].suspend()  # so that the other waits for it in a collective, where Python hears no signal
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _runs(ranks[0]))
         _wait_for_all_to_end(process, ranks)
         assert (process.returncode, _said(process)) == (EXIT_TERMINATED, ["stopped: terminated"])
-    _wait_for_its_run_to_end(stage)
 
     # A node has a folder of its own, and the first alone goes by it.
     other = make_stage("other")
@@ -187,7 +199,6 @@ def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(mak
         process.kill()
         wait_for(lambda: not any(map(_runs, ranks)))
     assert process.returncode == -signal.SIGKILL
-    _wait_for_its_run_to_end(stage)
 
 
 def test_a_mistake_about_the_network_ends_all_processes_with_its_key_and_the_status_of_a_mistake(

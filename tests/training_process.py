@@ -44,6 +44,8 @@ class Start:
     tells_waiting: bool = False
     """at its end: how long it stood still for MLflow"""
     checkpoint_each_epoch: bool = False
+    ranks: tuple[str, ...] = ()
+    """how Python starts several processes, if not with the stage's script"""
     kill: KillBefore = NEVER
 
 
@@ -116,8 +118,10 @@ def _run(folder: Path, arguments: list[str], environment: dict[str, str], start:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    from photofinish import locks
     from photofinish.runs import stage, train
 
+    locks._PATIENCE_SECONDS = 600.0  # with another stage: how busy the machine is must not matter
     if start.checkpoint_each_epoch:
         train.CHECKPOINT_SECONDS = 0
     if not start.mlflow:
@@ -132,6 +136,7 @@ def _run(folder: Path, arguments: list[str], environment: dict[str, str], start:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.argv = [str(STAGE), *arguments]
+    sys.orig_argv = [sys.executable, *(start.ranks or (str(STAGE),)), *arguments]  # which several processes are run by
     sys.addaudithook(note)
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)

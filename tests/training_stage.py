@@ -15,12 +15,6 @@ from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment
 
-_CHECKPOINT_EACH_EPOCH = f"""
-import runpy, photofinish.runs.train
-photofinish.runs.train.CHECKPOINT_SECONDS = 0
-runpy.run_path({str(STAGE)!r}, run_name="__main__")
-"""
-
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
@@ -57,9 +51,6 @@ class TrainingStage:
             stderr=subprocess.STDOUT,
             text=True,
         )
-
-    def start_with_a_checkpoint_each_epoch(self) -> subprocess.Popen[str]:
-        return self.start("-c", _CHECKPOINT_EACH_EPOCH)
 
     def fork(self, start: Start = WITHOUT_MLFLOW, **environment: str) -> ForkedProcess:
         """The same script in a process that is forked from one that has torch imported already."""
