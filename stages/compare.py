@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.errors import run_stage
+from _start import run_stage
+
 from photofinish.processes import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent, quick_imports
 
 
@@ -25,9 +26,12 @@ def main() -> None:
     with Tracker() as tracker:  # first: MLflow's process starts up while pandas is imported here
         with quick_imports():
             from photofinish.comparing.pairs import paired, read_results
+            from photofinish.files import state_folder
+            from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
             from photofinish.params.compare import Comparing
             from photofinish.report.report import write_report
+            from photofinish.results.finished import finished_folder
             from photofinish.results.references import read_references
 
         names = sorted(path.stem for path in args.plan.glob("*.json"))
@@ -37,6 +41,7 @@ def main() -> None:
         for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
         tracker.sync(names, args.results, args.out)
+    remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")
 
 

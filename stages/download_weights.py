@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.errors import run_stage
-from photofinish.processes import quick_imports
+from _start import run_stage
+
+from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -14,6 +15,8 @@ def main() -> None:
     parser.add_argument("--plan", type=Path, required=True, help="which experiment asks for which, a JSON file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    end_on_sigterm()
+    end_with_parent()
     with quick_imports():
         from photofinish.models.weights_download import download_weights
         from photofinish.params.base import read_plan

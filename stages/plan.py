@@ -6,7 +6,8 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from photofinish.errors import run_stage
+from _start import run_stage
+
 from photofinish.processes import quick_imports
 
 

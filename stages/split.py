@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.errors import run_stage
-from photofinish.processes import quick_imports
+from _start import run_stage
+
+from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -15,6 +16,8 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    end_on_sigterm()
+    end_with_parent()
     with quick_imports():
         from photofinish.data.sources import read_raw
         from photofinish.data.split import split

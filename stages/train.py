@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from photofinish.errors import run_stage
+from _start import run_stage
+
 from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
 
 

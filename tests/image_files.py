@@ -15,6 +15,7 @@ from conftest import ROOT
 from PIL import Image
 
 from photofinish.data.images import UInt8Array
+from photofinish.files import write_summed
 from photofinish.params.datasets import DatasetPlan
 
 CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"
@@ -53,7 +54,7 @@ def plan_of(**dataset: Any) -> DatasetPlan:
 
 def run_download(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
     """The stage as DVC runs it, in `folder`, into its data/raw/birds."""
-    (folder / "plan.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    write_summed(folder / "plan.json", plan.model_dump_json().encode())
     return subprocess.run(
         [sys.executable, str(ROOT / "stages/download.py"), "--dataset", "plan.json", "--out", "data/raw/birds"],
         cwd=folder,

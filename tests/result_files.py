@@ -11,7 +11,7 @@ import numpy as np
 from conftest import MakeResult
 
 from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Trained, paired
-from photofinish.files import sha256_of_bytes, write_bytes_atomically, write_text_atomically
+from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
 from photofinish.params.compare import Comparing
@@ -30,6 +30,8 @@ BUSY = LoadWindow(
     swapped_pages=None,
 )
 """Other programs took 40 % of the cores."""
+QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
+"""Nobody else was there, and for long."""
 
 
 def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
@@ -56,12 +58,12 @@ def made_up_attribution(
     """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
     parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
     settings = {
-        "batch_alone_seconds": (waiting, waiting),
+        "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
         "same_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
         "other_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
-        "resident_fits": True,
-        "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 2 for part, value in parts.items()}),
+        "resident": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
+        "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
         **others,
     }
     return records.Attribution(**settings)
@@ -77,7 +79,7 @@ def write_result(results: Path, result: DeviceResult) -> Path:
     records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
     records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
     rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
-    write_text_atomically(folder / records.LEARNED / records.HISTORY, records.history_csv(rows))
+    write_summed(folder / records.LEARNED / records.HISTORY, records.history_csv(rows).encode())
     return folder
 
 
@@ -94,7 +96,7 @@ def write_trained(results: Path, result: Trained) -> Path:
         timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
     )
     folder = write_result(results, complete)
-    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_summed(folder / records.LEARNED / records.WEIGHTS, weights)
     return folder
 
 
@@ -104,6 +106,14 @@ def write_scores(results: Path, result: Trained) -> None:
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+
+
+def change_a_digit(path: Path) -> None:
+    """Of a file that carries figures: the last one, by one, the size as it was."""
+    data = bytearray(path.read_bytes())
+    last = max(place for place, byte in enumerate(data) if chr(byte).isdigit())
+    data[last] ^= 1
+    path.write_bytes(data)
 
 
 def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True) -> list[DeviceResult]:
@@ -121,7 +131,7 @@ def lively(
     random = np.random.default_rng([index, len(device) + (device == "gpu")])
     if unavailable and device == "gpu":
         return make_result(name, "gpu", unavailable="no accelerator: cuda: no driver")
-    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0**index / 2
+    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0 ** (index % 12) / 2
     epochs = 4 if index == 1 else 10  # too few for an interval
     seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
     result = trained(

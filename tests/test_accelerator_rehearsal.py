@@ -24,6 +24,7 @@ from photofinish.comparing.pairs import Trained, paired, read_results
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
+from photofinish.files import write_summed
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.cpu import cpu_facts
 from photofinish.machine.fingerprint import GPU_VARIABLES, CpuHost, GpuHost, software_facts
@@ -39,7 +40,7 @@ CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 0.01}
 _WITHOUT_MLFLOW = f"""
 import runpy, sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path[:0] = {[str(TESTS), str(SCRIPT.parent)]!r}
 from photofinish.runs import stage
 from training_process import NoTracker
 stage.Tracker = NoTracker
@@ -98,7 +99,7 @@ class Stage:
             software=software_facts(GPU_VARIABLES),
         )
         for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
-            (folder / f"{name}.json").write_text(plan.model_dump_json(), encoding="utf-8")
+            write_summed(folder / f"{name}.json", plan.model_dump_json().encode())
 
     def learned(self, device: records.DeviceLabel) -> Path:
         return self.results / "small" / device / records.LEARNED

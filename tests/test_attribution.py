@@ -119,7 +119,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
 ) -> None:
     nap_in(part, nap, monkeypatch)
     trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part, nap))
-    parts = attribute(trainer, PLAN, resident_fits=True).parts
+    parts = attribute(trainer, PLAN).parts
     for name in StepParts.model_fields:
         assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
@@ -128,10 +128,12 @@ def test_what_the_loader_takes_alone_is_without_the_step(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer, nap: Nap
 ) -> None:
     trainer = make_trainer(make_experiment(input=LOADER), _Network("forward", nap))
-    found = attribute(trainer, PLAN, resident_fits=False)
+    resident = make_trainer(make_experiment()).training
+    found = attribute(trainer, PLAN, resident)
     assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
-    assert (found.other_batch_images, found.resident_fits) == (2, False)
+    assert found.resident
+    assert found.resident.step_seconds == [NAP_SECONDS] * 2
 
 
 @pytest.mark.parametrize("images", [2, 40])
@@ -142,7 +144,7 @@ def test_the_other_batch_has_so_many_images(
     network = _Network("none")
     network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
     trainer = make_trainer(make_experiment(batch_size=16), network)
-    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False), resident_fits=True)
+    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False))
     assert seen == {16, images}
 
 
@@ -167,7 +169,7 @@ def test_the_same_bits_are_learned_after_it(
 
 def _attribute_with_bf16(trainer: Trainer) -> None:
     plan = AttributionPlan(trainer.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
-    assert attribute(trainer, plan, resident_fits=True).bf16
+    assert attribute(trainer, plan).bf16
 
 
 def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
@@ -205,14 +207,14 @@ def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_t
 @pytest.mark.parametrize(
     ("batch_size", "step_seconds", "training_seconds", "workers", "devices", "room", "steps", "images"),
     [
-        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has
-        (1, 1e-3, 1.0, 0, 1, 99, 50, 16),  # a twentieth of a second
-        (1, 1e-3, 20.0, 0, 1, 99, 72, 16),  # 1 % of the training would be more steps than an epoch has
-        (1, 1.0, 10.0, 0, 1, 99, 2, 16),  # slow: the least
-        (1, 1.0, 10.0, 2, 1, 99, 10, 16),  # and of two workers, a few rounds
-        (16, 1e-3, 1.0, 0, 2, 99, 5, 32),  # two devices share a batch: 8 each are few
-        (40, 1e-3, 1.0, 0, 2, 99, 2, 4),
-        (4, 1e-3, 1.0, 0, 1, 10, 18, 10),  # no more than there is room for
+        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has, and it has none for a larger batch
+        (1, 1e-3, 1.0, 0, 1, 99, 50, 8),  # a twentieth of a second
+        (1, 1e-3, 20.0, 0, 1, 99, 72, 8),  # 1 % of the training would be more steps than an epoch has
+        (1, 0.2, 10.0, 0, 1, 99, 5, 4),  # slow: as many as a second holds, and as large a batch
+        (1, 1.0, 10.0, 0, 1, 99, 2, 1),  # slower: the least
+        (1, 1.0, 10.0, 2, 1, 99, 10, 1),  # and of two workers, a few rounds
+        (16, 1e-3, 1.0, 0, 2, 99, 5, 4),  # two devices share a batch
+        (4, 1e-3, 1.0, 0, 1, 10, 18, 8),  # no more than there is room for
         (4, 1e-3, 1.0, 0, 1, 7, 18, 2),
         (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
     ],

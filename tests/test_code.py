@@ -13,7 +13,7 @@ from source_imports import ROOT, transitive_sources
 from photofinish.files import sha256_of_file
 from photofinish.source_code import stage_code
 
-SCRIPTS = sorted((ROOT / "stages").glob("*.py"))
+SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 LIST_IT = """
 import sys
 from pathlib import Path

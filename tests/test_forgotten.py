@@ -49,7 +49,7 @@ def age(folder: Path, *, days: float) -> None:
 
 def clean(state: Path) -> set[str]:
     """Remove what is forgotten; the names of the files that are left."""
-    remove_forgotten(state / "checkpoints", state / "locks")
+    remove_forgotten(state / "checkpoints", state / "finished", state / "locks")
     return {path.name for path in state.rglob("*") if path.is_file()}
 
 
@@ -99,7 +99,7 @@ def test_what_this_process_holds_itself_stays(state: Path) -> None:
 
 
 def test_without_a_state_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
-    remove_forgotten(tmp_path / "checkpoints", tmp_path / "locks")
+    remove_forgotten(tmp_path / "checkpoints", tmp_path / "finished", tmp_path / "locks")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeTrainer
 from torch import nn
+from training_process import NoTracker
+from training_stage import contents
 
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
+from photofinish.runs.run import Run
 from photofinish.runs.setup import repeat_training
+from photofinish.runs.train import lead_training
 from photofinish.runs.watching import OverheadMeter
+from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -213,3 +223,33 @@ def test_overhead_is_told_apart_by_what_it_is_for(clock: HeldClock) -> None:
 
 def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:
     assert OverheadMeter().overhead(0.0).share == 0.0
+
+
+@pytest.mark.parametrize("measurement", ["measure_steps", "first_step"])
+def test_out_of_memory_after_the_training_does_not_cost_the_training(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    measurement: str,
+) -> None:
+    def out_of_memory(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def train() -> None:
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+
+    monkeypatch.chdir(tmp_path)
+    run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"photofinish.runs.setup.{measurement}", out_of_memory)
+        with pytest.raises(UserError, match=r"2\.0 GiB more were asked for.*The training itself is done, and kept"):
+            train()
+    train()
+    assert "goes on after epoch 2" in capsys.readouterr().out
+    learned = contents(run.out / "learned")
+    train()
+    assert "epoch 1/2" in capsys.readouterr().out
+    assert contents(run.out / "learned") == learned

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MakeExperiment
-from training_process import NEVER, RENAMES, ForkedProcess, KillBefore, Start
-from training_stage import TrainingStage, read_until
+from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
+from training_stage import TrainingStage, contents, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
@@ -21,6 +23,7 @@ from photofinish.results.records import Timings, Training, read_record
 pytestmark = pytest.mark.slow
 
 _MOMENTS = 10
+_DVC_STAGE = "train-cpu@small"
 _SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 
@@ -29,11 +32,12 @@ class Trainings:
 
     def __init__(self, stage: TrainingStage) -> None:
         self.stage, self.folder, self.output = stage, stage.folder, ""
+        self.environment: dict[str, str] = {}
 
     def start(self, kill: KillBefore = NEVER) -> ForkedProcess:
         """As dvc does, which deletes a stage's outs before it runs."""
         shutil.rmtree(self.folder / "results", ignore_errors=True)
-        return self.stage.fork(Start(checkpoint_each_epoch=True, kill=kill))
+        return self.stage.fork(Start(settings=CHECKPOINT_EACH_EPOCH, kill=kill), **self.environment)
 
     def learn(self) -> dict[str, bytes]:
         """Run to the end; what was learned."""
@@ -80,8 +84,8 @@ def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below
     operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
-    # Checkpoints and weights of each epoch, learned, timed: none is written in place.
-    assert operations.count("os.rename") == (3 + 3) + (6 + 3) + 1
+    # Checkpoints and weights of each epoch; learned, timed, each file with its sha256: none is written in place.
+    assert operations.count("os.rename") == (3 + 3) + (2 * 6 + 3 + 1) + 2
     for number, operation in enumerate(operations, start=1):
         trainings.start_over()
         trainings.kill(KillBefore(number))
@@ -176,3 +180,57 @@ def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings
     assert process.returncode == 0, output
     assert "epoch 1/5" in output
     assert "goes on" not in output
+
+
+def test_a_result_that_dvc_does_not_have_yet_is_handed_over_and_one_that_it_has_is_trained_anew(
+    make_trainings: MakeTrainings,
+) -> None:
+    trainings = make_trainings(epochs=3, save_weights="every_epoch")
+    trainings.environment["DVC_STAGE"] = _DVC_STAGE
+    trainings.learn()
+    result = contents(trainings.stage.out)
+    trainings.learn()
+    assert "its result is taken" in trainings.output
+    assert contents(trainings.stage.out) == result  # and took the same time
+    (trainings.folder / "dvc.lock").write_text(f"stages: {{{_DVC_STAGE}: {{outs: [md5: 1]}}}}", encoding="utf-8")
+    learned = trainings.learn()
+    assert "epoch 1/3" in trainings.output
+    assert {f"learned/{name}": data for name, data in learned.items()}.items() <= result.items()
+    assert len(list((trainings.folder / ".photofinish" / "finished").glob("*/*"))) == 1
+
+
+def test_killed_after_its_last_file_it_trains_no_more(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=3)
+    trainings.environment["DVC_STAGE"] = _DVC_STAGE
+    learned = trainings.learn()
+    trainings.start_over()
+    assert trainings.learn() == learned  # without making the machine's lock, as every one below
+    operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
+    last_file = max(number for number, operation in enumerate(operations, start=1) if operation == "os.rename")
+    for number in (last_file + 1, (last_file + len(operations)) // 2, len(operations)):
+        trainings.start_over()
+        trainings.kill(KillBefore(number))
+        assert trainings.learn() == learned, f"killed before operation {number}, {operations[number - 1]}"
+        assert "epoch 1/3" not in trainings.output
+
+
+def test_a_damaged_copy_of_a_result_is_not_handed_over(make_trainings: MakeTrainings) -> None:
+    trainings = make_trainings(epochs=2)
+    trainings.environment["DVC_STAGE"] = _DVC_STAGE
+    learned = trainings.learn()
+    [history] = (trainings.folder / ".photofinish" / "finished").rglob("history.csv")
+    _flip_a_bit(history)
+    assert trainings.learn() == learned
+    assert "epoch 1/2" in trainings.output
+
+
+def test_a_result_that_is_handed_over_stays_one_run_in_mlflow(make_trainings: MakeTrainings) -> None:
+    stage = make_trainings(epochs=2).stage
+    for said in ("epoch 1/2", "its result is taken"):
+        shutil.rmtree(stage.folder / "results", ignore_errors=True)
+        output, _ = (process := stage.fork(Start(mlflow=True), DVC_STAGE=_DVC_STAGE)).communicate()
+        assert process.returncode == 0, output
+        assert said in output
+    with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
+        assert connection.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
+        assert connection.execute("SELECT key FROM tags WHERE key = 'photofinish.restored'").fetchall() == []

@@ -25,6 +25,7 @@ from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
+_SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 _EPOCHS = 200
 _INTERRUPT_AT_IMPORT = """
 import os, runpy, signal, sys
@@ -34,6 +35,7 @@ def interrupt(event, arguments):
         os.kill(os.getpid(), signal.SIGINT)
 
 sys.argv[0] = {stage!r}
+sys.path.insert(0, os.path.dirname({stage!r}))
 sys.addaudithook(interrupt)
 runpy.run_path({stage!r}, run_name="__main__")
 """
@@ -172,6 +174,7 @@ def test_a_training_that_is_killed_in_every_way_is_one_run_with_every_epoch_once
     notes = "SELECT value FROM tags JOIN runs USING (run_uuid) WHERE key = 'mlflow.note.content' AND name = ?"
     assert _rows(project, notes, "short/cpu") == []  # of how it had ended
     assert _status_in_mlflow(project, "short") == "FINISHED"
+    assert 1 <= len(list((project.root / "mlruns").rglob("checkpoints/epoch-*.pt"))) <= 2
     timings = read_record(project.root / "results" / "short" / "cpu" / "timed" / "timings.json", Timings)
     assert len(timings.resumed_at_epochs) == 3
     assert len(timings.epochs) == _EPOCHS
@@ -179,7 +182,8 @@ def test_a_training_that_is_killed_in_every_way_is_one_run_with_every_epoch_once
 
     learned = project.root / "results" / "short" / "cpu" / "learned"
     resumed = contents(learned)
-    assert "goes on" not in project.repro("--force", "--single-item", "train-cpu@short")
+    # Though there is still what the run before kept until DVC had it.
+    assert f"epoch 1/{_EPOCHS}" in project.repro("--force", "--single-item", "train-cpu@short")
     assert contents(learned) == resumed
 
 
@@ -215,3 +219,53 @@ def test_a_signal_ends_a_process_whose_main_thread_is_stuck_in_native_code(
 def test_the_signals_of_a_forked_child_are_not_taken_for_those_of_its_parent() -> None:
     ran = subprocess.run([sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "still here\n")
+
+
+@pytest.mark.parametrize("script", _SCRIPTS, ids=lambda script: str(script.stem))
+def test_ctrl_c_at_a_stages_first_import_ends_it_in_one_line(script: Path) -> None:
+    interrupted = _INTERRUPT_AT_IMPORT.format(module="photofinish.processes", stage=str(script))
+    ran = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("script", _SCRIPTS, ids=lambda script: str(script.stem))
+def test_a_python_without_the_package_is_told_in_one_line(script: Path) -> None:
+    bare = [sys.executable, "-E", "-S", str(script)]
+    ran = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"error: `python` is {sys.executable}, which can't run this stage (No module named")
+    assert "activate the environment" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_python_that_is_too_old_is_told_in_one_line() -> None:
+    old = f"import sys; sys.version_info = (3, 10, 0); sys.path.insert(0, {str(ROOT / 'stages')!r}); import _start"
+    ran = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "can't run this stage (it is older than Python 3.11)" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", ["download", "split"])
+def test_a_stage_of_the_data_ends_by_itself_after_its_dvc_was_killed(tmp_path: Path, script: str) -> None:
+    plan = tmp_path / "plan.json"
+    os.mkfifo(plan)  # for which it waits
+    command = [sys.executable, str(ROOT / "stages" / f"{script}.py"), "--dataset", str(plan), "--out", "out"]
+    command += ["--raw", "raw"] * (script == "split")
+    parent = f"import subprocess; print(subprocess.Popen({command!r}).pid, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent],
+        cwd=tmp_path,
+        env=os.environ | {"DVC_STAGE": script, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as dvc:
+        assert dvc.stdout is not None
+        stage = psutil.Process(int(dvc.stdout.readline()))
+        with plan.open("wb"):  # once the stage reads it
+            dvc.kill()
+            output, _ = dvc.communicate()
+    assert output == "stopped: terminated\n"
+    assert not _runs(stage)

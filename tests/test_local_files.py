@@ -139,10 +139,18 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
     assert not (photos.parent / "plan").exists()
 
 
+def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
+    for mirror in ("photos", str(photos), "https://example.org/data", "HTTP://127.0.0.1:8000"):
+        (photos.parent / "params.yaml").write_text(f"mirror: {mirror}\n{PARAMS}", encoding="utf-8")
+        assert state(photos)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("path: photos/birds.csv", "path: photos", 'datasets.listed.path = "photos"\n    this must be a CSV file'),
+        ("path: photos,", "path: '',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
+        ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
         ("path: photos,", "path: photos/birds.csv,", 'sorted.path = "photos/birds.csv"\n    this must be a folder'),
         (
             "path: photos/birds.csv, validation: 1, test: 1",

@@ -89,6 +89,7 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n"
+    assert list((project.root / ".photofinish" / "finished").iterdir()) == []  # kept until DVC had them
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
     assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
@@ -119,7 +120,7 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_and_tells_this_
     assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_INHERITS)
     assert project.git("status", "--porcelain") == ""
     new = _run_addresses(project) - runs_before
-    assert len(new) >= 3  # both devices and the comparison
+    assert len(new) >= 2  # the training and the comparison
     assert all(address.startswith((project.root / "mlruns").as_uri()) for address in new)
     assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
     assert set(state.rglob("*.lock")) - locks_before  # the locks and checkpoints are this project's too

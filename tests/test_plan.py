@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from image_files import write_picture
+from result_files import change_a_digit
 
+from photofinish.errors import UserError
+from photofinish.files import SUMS
 from photofinish.machine import cpu, fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -36,7 +39,7 @@ experiments:
   long: {dataset: digits, model: linear, epochs: 50}
   adam: {dataset: few-digits, model: linear, optimizer: {name: adam, lr: 0.001}}
 """
-STAGE_CODE = {f"code/{script.stem}.json" for script in (ROOT / "stages").glob("*.py")}
+STAGE_CODE = {f"code/{script.stem}.json" for script in (ROOT / "stages").glob("[!_]*.py")}
 LONG_AGO = 1_000_000_000
 
 
@@ -46,7 +49,8 @@ def plan(params_file: Path, folder: Path, text: str) -> None:
 
 
 def files_in(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """But for the SHA256SUMS, which go with them."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != SUMS}
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
 ) -> None:
     monkeypatch.setenv("PHOTOFINISH_MIRROR", "/somewhere")
     plan(params_file, folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
-    mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").iterdir()}
+    mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
     assert mirrors == {"mnist": "/somewhere", "digits": None, "few-digits": None}
 
 
@@ -223,13 +227,24 @@ def test_an_image_of_the_users_that_changes_begins_its_data_set_anew(folder: Pat
     assert planned_anew(folder, params) == {"datasets/mine.json"}
 
 
+def test_a_plan_with_another_digit_is_refused_by_name_and_the_next_plan_mends_it(
+    folder: Path,
+) -> None:
+    changed = folder / "experiments" / "long.json"
+    change_a_digit(changed)
+    with pytest.raises(UserError, match=f"{changed} is damaged: its sha256"):
+        read_plan(changed, Experiment)
+    assert planned_anew(folder) == {"experiments/long.json"}
+    assert read_plan(changed, Experiment).epochs == 50
+
+
 # -- the stage ------------------------------------------------------------------------------------------
 
 
 def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> None:
     ran = run_stage(tmp_path, "--params", str(ROOT / "params.yaml"), "--out", "data/plan")
     assert (ran.returncode, ran.stderr) == (0, "")
-    planned = {path.stem for path in (tmp_path / "data/plan/experiments").iterdir()}
+    planned = {path.stem for path in (tmp_path / "data/plan/experiments").glob("*.json")}
     assert planned == read_params(ROOT / "params.yaml").experiments.keys()
     assert json.loads((tmp_path / "data/plan/hosts/cpu.json").read_text(encoding="utf-8"))["threads"] >= 1
 
@@ -241,7 +256,7 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
             PARAMS.replace("lr: 0.1,", "lr: -1,").replace("epochs: 50", "epoch: 50"),
             "has 2 mistakes; nothing was started",
         ),
-        ("defaults: [", "params.yaml:1  this is not valid YAML"),
+        ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
         ("", "params.yaml has 1 mistake; nothing was started"),
     ],
 )
@@ -258,6 +273,20 @@ def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
     assert "Traceback" not in ran.stderr + ran.stdout
     assert files_in(tmp_path) == {"params.yaml"}
     # Of the processor, not by the clock: other programs must not decide what this test says.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
+    experiments = "".join(
+        f"  {width}-wide: {{dataset: digits, model: {{name: mlp, hidden: [{width}]}}, optimizer: {{lr: 0.05}}}}\n"
+        for width in range(1, 1001)
+    )
+    params_file.write_text(PARAMS + experiments, encoding="utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(list((tmp_path / "data/plan/experiments").iterdir())) == 1003
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 

@@ -142,7 +142,7 @@ def test_the_same_training_elsewhere_is_labelled_and_compared_with_this_cpu(
         "On NVIDIA Made-Up 100(TM) (recorded elsewhere on 2023-11-14, not measured here) the same training took 500 ms "
         "for an epoch: 6.00 times this CPU's speed."
     )
-    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)])).to_dict("records")
+    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)]))
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.00x"
 
@@ -193,7 +193,7 @@ def test_this_machines_power_estimates_nothing_of_another_machine(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
     settings = Comparing(watts=Watts(gpu=300.0, cpu=65.0))
-    (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)])).to_dict("records")
+    (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)]))
     assert row["energy of the epochs"] == "n/a, unavailable"
 
 

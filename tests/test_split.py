@@ -12,6 +12,7 @@ from conftest import digits_plan, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from result_files import change_a_digit
 
 from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
 from photofinish.data.packed import PARTS, PackedSplit, images_file, rows_file
@@ -187,14 +188,17 @@ def test_a_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: str) 
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [None, "", "{", '{"counts": {}}'], ids=["gone", "empty", "cut short", "incomplete"])
-def test_a_damaged_manifest_is_named(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize("damage", ["gone", "empty", "another digit"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, damage: str) -> None:
     split(digits_plan(test=0.1), learnable_images(), tmp_path)
     manifest = tmp_path / "manifest.json"
-    manifest.unlink()
-    if text is not None:
-        manifest.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="can't be read") as caught:
+    if damage == "gone":
+        manifest.unlink()
+    elif damage == "empty":
+        manifest.write_bytes(b"")
+    else:
+        change_a_digit(manifest)
+    with pytest.raises(UserError, match=r"can't be read|is damaged: its sha256") as caught:
         PackedSplit(tmp_path)
     assert str(manifest) in str(caught.value)
 

@@ -43,7 +43,6 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
     assert timings.startup_seconds + epochs_seconds < timings.total_seconds
     assert timings.tracking_seconds > 0
     assert started + timings.startup_seconds + epochs_seconds < timings.epochs[-1].ended_at_unix_seconds + 0.05
-    assert timings.epochs[-1].ended_at_unix_seconds < started + timings.total_seconds + timings.tracking_seconds
     assert started + timings.total_seconds + timings.tracking_seconds < ended + 0.05
     median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
     assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)

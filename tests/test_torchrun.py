@@ -34,14 +34,14 @@ _EPOCHS = 120  # so many that it can be killed four times
 _CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 _CHECKPOINT_EACH_EPOCH = f"""
-import runpy, photofinish.runs.train
+import runpy, sys, photofinish.runs.train
 photofinish.runs.train.CHECKPOINT_SECONDS = 0
+sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
 {{also}}
 runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
-_WITHOUT_MLFLOW = f"""
-import sys, photofinish.runs.stage
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+_WITHOUT_MLFLOW = """
+import photofinish.runs.stage
 from training_process import NoTracker
 photofinish.runs.stage.Tracker = NoTracker
 """

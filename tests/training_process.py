@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -9,13 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
-FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtree", "tempfile.mkstemp"})
+FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtree"})
 RENAMES = frozenset({"os.rename"})
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
@@ -37,19 +38,21 @@ NEVER = KillBefore(0)
 
 @dataclass(frozen=True)
 class Start:
-    """What a stage has that is forked."""
+    """How a stage is run that is forked."""
 
     mlflow: bool = False
     """MLflow's start would take most of the time of a test that kills dozens of trainings"""
     tells_waiting: bool = False
     """at its end: how long it stood still for MLflow"""
-    checkpoint_each_epoch: bool = False
+    settings: dict[str, object] = field(default_factory=dict)
+    """of modules, by their full names"""
     ranks: tuple[str, ...] = ()
     """how Python starts several processes, if not with the stage's script"""
     kill: KillBefore = NEVER
 
 
 WITHOUT_MLFLOW = Start()
+CHECKPOINT_EACH_EPOCH: dict[str, object] = {"photofinish.runs.train.CHECKPOINT_SECONDS": 0.0}
 
 
 class NoTracker:
@@ -69,6 +72,8 @@ class NoTracker:
     def epoch_ended(self, metrics: dict[str, Any], timing: dict[str, Any]) -> None: ...
 
     def training_ended(self, *_told: object) -> None: ...
+
+    def sync(self, *_told: object) -> None: ...
 
 
 class ForkedProcess:
@@ -118,12 +123,13 @@ def _run(folder: Path, arguments: list[str], environment: dict[str, str], start:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    from photofinish import locks
-    from photofinish.runs import stage, train
+    sys.path.insert(0, str(STAGE.parent))
+    from photofinish.runs import stage
 
-    locks._PATIENCE_SECONDS = 600.0  # with another stage: how busy the machine is must not matter
-    if start.checkpoint_each_epoch:
-        train.CHECKPOINT_SECONDS = 0
+    # However busy the machine is, no stage loses its patience with another.
+    for name, value in ({"photofinish.locks._PATIENCE_SECONDS": 600.0} | start.settings).items():
+        module, _, setting = name.rpartition(".")
+        setattr(importlib.import_module(module), setting, value)
     if not start.mlflow:
         stage.Tracker = NoTracker  # type: ignore[assignment, misc]
     waited_seconds = _time_all_of(stage.Tracker) if start.tells_waiting else []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
+from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment
 
@@ -34,8 +35,8 @@ class TrainingStage:
     @classmethod
     def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "small.json").write_text(experiment.model_dump_json(), encoding="utf-8")
-        (folder / "cpu.json").write_text(host.model_dump_json(), encoding="utf-8")
+        write_summed(folder / "small.json", experiment.model_dump_json().encode())
+        write_summed(folder / "cpu.json", host.model_dump_json().encode())
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:

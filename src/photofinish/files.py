@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,8 @@ from typing import IO, Any
 from photofinish.errors import UserError
 from photofinish.wording import byte_size
 
+SUMS = "SHA256SUMS"
+"""beside files that carry figures: the sha256 of each, which every reader checks, and `sha256sum --check` too"""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,6 +60,41 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a file likewise, in UTF-8."""
     write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def sums_text(sha256: Mapping[str, str]) -> str:
+    """The lines of a SHA256SUMS, by the names of the files."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sha256.items()))
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """The sha256 of each file in the folder's SHA256SUMS, by its name."""
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def add_sums(folder: Path, sha256: Mapping[str, str]) -> None:
+    """Note the sha256 of some files, by their names below `folder`, beside those that are noted already."""
+    noted = read_sums(folder) if (folder / SUMS).is_file() else {}
+    write_text_atomically(folder / SUMS, sums_text({**noted, **sha256}))
+
+
+def write_summed(path: Path, data: bytes) -> None:
+    """Write a file all at once, then note its sha256 beside it."""
+    write_bytes_atomically(path, data)
+    add_sums(path.parent, {path.name: sha256_of_bytes(data)})
+
+
+def read_summed(path: Path) -> bytes:
+    """What `write_summed` wrote, and nothing else: DVC's cache hands on a flipped bit without a word."""
+    data = path.read_bytes()
+    if read_sums(path.parent).get(path.name) != sha256_of_bytes(data):
+        raise UserError(
+            f"{path} is damaged: its sha256 is not the one in {SUMS} beside it. Run "
+            f"`find .dvc/cache/files -type f -exec chmod u+w {{}} + -exec touch {{}} +`, so that DVC looks at all that "
+            f"it keeps, then `rm -r {path.parent}` and `dvc repro`"
+        )
+    return data
 
 
 def to_json(value: Any) -> str:

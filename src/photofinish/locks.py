@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -51,6 +53,15 @@ def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None)
 def retired(folder: Path, name: str) -> AbstractContextManager[bool]:
     """Hold a lock for the last time, if nobody holds it: its files are gone afterwards. Gives whether it does."""
     return _retired(_file(folder, name))
+
+
+def remove_unheld(folder: Path, locks: Path, unused_since_unix_seconds: float = math.inf) -> None:
+    """Remove what is kept in `folder` by the keys of runs and unchanged since then, but for what a run holds."""
+    for kept in folder.glob("*"):
+        if is_older(kept, unused_since_unix_seconds):
+            with retired(locks, kept.name) as is_free:
+                if is_free:
+                    shutil.rmtree(kept, ignore_errors=True)
 
 
 def remove_forgotten_locks(folder: Path, unused_since_unix_seconds: float) -> None:

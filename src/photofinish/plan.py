@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import write_text_atomically
+from photofinish.files import SUMS, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
@@ -35,7 +35,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
         "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
         **{f"experiments/{name}": experiment for name, experiment in params.experiments.items()},
-        **{f"code/{script.stem}": stage_code(script) for script in stages.glob("*.py")},
+        **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, dataset in params.datasets.items():
         own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
@@ -52,9 +52,13 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         if size:
             refuse_too_large(name, experiment, size, rooms)
 
+    for own_folder in {path.parent for path in texts}:
+        own = {path.name: sha256_of_bytes(text.encode()) for path, text in texts.items() if path.parent == own_folder}
+        texts[own_folder / SUMS] = sums_text(own)
     for path, text in texts.items():
         if not path.is_file() or path.read_bytes() != text.encode():
-            write_text_atomically(path, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")  # what comes out half is written anew the next time
     for own_folder in {path.parent for path in texts} - {folder}:
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:

@@ -94,7 +94,7 @@ def end_on_sigterm() -> None:
         signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGTERM, end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants it deaf
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else whoever started it wants it deaf
         signal.signal(signal.SIGINT, end)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -5,6 +5,7 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from photofinish.comparing.payback import Outlay, Payback, outlay, payback
 from photofinish.comparing.speedups import Kind, Speedup, epoch_speedup, speedups
 from photofinish.comparing.step_costs import StepCosts, step_costs
 from photofinish.errors import UserError
+from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
@@ -212,7 +214,7 @@ def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
         evaluated, learned = folder / name / records.EVALUATED, folder / name / device / records.LEARNED
         scores, path = records.read_scores(evaluated / records.EVALUATION, device), evaluated / records.PREDICTIONS
         try:
-            predictions = pd.read_csv(path, usecols=["actual", device], dtype="int64")
+            predictions = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype="int64")
         except (OSError, ValueError) as error:
             problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
             raise UserError(problem) from error

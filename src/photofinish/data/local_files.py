@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from photofinish.files import project_root
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
 from photofinish.params.reader import Params
@@ -127,6 +128,12 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             problem = _problem(place, dataset)
             if problem:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
+    if params.mirror is not None and "://" not in params.mirror:
+        folder = project_root() / os.path.expanduser(params.mirror)  # noqa: PTH111  # as the fetcher does
+        if not folder.is_dir():
+            yield Mistake(
+                ("mirror",), f"there is no such folder ({folder}): correct it, or leave mirror out", params.mirror
+            )
     chosen = params.comparing.references
     machines = sorted(path.name for path in references.iterdir() if path.is_dir()) if references.is_dir() else []
     for number, name in enumerate(() if isinstance(chosen, str) else chosen):  # "all" or "none" names no folder
@@ -146,6 +153,8 @@ def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
 
 def _problem(place: Place, dataset: LocalDataset) -> str | None:
     path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
+    if not place.given.strip():
+        return f"this is blank: name the {wanted}"
     start = "" if Path(place.given).is_absolute() else "; relative paths start at the folder of params.yaml"
     if not path.exists():
         return f"there is no such {wanted} ({path}): put it there, or correct the path{start}"

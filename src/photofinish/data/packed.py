@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, PartName, Shape, UInt8Array
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_file
+from photofinish.files import read_summed, sha256_of_file
 
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
@@ -36,7 +36,7 @@ class PackedSplit:
         self.folder = folder
         path = folder / MANIFEST
         try:
-            self.manifest = Manifest.model_validate_json(path.read_bytes())
+            self.manifest = Manifest.model_validate_json(read_summed(path))
         except (OSError, ValidationError) as error:
             raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
 

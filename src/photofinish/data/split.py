@@ -12,8 +12,8 @@ from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, LabelledImages, PartName
 from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
 from photofinish.errors import MistakeError
-from photofinish.files import sha256_of_file, write_text_atomically
-from photofinish.params.datasets import DatasetPlan
+from photofinish.files import sha256_of_file, write_summed
+from photofinish.params.datasets import DatasetPlan, drawn_counts
 
 Channels = tuple[float, ...]
 _SHADES = 256
@@ -39,7 +39,7 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
         std=std or statistics["train"][1],
         sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
     )
-    write_text_atomically(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    write_summed(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
 
 
@@ -51,20 +51,15 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     own, dataset = raw.own_parts, plan.dataset
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
     sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
-    counts: dict[PartName, int] = {}
     for part, size in sizes.items():
         if part not in own and size is None:
             raise MistakeError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
         if part in own and size is not None:
             raise MistakeError(f"datasets.{plan.name}.{part} is of no use in params.yaml: the source has such a part")
-        if size is not None:
-            counts[part] = size if isinstance(size, int) else max(1, round(size * len(rest)))
-    if len(rest) - sum(counts.values()) < 1:
-        told = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
-        raise MistakeError(
-            f"{told} leave nothing to train on: there are {len(rest)} images to divide; make them smaller in"
-            f" params.yaml, datasets.{plan.name}"
-        )
+    try:
+        counts = drawn_counts(dataset, len(rest))
+    except ValueError as error:
+        raise MistakeError(f"{error}; make them smaller in params.yaml, datasets.{plan.name}") from None
     drawn: dict[PartName, Int64Array] = {}
     for part, count in counts.items():
         rest, drawn[part] = _draw(rest, count, part, raw, plan)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from photofinish.errors import UserError
+from photofinish.files import read_summed
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
 
@@ -39,6 +40,16 @@ def is_whole_number(value: object) -> bool:
     return type(value) is int
 
 
+def is_number_in_quotes(value: object) -> bool:
+    """Whether it would be a number without the quotes."""
+    return isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value) is not None
+
+
+def refusal(value: object, what: str) -> ValueError:
+    """That it must be something else, for a validator to raise."""
+    return ValueError(f"must be {what}{', without quotes' if is_number_in_quotes(value) else ''}")
+
+
 def list_of(count: int, what: str) -> BeforeValidator:
     """A list of exactly so many items, as the tuple that strict pydantic wants."""
 
@@ -56,6 +67,6 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
     """One of the files under data/plan, as the settings that `plan` wrote."""
     try:
-        return schema.model_validate_json(path.read_bytes())
+        return schema.model_validate_json(read_summed(path))
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a plan that can be read: run `dvc repro plan` ({error})") from error

@@ -13,7 +13,7 @@ from typing import Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from photofinish.errors import UserError
-from photofinish.files import write_text_atomically
+from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
@@ -131,14 +131,14 @@ class Attribution(_Record):
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """steps on the batch, by turns with steps on so many images, nothing else changed: few where the batch has many, or
-    the other way round"""
+    """steps on the batch, by turns with steps on so many images, nothing else changed: more where an epoch has room for
+    larger batches, else few"""
     issuing_seconds: tuple[float, ...] = ()
     """of single steps on the batch, how long the host was busy with each; of an accelerator only"""
     bf16: SteadyState | None = None
     """steps in bfloat16, where the training takes a longer type and the device is made for it"""
-    resident_fits: bool
-    """whether the images fit into the device's memory, as input: resident asks"""
+    resident: SteadyState | None = None
+    """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
 
 
 class Overhead(_Record):
@@ -199,7 +199,8 @@ class Timings(_Record):
     steady_state: SteadyState
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """how busy the machine was, from one reading between two epochs to the next"""
+    """how busy the machine was, from one reading between two epochs to the next; the last one while more was measured
+    after the training"""
     energy: tuple[Energy, ...] = ()
     """of the first training, a part of the machine each"""
     attribution: Attribution | None = None
@@ -277,14 +278,14 @@ def read_training(folder: Path) -> Training | Unavailable:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """As indented JSON, in place of what was there, all of it or nothing."""
-    write_text_atomically(path, record.model_dump_json(indent=2) + "\n")
+    """As indented JSON, in place of what was there, all of it or nothing, with its sha256 beside it."""
+    write_summed(path, f"{record.model_dump_json(indent=2)}\n".encode())
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
     """What the file holds, every field of it checked against the schema."""
     try:
-        return schema.model_validate_json(path.read_bytes())
+        return schema.model_validate_json(read_summed(path))
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
@@ -301,7 +302,7 @@ def read_history(folder: Path) -> list[EpochMetrics]:
     """The rows of learned/history.csv."""
     path = folder / HISTORY
     try:
-        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        rows = csv.DictReader(io.StringIO(read_summed(path).decode()))
         return [_HISTORY_ROW.validate_strings(row) for row in rows]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error

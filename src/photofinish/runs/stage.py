@@ -7,7 +7,7 @@ starts neither for `train-gpu`.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from photofinish.data.packed import PackedSplit
@@ -19,6 +19,7 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank, is_started_by_stage, own_rank, quick_imports
+from photofinish.results.finished import hand_over
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -39,10 +40,13 @@ def train(
         if processes == 1:
             _lead(run, None)
             return
+        with _sole_writer(run) as lock_seconds:
+            if _handed_over(run):
+                return
         from photofinish.runs.distributed import launch
 
         with machine_to_itself(run.title) as waited_seconds:
-            launch(processes, host.threads or 1, waited_seconds)
+            launch(processes, host.threads or 1, lock_seconds + waited_seconds)
         return
     from photofinish.runs.distributed import failures_left_to_the_stage
 
@@ -56,11 +60,11 @@ def train(
 
 def _lead(run: Run, rank: Rank | None) -> None:
     """Train, alone or as the first of several processes: the one that writes, tracks and talks."""
-    # One writer at a time, from before MLflow hears of the run: another one's run must not be taken for ours.
-    writer = sole_writer(state_folder() / "locks", str(run.out.resolve()), run.key())
-    with writer as lock_seconds:
+    with _sole_writer(run) as lock_seconds:
+        if rank is None and _handed_over(run):
+            return
         if rank is None and isinstance(run.host, GpuHost) and run.host.missing:
-            # MLflow's process would take longer to start than all of this; the next stage that has one tells it.
+            # MLflow has no run of it: nothing ran.
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
         # The machine is held from before MLflow's process starts, which is work too, to after its end. Where the stage
@@ -83,7 +87,22 @@ def _lead(run: Run, rank: Rank | None) -> None:
                     lead_training(run, device, team, tracker, lock_seconds + waited_seconds)
             except NoAcceleratorError as error:
                 _record_unavailable(run, str(error))
-                tracker.training_ended(run.name, run.device, run.out.parent.parent, [])
+                tracker.stop("KILLED", str(error))
+
+
+def _sole_writer(run: Run) -> AbstractContextManager[float]:
+    """One at a time, from before MLflow hears of the run: another one's run must not be taken for ours."""
+    return sole_writer(state_folder() / "locks", str(run.out.resolve()), run.key())
+
+
+def _handed_over(run: Run) -> bool:
+    """Whether this very training had ended, with dvc killed before it had the result: then that is the result."""
+    if not hand_over(run.key(), run.out):
+        return False
+    print(f"{run.name} on {run.device}: was trained to its end before dvc was stopped: its result is taken")
+    with Tracker() as tracker:
+        tracker.sync([run.name], run.out.parent.parent)
+    return True
 
 
 def _record_unavailable(run: Run, reason: str) -> None:

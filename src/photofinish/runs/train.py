@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 
 import torch
 
-from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically, write_text_atomically
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, state_folder, write_summed
 from photofinish.machine.accelerators import nvidia_gpu_state
 from photofinish.machine.energy import Energy, unavailable
 from photofinish.machine.fingerprint import CpuHost
@@ -23,13 +26,14 @@ from photofinish.models.registry import count_parameters
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup
 from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
-from photofinish.training.failures import failures_explained
+from photofinish.training.failures import OUT_OF_MEMORY, failures_explained, out_of_memory
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import apply_policy, device_name, effective_precision, nvidia_uuid
 from photofinish.wording import seconds
@@ -45,7 +49,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
 
     `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
     """
-    remove_forgotten(state_folder() / "checkpoints", state_folder() / "locks")
+    remove_forgotten(state_folder() / "checkpoints", finished_folder(), state_folder() / "locks")
     with failures_explained(run.name, run.experiment, team):
         _Leader(run, device, team, tracker, lock_seconds).lead()
 
@@ -110,7 +114,7 @@ class _Leader:
         )
 
     def lead(self) -> None:
-        """Train, measure, write, track; the checkpoints go when all is written."""
+        """Train, measure, write, track; the checkpoints go when all is written, and kept until DVC has it."""
         with self._display:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
@@ -126,8 +130,11 @@ class _Leader:
             self._watch.training_ended()
             peak_memory_bytes = self._team.peak_memory_bytes()
             untimed_from_seconds = time.monotonic()  # what follows is no part of the job
-            self._repeat()
-            further = self._setup.measure_further(self._trainer)
+            with self._training_kept():
+                self._repeat()
+                self._watch.begin()
+                further = self._setup.measure_further(self._trainer)
+            self._watch.measured(self._run.experiment.repeats, self._run.experiment.epochs)
             self._untimed_seconds = time.monotonic() - untimed_from_seconds
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")
@@ -145,13 +152,18 @@ class _Leader:
             self._meter.overhead(passes_seconds),
             further,
         )
+        keep(self._run.key(), self._run.out)  # from before MLflow's run is finished, which must be found by this result
         self._tracker.training_ended(self._run.name, self._run.device, self._run.out.parent.parent, self._store.paths())
         self._store.clear()
 
     def _resume(self) -> None:
         """Go on from the last checkpoint, if there is one and all that belongs to it is there."""
+        paths = self._store.paths()
         state = self._store.load_latest(
-            lambda path: self._display.say(f"checkpoint {path} is damaged: taking the one before it")
+            lambda path: self._display.say(
+                f"checkpoint {path} is damaged: "
+                + ("training starts over" if path == paths[-1] else "taking the one before it")
+            )
         )
         lost = self._epoch_weights.resume(state["epoch_weights_sha256"]) if state else None
         if lost:
@@ -182,6 +194,10 @@ class _Leader:
             self._energy.epoch_ended()
 
     def _repeat(self) -> None:
+        elapsed_seconds = self._elapsed_seconds()
+        state = self._trainer.state_dict()
+        state["optimizer"] = on_cpu(state["optimizer"])
+        self._save(state, elapsed_seconds)  # a run that ends from here on trains no more
         wanted = self._run.experiment.repeats
         if wanted == 1:
             return
@@ -193,13 +209,23 @@ class _Leader:
             self._display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
             self._watch.begin()
 
-        elapsed_seconds = self._elapsed_seconds()
-        state = self._trainer.state_dict()
-        state["optimizer"] = on_cpu(state["optimizer"])
-        self._save(state, elapsed_seconds)  # a run killed from here on trains no more
         forget_optimizer(self._trainer)  # another trainer needs the memory now
         self._watch.begin()
         self._setup.repeat(self._trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
+
+    @contextmanager
+    def _training_kept(self) -> Iterator[None]:
+        """Around what comes after the training: memory that others took since then is no reason to train again."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+                raise
+            told = out_of_memory(self._run.name, self._run.experiment, self._team, str(error))
+            raise UserError(
+                f"{told}. The training itself is done, and kept: where other programs took the memory, end them, and "
+                f"the next `dvc repro` measures without training again"
+            ) from error
 
     def _save(self, trainer: State, elapsed_seconds: float) -> None:
         state = {
@@ -222,9 +248,9 @@ class _Leader:
         run, manifest, trainer = self._run, self._setup.split.manifest, self._trainer
         folder = run.out / records.LEARNED
         weights, published = weights_of(trainer.network), run.fetched_weights()
-        write_bytes_atomically(folder / records.WEIGHTS, weights)
+        write_summed(folder / records.WEIGHTS, weights)
         self._epoch_weights.copy_to(folder / records.EPOCHS)
-        write_text_atomically(folder / records.HISTORY, records.history_csv(trainer.progress.metrics))
+        write_summed(folder / records.HISTORY, records.history_csv(trainer.progress.metrics).encode())
         record = records.Training(
             device=run.device,
             device_kind=self._device.type,

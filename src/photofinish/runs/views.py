@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.data.packed import Manifest
-from photofinish.files import write_bytes_atomically, write_text_atomically
+from photofinish.files import write_summed
 from photofinish.results import records
 from photofinish.training.batches import Batches
 
@@ -139,5 +139,5 @@ def write_views(folder: Path, network: nn.Module, training: Batches, manifest: M
     """The first batch of the first epoch as the network got it, and the network's summary."""
     images, labels = next(iter(training.shuffled(0)))
     names = [manifest.class_names[label] for label in labels.tolist()]
-    write_bytes_atomically(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
-    write_text_atomically(folder / records.SUMMARY, summarise(network, manifest.shape))
+    write_summed(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
+    write_summed(folder / records.SUMMARY, summarise(network, manifest.shape).encode())

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
-from photofinish.locks import is_older, remove_forgotten_locks, retired
+from photofinish.files import add_sums, sha256_of_bytes, sha256_of_file, write_bytes_atomically
+from photofinish.locks import remove_forgotten_locks, remove_unheld
 
 KEPT = 2
 FORGOTTEN_AFTER_DAYS = 30
@@ -36,14 +36,11 @@ def on_cpu(state: Any) -> Any:
     return [on_cpu(value) for value in state] if isinstance(state, list) else state
 
 
-def remove_forgotten(checkpoints: Path, locks: Path) -> None:
-    """Those of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
+def remove_forgotten(checkpoints: Path, finished: Path, locks: Path) -> None:
+    """What is left of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
     oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
-    for folder in checkpoints.glob("*"):  # named by the key that a run holds too; it changes with each checkpoint
-        if is_older(folder, oldest_unix_seconds):
-            with retired(locks, folder.name) as is_free:
-                if is_free:
-                    shutil.rmtree(folder, ignore_errors=True)
+    for folder in (checkpoints, finished):  # a run's own changes with each checkpoint
+        remove_unheld(folder, locks, oldest_unix_seconds)
     remove_forgotten_locks(locks, oldest_unix_seconds)
 
 
@@ -119,12 +116,14 @@ class EpochWeights:
         return None
 
     def copy_to(self, folder: Path) -> None:
-        """Every epoch's file, as it was when the epoch ended."""
+        """Every epoch's file, as it was when the epoch ended; the sha256 of all go where `folder` lies."""
         for path, expected in self._files(self.sha256):
             weights = path.read_bytes()
             if sha256_of_bytes(weights) != expected:
                 raise UserError(f"{path} was damaged during the training: run `dvc repro`, which trains anew")
             write_bytes_atomically(folder / path.name, weights)
+        if self.sha256:
+            add_sums(folder.parent, {f"{folder.name}/{path.name}": digest for path, digest in self._files(self.sha256)})
 
     def _files(self, sha256: list[str]) -> list[tuple[Path, str]]:
         return [(self._path(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]

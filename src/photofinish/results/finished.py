@@ -1,0 +1,58 @@
+"""A finished training's result, kept until DVC has it: DVC deletes a stage's outs before it runs it, and knows of a
+result only once it has read and stored all of it. A stage that was killed in between hands over what is kept here.
+
+It lies under the run's key, and below that under what dvc.lock says of the stage: that is another thing as soon as DVC
+has the result, so that `dvc repro --force` trains again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from photofinish.files import read_sums, sha256_of_bytes, sha256_of_file, state_folder
+from photofinish.results.records import LEARNED, TIMED
+
+
+def finished_folder() -> Path:
+    """Where they are kept, by the keys of their runs."""
+    return state_folder() / "finished"
+
+
+def keep(key: str, result: Path) -> None:
+    """Keep what a stage of DVC's is about to end with, in place of earlier results of the key."""
+    if "DVC_STAGE" in os.environ:
+        shutil.rmtree(finished_folder() / key, ignore_errors=True)
+        try:
+            shutil.copytree(result, _place(key))
+        except OSError:  # no room for a second one, say: the result itself is there
+            shutil.rmtree(finished_folder() / key, ignore_errors=True)
+
+
+def hand_over(key: str, result: Path) -> bool:
+    """Put a result into place that was finished before DVC had it; False where there is none, or none that is whole."""
+    if "DVC_STAGE" not in os.environ or not (finished_folder() / key).is_dir():
+        return False
+    kept = _place(key)
+    if not all(_is_whole(kept / part) for part in (LEARNED, TIMED)):
+        return False  # cut off, where there are checkpoints still; or damaged
+    shutil.copytree(kept, result, dirs_exist_ok=True)
+    shutil.rmtree(state_folder() / "checkpoints" / key, ignore_errors=True)  # it may have been killed before they went
+    return True
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
+    except OSError:
+        return False
+
+
+def _place(key: str) -> Path:
+    lock, stage = Path("dvc.lock"), os.environ["DVC_STAGE"].rpartition(":")[2]
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    # Not parsed: that takes seconds where there are hundreds of stages.
+    entry = re.search(rf"^  {re.escape(stage)}:$(\n   .*)*", text, re.MULTILINE)
+    return finished_folder() / key / sha256_of_bytes(entry[0].encode() if entry else b"")
