@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, MakeResult
+from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained
 from torch import nn
 
@@ -105,18 +105,13 @@ def job(make_experiment: MakeExperiment, cpu_host: CpuHost) -> Callable[..., Job
 
 
 @pytest.fixture
-def measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Measure:
+def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
     """Train a job, and measure it as after every training."""
-    now_seconds = 0.0
     made_up = trained(make_result)
     random = np.random.default_rng(0)
     images, labels = random.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8), np.arange(IMAGES) % 3
     part = Part("train", images, labels, Normaliser((0.5,), (0.25,)))
     few = Part("validation", images[:4], labels[:4], part.normalise)
-
-    def take(seconds: float) -> None:
-        nonlocal now_seconds
-        now_seconds += seconds
 
     def measure(job: Job) -> Recorded:
         experiment = job.experiment
@@ -124,13 +119,13 @@ def measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Measur
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
         training = TimedBatches(
             batches[0],
-            lambda: take(job.loading_seconds * is_loader),
-            lambda: take(job.copying_seconds * is_loader),
+            lambda: clock.take(job.loading_seconds * is_loader),
+            lambda: clock.take(job.copying_seconds * is_loader),
         )
         network = build_model(experiment.model, SHAPE, 3, 0)
 
         def computes(_module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-            take(job.step_seconds + job.image_seconds * len(inputs[0]) / job.host.threads)
+            clock.take(job.step_seconds + job.image_seconds * len(inputs[0]) / job.host.threads)
 
         network.register_forward_pre_hook(computes)
         trainer = Trainer(experiment, network, training, batches[1], CPU)
@@ -150,7 +145,6 @@ def measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> Measur
         record = made_up.record.model_copy(update={"experiment": experiment})
         return Recorded("planted", record, made_up.timings.model_copy(update=timings), made_up.history)
 
-    monkeypatch.setattr("time.perf_counter", lambda: now_seconds)
     return measure
 
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from torchvision.models import ResNet18_Weights, get_model
-from training_stage import NobodyListens
+from training_process import NoTracker
 
 from photofinish.data.images import from_array
 from photofinish.data.split import split
@@ -203,7 +203,7 @@ def test_training_starts_from_them_and_its_record_says_so(
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)
