@@ -53,9 +53,9 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
     Image.new("RGB", (4, 4)).save(own_images / "a.png")
     params = read_params(path)
     write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
-    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").iterdir()}
+    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").glob("*.json")}
     assert planned == params.experiments
-    assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").iterdir()} == set(params.datasets)
+    assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").glob("*.json")} == set(params.datasets)
 
 
 @pytest.mark.parametrize(("example", "name"), EXPERIMENTS, ids=[name for _, name in EXPERIMENTS])
