@@ -86,4 +86,4 @@ lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## remove everything that was made, the environment excepted
-	rm -rf data results report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock
+	rm -rf data results report metrics plots mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock

@@ -88,7 +88,7 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     output, git_status = first_output
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
-    assert git_status == "?? dvc.lock\n"
+    assert git_status == "?? dvc.lock\n?? metrics/\n?? plots/\n"
     assert list((project.root / ".photofinish" / "finished").iterdir()) == []  # kept until DVC had them
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
@@ -134,9 +134,16 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_and_tells_this_
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
     difference = json.loads(_dvc(project, "metrics", "diff", "--json"))
-    assert set(difference) == {f"report/metrics/{_INHERITS}.json"}
+    assert set(difference) == {f"metrics/{_INHERITS}.json"}
     changed = json.loads(_dvc(project, "params", "diff", "--json"))
     assert changed["params.yaml"]["defaults.epochs"] == {"old": 2, "new": 3, "diff": 1}
+
+    _dvc(project, "exp", "save", "--name", "kept")
+    _dvc(project, "exp", "branch", "kept", "a-branch")
+    project.git("checkout", "--force", "a-branch")
+    assert _stages_run(project.repro("--force", "--single-item", "compare")) == {"compare"}
+    project.git("checkout", "--force", "-")
+    _dvc(project, "checkout", "--force")
 
 
 def _run_addresses(project: Project) -> set[str]:
@@ -144,7 +151,7 @@ def _run_addresses(project: Project) -> set[str]:
         return {str(row[0]) for row in connection.execute("SELECT artifact_uri FROM runs")}
 
 
-def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report_though_its_results_stay(
+def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_results_and_report(
     project: Project,
 ) -> None:
     compare = {"target_accuracy": 0.5, "prices": {"cpu_hour": 3.6}}
@@ -154,8 +161,9 @@ def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report
         row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
     assert float(row["cost"]) == pytest.approx(float(row["total_seconds"]) / 1000)
     assert float(row["target_seconds"]) < float(row["total_seconds"])
-    assert (project.root / "results" / _INHERITS / "cpu" / "learned").is_dir()
-    assert [path.stem for path in (project.root / "report" / "metrics").iterdir()] == [_OWN]
+    assert [folder.name for folder in (project.root / "results").iterdir()] == [_OWN]
+    assert (project.root / ".photofinish" / "removed" / _INHERITS / "cpu" / "learned").is_dir()
+    assert [path.stem for path in (project.root / "metrics").iterdir()] == [_OWN]
     for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv"):
         text = (project.root / "report" / name).read_text(encoding="utf-8")
         assert _OWN in text, name
@@ -184,7 +192,7 @@ def test_another_clone_learns_the_same_bits(project: Project, tmp_path: Path) ->
 
 def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
     metrics = json.loads(_dvc(project, "metrics", "show", "--json"))[""]["data"]
-    own = metrics[f"report/metrics/{_OWN}.json"]["data"]["cpu"]
+    own = metrics[f"metrics/{_OWN}.json"]["data"]["cpu"]
     assert own["test_accuracy"] > 0.8
     assert own["total_seconds"] > 0
     drawn = project.run("dvc", "plots", "show")

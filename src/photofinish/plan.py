@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import SUMS, sha256_of_bytes, sums_text
+from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
@@ -63,6 +64,17 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
                 path.unlink()
+
+
+def set_aside_results(params: Params, results: Path) -> None:
+    """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
+    for folder in results.glob("*/"):
+        if folder.name not in params.experiments:
+            place = state_folder() / "removed" / folder.name
+            shutil.rmtree(place, ignore_errors=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder, place)
+            print(f"{folder} is of no experiment in params.yaml: moved to {place}")
 
 
 def _published_weights(model: Model) -> PublishedWeights | None:

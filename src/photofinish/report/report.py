@@ -23,7 +23,7 @@ from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
-FIGURES, METRICS, EXPERIMENTS = "figures", "metrics", "experiments"
+FIGURES, EXPERIMENTS = "figures", "experiments"
 MOST_ON_ONE_PAGE = 20
 """experiments; of more, each has a page of its own behind an overview"""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
@@ -75,7 +75,7 @@ class Report:
 def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
     series, comparison = all_series(pairs), rows.comparison_rows(pairs, run_began_at_unix_seconds)
-    for former in (METRICS, FIGURES, EXPERIMENTS):  # none is left of another report
+    for former in (FIGURES, EXPERIMENTS):  # none is left of another report
         shutil.rmtree(folder / former, ignore_errors=True)
     files = {
         "comparison.csv": comparison,
@@ -88,8 +88,6 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
     }
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(content, rows.COLUMNS[name]))
-    for experiment, metrics in rows.comparison_metrics(comparison).items():  # DVC makes a row of each
-        _write(folder / METRICS / f"{experiment}.json", to_json(metrics))
     if len(pairs) <= MOST_ON_ONE_PAGE:
         report = _whole(pairs, series, comparison)
     else:
@@ -109,6 +107,21 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
     write_text_atomically(folder / "comparison.md", _as_markdown(report))
     write_text_atomically(folder / "index.html", _template().render(report=report))
     return report.verdicts
+
+
+def write_for_dvc(pairs: list[Pair], metrics: Path, plots: Path) -> None:
+    """What DVC shows of it, in folders that Git keeps: in the report's, which DVC keeps, it would be kept twice."""
+    for former in (metrics, plots):
+        shutil.rmtree(former, ignore_errors=True)
+    for experiment, figures in rows.comparison_metrics(rows.comparison_rows(pairs)).items():  # DVC makes a row of each
+        _write(metrics / f"{experiment}.json", to_json(figures))
+    drawn = {
+        "history.csv": rows.history_rows(pairs),
+        "confusion.csv": rows.confusion_rows(pairs),
+        "speedups.csv": rows.speedup_rows(pairs),
+    }
+    for name, content in drawn.items():
+        _write(plots / name, rows.as_csv(content, rows.COLUMNS[name]))
 
 
 def _write(path: Path, text: str) -> None:
