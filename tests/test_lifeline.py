@@ -68,6 +68,19 @@ time.sleep(3)
 print("still here")
 """
 
+_IMPORTED_LIBRARY_SWALLOWS_EXCEPTIONS = """
+import os, signal
+from photofinish.processes import end_on_sigterm, quick_imports
+
+end_on_sigterm()
+with quick_imports():
+    try:
+        os.kill(os.getpid(), {signal})
+    except BaseException:
+        pass
+print("went on")
+"""
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
@@ -219,6 +232,17 @@ def test_a_signal_ends_a_process_whose_main_thread_is_stuck_in_native_code(
 def test_the_signals_of_a_forked_child_are_not_taken_for_those_of_its_parent() -> None:
     ran = subprocess.run([sys.executable, "-c", _CHILD_IS_TERMINATED], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "still here\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(signal.SIGINT, "interrupted\n"), (signal.SIGTERM, "stopped: terminated\n")]
+)
+def test_a_library_that_swallows_exceptions_while_it_is_imported_cant_keep_a_stage_going(
+    kind: signal.Signals, said: str
+) -> None:
+    code = _IMPORTED_LIBRARY_SWALLOWS_EXCEPTIONS.format(signal=int(kind))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (128 + kind, "", said)
 
 
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda script: str(script.stem))

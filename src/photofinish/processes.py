@@ -75,6 +75,13 @@ def seconds_since_stage_start() -> float:
 
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 2.5
+_ENDINGS: dict[int, tuple[str, int]] = {
+    signal.SIGTERM: ("stopped: terminated", EXIT_TERMINATED),
+    signal.SIGINT: ("interrupted", EXIT_INTERRUPTED),
+}
+_importing = threading.Event()
+"""Set while a stage imports, when a signal ends it at once: torch aborts, with a page of its own, at an exception in
+the midst of its import. MLflow's process closes a run when the pipe to it ends."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
 
 
@@ -89,6 +96,8 @@ def end_on_sigterm() -> None:
     def end(number: int, frame: FrameType | None) -> None:
         """Raise what ends the stage: TerminatedError, or as Python does itself, KeyboardInterrupt."""
         heard.set()
+        if _importing.is_set():
+            _end_at_once(number)
         if number == signal.SIGTERM:
             raise TerminatedError("terminated")
         signal.default_int_handler(number, frame)
@@ -105,16 +114,18 @@ def end_on_sigterm() -> None:
 
 def _insist(signals: int, heard: threading.Event) -> None:
     """End the process if a signal to end, read from the pipe `signals`, isn't heard."""
-    endings = {
-        signal.SIGTERM: ("stopped: terminated", EXIT_TERMINATED),
-        signal.SIGINT: ("interrupted", EXIT_INTERRUPTED),
-    }
-    while (number := os.read(signals, 1)[0]) not in endings:
+    while (number := os.read(signals, 1)[0]) not in _ENDINGS:
         pass
     if not heard.wait(_GRACE_SECONDS):
-        text, status = endings[signal.Signals(number)]
+        _end_at_once(number)
+
+
+def _end_at_once(number: int) -> None:
+    """Without a word where the stage is to speak for this process."""
+    text, status = _ENDINGS[number]
+    if not is_started_by_stage():
         os.write(sys.stderr.fileno(), f"{text}\n".encode())
-        os._exit(status)
+    os._exit(status)
 
 
 def end_with_parent() -> None:
@@ -166,9 +177,11 @@ def quick_imports() -> Iterator[None]:
     with torch's half a million objects, that would take tenths of a second in the midst of training."""
     was_enabled = gc.isenabled()
     gc.disable()
+    _importing.set()
     try:
         yield
     finally:
+        _importing.clear()
         gc.freeze()
         if was_enabled:
             gc.enable()
