@@ -54,7 +54,8 @@ def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
         (1e-3, 1000.0, 10, 50),
         (0.08, 1000.0, 6, 1),  # half a second
         (0.33, 100.0, 5, 1),  # slow, but 2 % of the training are enough for an interval
-        (0.33, 10.0, 1, 1),  # they aren't
+        (0.33, 10.0, 3, 1),  # they aren't: as many as a second holds
+        (1.1, 10.0, 1, 1),
     ],
 )
 def test_steps_are_sampled_within_the_time_there_is(
@@ -62,7 +63,7 @@ def test_steps_are_sampled_within_the_time_there_is(
 ) -> None:
     assert plan_samples(step_seconds, training_seconds) == SamplePlan(samples, steps)
     slow = samples * step_seconds > 0.5
-    assert samples * steps * step_seconds <= max(0.5 * (not slow), 0.02 * training_seconds, 0.05) or samples == 1
+    assert samples * steps * step_seconds <= max(0.5 + 0.5 * slow, 0.02 * training_seconds, 0.05) or samples == 1
 
 
 def test_a_step_is_timed_without_waiting_for_data(
