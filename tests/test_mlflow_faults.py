@@ -274,12 +274,14 @@ def test_a_sync_without_a_server_ends_soon_with_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_bare_mlflow_ui_shows_the_projects_runs_and_a_training_that_it_leaves_is_little_delayed_and_completed_later(
+def test_mlflows_ui_shows_the_projects_runs_and_a_training_that_it_leaves_is_little_delayed_and_completed_later(
     make_tracked: MakeTracked, trained: Tracked, free_port: int
 ) -> None:
     tracked = make_tracked(epochs=LONG_EPOCHS)
     address = f"http://127.0.0.1:{free_port}"
-    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1")
+    # The clients write artifacts themselves, so that they can when it is gone.
+    where = ["--no-serve-artifacts", "--default-artifact-root", str(trained.stage.folder / "artifacts")]
+    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1", *where)
     try:
         wait_for(lambda: answers(f"{address}/health"))
         api = f"{address}/api/2.0/mlflow"
