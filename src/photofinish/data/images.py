@@ -38,6 +38,8 @@ class LabelledImages:
     """the images of the given rows: (count, channels, height, width)"""
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     """the rows of each part that the source itself has; where it has none, `split` divides all rows"""
+    origins: Sequence[str] = ()
+    """what the user calls each image, where each has a name"""
 
 
 def from_array(

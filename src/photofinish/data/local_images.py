@@ -165,6 +165,7 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
         class_names=table.class_names,
         read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels),
         own_parts={part: np.array(rows, dtype=np.int64) for part, rows in rows_of.items()},
+        origins=table.origins,
     )
 
 

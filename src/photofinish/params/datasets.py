@@ -147,6 +147,8 @@ class _LocalDataset(_DatasetSettings):
 
     path: str | None = None
     parts: Parts | None = None
+    allow_duplicates: bool = False
+    """whether parts that are given apart may have the same images"""
 
     @classmethod
     def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
