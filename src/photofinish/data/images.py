@@ -54,6 +54,9 @@ def from_array(
 
 
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_OF_16_BITS_IN_I = ("PNG", "PPM")
+"""formats that have at most 16 bits a pixel, which PIL holds in 32"""
+_FEW_SHADES_OF_16_BITS = 1 << 12
 _MOST_SIZES_SHOWN = 5
 _MOST_THREADS = 8
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
@@ -63,8 +66,8 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
     """The pixels as (channels, height, width). Transparency is dropped, as torchvision does."""
     if image.mode == "F":
         raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
-    if image.mode == "I" or image.mode.startswith("I;16"):  # PIL itself would cut off what is brighter than 255
-        image = Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        image = _of_8_bits(image)
     elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
         image = image.convert("RGBA")  # PIL warns of such a palette otherwise
     image = image.convert("L" if channels == 1 else "RGB")
@@ -72,6 +75,19 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)  # PIL's always smooths what it shrinks
     pixels = np.array(image, dtype=np.uint8)
     return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _of_8_bits(image: Image.Image) -> Image.Image:
+    """Of 16, where 65,535 is white; PIL itself would cut off what is brighter than 255."""
+    if image.mode == "I" and image.format not in _OF_16_BITS_IN_I:
+        raise ValueError("its pixels have 32 bits, of which nothing says what is white: save it with 8 or 16 bits")
+    shades = np.asarray(image).astype(np.int64)
+    if 0 < shades.max() < _FEW_SHADES_OF_16_BITS:  # often of 12 bits, or of 8
+        raise ValueError(
+            f"its pixels have 16 bits, of which 65535 is white, and the brightest is {shades.max()}: nearly all would"
+            " be lost; bring all images to the full range by one factor, or save them with 8 bits"
+        )
+    return Image.fromarray(((shades + 128) // 257).astype(np.uint8))
 
 
 def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
