@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,13 @@ def test_pixels_of_32_bits_are_refused_for_nothing_says_what_is_white(tmp_path: 
     Image.fromarray(np.array([[0, 70_000]], dtype=np.int32)).save(tmp_path / "image.tiff")
     with pytest.raises(UserError, match=r"image\.tiff can't be read .* 32 bits"):
         decode(tmp_path / "image.tiff", None, 1)
+
+
+@pytest.mark.parametrize("read", [lambda path: decode(path, None, 3), shape_in_file])
+def test_what_is_no_usual_format_is_refused_whatever_its_name(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    Image.new("RGB", (4, 4), RED).save(tmp_path / "image.png", format="EPS")  # PIL would start Ghostscript to read it
+    with pytest.raises(UserError, match=r"image\.png can't be read as an image: it is none of JPEG, PNG"):
+        read(tmp_path / "image.png")
 
 
 def test_fractions_for_pixels_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:

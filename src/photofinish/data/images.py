@@ -57,6 +57,8 @@ _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _OF_16_BITS_IN_I = ("PNG", "PPM")
 """formats that have at most 16 bits a pixel, which PIL holds in 32"""
 _FEW_SHADES_OF_16_BITS = 1 << 12
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""whatever a file is called: for others PIL may start programs (Ghostscript for EPS), or needs a plug-in"""
 _MOST_SIZES_SHOWN = 5
 _MOST_THREADS = 8
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
@@ -93,7 +95,7 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
 def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
     """The image in a file, as `prepared` gives it."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             return prepared(image, size, channels)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
@@ -118,7 +120,7 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8
 def shape_in_file(path: Path) -> Shape:
     """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
             return (1 if grey else 3), image.height, image.width
     except _UNREADABLE as error:
@@ -146,5 +148,5 @@ def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels
 def _unreadable(path: Path, error: BaseException) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"{path} is missing")
-    reason = str(error) if not isinstance(error, UnidentifiedImageError) else "it is no image that PIL knows"
+    reason = str(error) if not isinstance(error, UnidentifiedImageError) else f"it is none of {', '.join(_FORMATS)}"
     return UserError(f"{path} can't be read as an image: {reason}")
