@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -270,6 +271,11 @@ BAD_ROWS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         lambda photos: write_picture(photos / "s.png"),
     ),
     "unknown label": ("u.png,olw,train", "did you mean 'owl'?", lambda photos: write_picture(photos / "u.png")),
+    "long label": (
+        f"o.png,{'owl' * 1000},train",
+        "the label has 3,000 characters, 100 are allowed",
+        lambda photos: write_picture(photos / "o.png"),
+    ),
     "unknown part": ("p.png,owl,tset", "'tset' is no part", lambda photos: write_picture(photos / "p.png")),
     "no part": ("n.png,owl,", "'' is no part", lambda photos: write_picture(photos / "n.png")),
     "zero bytes": ("0.png,owl,train", "0.png: the file is empty (0 bytes)", lambda photos: (photos / "0.png").touch()),
@@ -302,6 +308,9 @@ BAD_ROWS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         lambda photos: (photos / "round.png").symlink_to("round.png"),
     ),
     "long name": (f"{'x' * 300}.png,owl,train", "File name too long", nothing),
+    "very long path": (f"{'x/' * 2500}x.png,owl,train", "x/x…: File name too long", nothing),
+    "pipe": ("pipe.png,owl,train", "pipe.png is no file", lambda photos: os.mkfifo(photos / "pipe.png")),
+    "zeros without end": ("/dev/zero,owl,train", "/dev/zero leads out of", nothing),
     "twice": ("red.png,owl,train", "red.png is listed before, photos/birds.csv:2", nothing),
     "twice in other words": ("./photos/../red.png,owl,train", "is listed before, photos/birds.csv:2", nothing),
     "another label": ("red.png,cat,train", "another label: 'owl' there, 'cat' here", nothing),
@@ -396,6 +405,7 @@ def test_the_same_image_in_the_csvs_of_two_parts_is_named(photos: Path) -> None:
         ({"split_column": "split", "parts": {"train": "a.csv", "test": "b.csv"}, "validation": 1}, "goes with path"),
         ({"classes": ["owl", "cat", "owl"]}, "must name each class once"),
         ({"classes": []}, "must name each class once"),
+        ({"classes": ["owl", "x" * 101]}, "may have 100 characters at most"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(settings: dict[str, Any], expected: str) -> None:

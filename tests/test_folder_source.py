@@ -146,6 +146,11 @@ def test_every_problem_is_told_at_once_and_nothing_is_written(photos: Path) -> N
     assert list((photos.parent / "data/raw").iterdir()) == []
 
 
+def test_a_class_whose_name_has_room_nowhere_is_refused(photos: Path) -> None:
+    (photos / "owl").rename(photos / ("owl" * 40))
+    assert {line.split("  ")[-1] for line in problems(photos)} == {"the label has 120 characters, 100 are allowed"}
+
+
 def test_a_folder_of_images_without_classes_is_refused(photos: Path) -> None:
     assert problems(photos, path="photos/owl/barn", validation=1, test=1) == [
         "  photos/owl/barn  has no folders in it: it must have a folder of images for each class"

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -130,7 +131,7 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
     if params.mirror is not None and "://" not in params.mirror:
         folder = project_root() / os.path.expanduser(params.mirror)  # noqa: PTH111  # as the fetcher does
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
             yield Mistake(
                 ("mirror",), f"there is no such folder ({folder}): correct it, or leave mirror out", params.mirror
             )
@@ -156,10 +157,16 @@ def _problem(place: Place, dataset: LocalDataset) -> str | None:
     if not place.given.strip():
         return f"this is blank: name the {wanted}"
     start = "" if Path(place.given).is_absolute() else "; relative paths start at the folder of params.yaml"
-    if not path.exists():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return f"there is no such {wanted} ({path}): put it there, or correct the path{start}"
-    if path.is_dir() != isinstance(dataset, FolderDataset):
-        return f"this must be a {wanted}, and {path} is a {'folder' if path.is_dir() else 'file'}"
+    except (OSError, ValueError) as error:  # a name that no file can have, links in a circle, folders that are closed
+        reason = error.strerror if isinstance(error, OSError) else error
+        return f"this can't be the path of a {wanted}: {reason}"
+    if not (stat.S_ISDIR if isinstance(dataset, FolderDataset) else stat.S_ISREG)(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or a pipe"
+        return f"this must be a {wanted}, and {path} is a {kind}"
     return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
 
 

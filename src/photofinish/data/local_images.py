@@ -17,8 +17,8 @@ from photofinish.data.images import LabelledImages, PartName, Shape, common_shap
 from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
-from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
-from photofinish.wording import did_you_mean
+from photofinish.params.datasets import LONGEST_CLASS_NAME, CsvDataset, DatasetPlan, FolderDataset, Place, places
+from photofinish.wording import did_you_mean, printable, shortened
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {
@@ -42,8 +42,7 @@ class _Problem:
 
     def __str__(self) -> str:
         """On one line, whatever characters a name has."""
-        told = f"{_place(self.file, self.line)}  {self.text}"
-        return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in told)
+        return printable(f"{_place(self.file, self.line)}  {self.text}")
 
 
 def _place(file: str, line: int) -> str:
@@ -224,7 +223,7 @@ def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], 
     known, problems = set(class_names), []
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
-        if image.label and image.label not in known:
+        if image.label and image.label not in known and len(image.label) <= LONGEST_CLASS_NAME:
             hint = did_you_mean(image.label, class_names)
             problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
     return problems
@@ -238,8 +237,13 @@ def _check_and_copy(
     folder: Path,
 ) -> None:
     """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
+    too_long = [
+        image.problem(f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
+        for image in listed
+        if len(image.label) > LONGEST_CLASS_NAME
+    ]
     shape, faults = _check_images(plan, listed)
-    problems = sorted(problems + faults)
+    problems = sorted(problems + too_long + faults)
     if problems or shape is None:
         lines = [f"  {problem}" for problem in problems[:_MOST_SHOWN]]
         if len(problems) > _MOST_SHOWN:
@@ -295,22 +299,23 @@ def _fault_of_file(image: _ListedImage) -> str | None:
     if not image.path:
         return "the image's path is empty"
     if "\0" in image.path:
-        return f"{image.path!r} can't be the path of a file"
+        return f"{shortened(image.path)!r} can't be the path of a file"
     try:
         image.path.encode()
     except UnicodeEncodeError:  # bytes that aren't UTF-8 are kept as halves of characters, which can't be written again
         return f"{image.path!a}: the name is not UTF-8; give the file another one"
+    shown = shortened(image.path)
     if not image.is_within:
-        return f"{image.path} leads out of {image.folder}: images must lie in it, and links in it too"
+        return f"{shown} leads out of {image.folder}: images must lie in it, and links in it too"
     try:
         status = image.real_path.stat()
     except FileNotFoundError:
-        return f"{image.path}: there is no such file"
+        return f"{shown}: there is no such file"
     except OSError as error:
-        return f"{image.path}: {error.strerror}"
+        return f"{shown}: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return f"{image.path} is no file"
-    return None if status.st_size else f"{image.path}: the file is empty (0 bytes)"
+        return f"{shown} is no file"
+    return None if status.st_size else f"{shown}: the file is empty (0 bytes)"
 
 
 def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:
