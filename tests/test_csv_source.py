@@ -355,7 +355,12 @@ def test_all_bad_rows_are_told_at_once_and_nothing_is_written(photos: Path) -> N
         of_line = [line for line in told if line.startswith(f"  photos/birds.csv:{lines[kind]}  ")]
         assert len(of_line) == 1, (kind, lines[kind], ran.stderr)
         assert expected in of_line[0]
-    left = {photos.parent / "plan.json", photos.parent / "data", photos.parent / "data" / "raw"}
+    left = {
+        photos.parent / "plan.json",
+        photos.parent / "SHA256SUMS",
+        photos.parent / "data",
+        photos.parent / "data" / "raw",
+    }
     assert set(photos.parent.rglob("*")) - set(before) <= left
 
 

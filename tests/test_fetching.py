@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -505,6 +506,16 @@ def test_a_mirror_address_has_the_file_at_its_place_or_by_its_name(site: Site, p
     site.fetch("http://x.invalid/", mirror=site.server.url("m/"))
     assert site.is_fetched()
     assert [path for path, _ in site.server.asked] == asked
+
+
+def test_a_mirrors_name_and_password_come_from_netrc(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login anna password secret\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    site.server.files = {f"m/{WHERE}": CONTENT}
+    site.fetch(mirror=site.server.url("m/"))
+    assert site.server.authorizations == [f"Basic {b64encode(b'anna:secret').decode()}"]
 
 
 def test_a_mirror_address_without_the_file_is_an_error_that_names_both_places(site: Site) -> None:
