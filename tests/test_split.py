@@ -219,6 +219,13 @@ def test_sixty_thousand_small_images_are_compared_in_well_under_a_second() -> No
     assert time.process_time() - started_seconds < 1
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UserError, match=rf"no room for the split of data set 'small': the disk of {tmp_path} is full"):
+        split(digits_plan(), learnable_images(), tmp_path)
+
+
 def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("first", "second"):
         split(digits_plan(test=0.1), learnable_images(), tmp_path / name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,13 @@ def from_array(
     """Of images that lie in memory, or in a memory-mapped file."""
     _, channels, height, width = images.shape
     return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write it as np.save does, which tells of a full disk in an error that doesn't say so."""
+    content = io.BytesIO()
+    np.save(content, array)
+    path.write_bytes(content.getbuffer())
 
 
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")

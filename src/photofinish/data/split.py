@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, LabelledImages, PartName
+from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
 from photofinish.data.oddities import Fingerprints, duplicates, fingerprints_of
 from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
 from photofinish.errors import MistakeError
-from photofinish.files import sha256_of_file, write_summed
+from photofinish.files import explained_when_full, sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan, drawn_counts
 
 Channels = tuple[float, ...]
@@ -32,7 +32,8 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
         )
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
-    packed = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
+    with explained_when_full(folder, f"the split of data set '{plan.name}'"):
+        packed = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
     for line in duplicates(plan, raw, rows, {part: content.fingerprints for part, content in packed.items()}):
         print(f"note: {line}")
     manifest = Manifest(
@@ -105,8 +106,8 @@ class _Packed(NamedTuple):
 
 def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> _Packed:
     """Write the part's files, some images at a time."""
-    np.save(folder / labels_file(part), raw.labels[rows])
-    np.save(folder / rows_file(part), rows)
+    save_array(folder / labels_file(part), raw.labels[rows])
+    save_array(folder / rows_file(part), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
     fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
     images_at_a_time = max(1, _BYTES_AT_A_TIME // math.prod(raw.shape))
