@@ -178,7 +178,6 @@ KINDS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "palette with transparency": ("a.png", save_transparent_palette),
     "transparency": ("a.png", lambda path: picture().convert("RGBA").save(path)),
     "CMYK": ("a.jpg", lambda path: picture().convert("CMYK").save(path)),
-    "turned by EXIF": ("a.jpg", save_turned),
 }
 
 
@@ -191,6 +190,29 @@ def test_an_image_of_any_kind_is_what_torchvisions_loader_makes_of_it(photos: Pa
     images = fetched(photos, channels=channels)
     assert images.shape == (channels, 6, 8)
     assert np.array_equal(images.read(np.array([0]))[0], through_pil(photos / name, "RGB" if channels == 3 else "L"))
+
+
+def test_a_photo_is_upright_as_its_exif_data_say(photos: Path) -> None:
+    save_turned(photos / "a.jpg")
+    write_csv(photos, "path,label", "a.jpg,owl")
+    images = fetched(photos)
+    assert images.shape == (3, 8, 6)
+    assert np.array_equal(images.read(np.array([0]))[0], np.rot90(through_pil(photos / "a.jpg"), -1, axes=(1, 2)))
+
+
+def test_damaged_exif_data_turn_nothing(photos: Path) -> None:
+    picture().save(photos / "a.jpg", exif=b"Exif\0\0nonsense")
+    write_csv(photos, "path,label", "a.jpg,owl")
+    assert fetched(photos).shape == (3, 6, 8)
+
+
+def test_images_of_several_frames_are_told_and_their_first_is_used(photos: Path) -> None:
+    for name, kind in (("a.gif", "GIF"), ("b.tiff", "TIFF"), ("c.jpg", "MPO")):
+        picture(RED).save(photos / name, format=kind, save_all=True, append_images=[picture(BLUE)])
+    write_csv(photos, "path,label", "red.png,owl", "a.gif,owl", "b.tiff,owl", "c.jpg,owl")
+    images = fetched(photos)
+    assert images.notes == ("images of several frames, of which the first is used: 2, such as a.gif",)
+    assert images.read(np.array([2]))[0, :, 0, 0].tolist() == list(RED)
 
 
 def test_sixteen_bit_grey_keeps_its_shades(photos: Path) -> None:

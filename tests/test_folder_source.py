@@ -74,7 +74,10 @@ def test_what_is_hidden_or_no_image_is_left_alone(photos: Path) -> None:
     write_picture(photos / "owl/.a.png")
     (photos / "owl/notes.txt").touch()
     (photos / "README").touch()
-    assert len(fetched(photos).labels) == 4
+    (photos / "cat/a.heic").touch()
+    images = fetched(photos)
+    assert len(images.labels) == 4
+    assert images.notes == ("files left out, for they are no images by their names: 2, such as photos/cat/a.heic",)
 
 
 def test_a_part_may_have_a_folder_of_its_own(in_parts: Path) -> None:

@@ -219,6 +219,25 @@ def test_sixty_thousand_small_images_are_compared_in_well_under_a_second() -> No
     assert time.process_time() - started_seconds < 1
 
 
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (
+            ("A", "1", "a", "01", "1.0", "b"),
+            [f"classes that hardly differ: {names}" for names in ("'A' and 'a'", "'1', '01' and '1.0'")],
+        ),
+        (("A", "1", "2", "owl"), []),
+        (("owl",), ["there is a single class, 'owl': nothing is to be learned"]),
+    ],
+)
+def test_classes_that_are_likely_a_slip_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: tuple[str, ...], told: list[str]
+) -> None:
+    raw = replace(learnable_images(), labels=LABELS % len(classes), class_names=classes, notes=["2 files left out"])
+    split(plan_of(source="folder", path="a", validation=0.2, test=0.2), raw, tmp_path)
+    assert capsys.readouterr().out.splitlines() == [f"note: {line}" for line in ("2 files left out", *told)]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from photofinish.errors import MistakeError, UserError
 
@@ -41,6 +41,8 @@ class LabelledImages:
     """the rows of each part that the source itself has; where it has none, `split` divides all rows"""
     origins: Sequence[str] = ()
     """what the user calls each image, where each has a name"""
+    notes: Sequence[str] = ()
+    """what was odd about the user's files, a line each"""
 
 
 def from_array(
@@ -100,11 +102,30 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(((shades + 128) // 257).astype(np.uint8))
 
 
-def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
-    """The image in a file, as `prepared` gives it."""
+def decode(path: Path, size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
+    """The image in a file, as `prepared` gives it; turned as its EXIF data say if it is to be `upright`."""
     try:
         with Image.open(path, formats=_FORMATS) as image:
+            if upright:
+                _turn(image)
             return prepared(image, size, channels)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _turn(image: Image.Image) -> None:
+    try:
+        image.getexif()
+    except _UNREADABLE:
+        return  # damaged EXIF data say nothing, and the pixels are none the worse for it
+    ImageOps.exif_transpose(image, in_place=True)
+
+
+def has_several_frames(path: Path) -> bool:
+    """Whether a file has more than the frame that is read; what cameras add to a photo doesn't count."""
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return image.format != "MPO" and getattr(image, "is_animated", False)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 
@@ -114,10 +135,10 @@ def decoding_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
 
 
-def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
+def decode_all(paths: Sequence[Path], size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
     """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
     with decoding_threads() as pool:
-        images = list(pool.map(lambda path: decode(path, size, channels), paths))
+        images = list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:
             sides, others = ("x".join(map(str, shape[1:])) for shape in (image.shape, images[0].shape))

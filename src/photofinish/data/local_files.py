@@ -92,6 +92,8 @@ class ClassFolder:
     name: str
     images: list[str] = field(default_factory=list)
     """relative to the folder that holds the classes, in torchvision's order"""
+    other_files: list[str] = field(default_factory=list)
+    """likewise; what is no image by its name"""
     linked_folders: list[str] = field(default_factory=list)
     """links to folders, which are not followed: they may lead anywhere, and round in circles"""
 
@@ -101,6 +103,7 @@ def class_folders(root: Path) -> list[ClassFolder]:
     classes = []
     for name in sorted(name for name in _visible(root) if (root / name).is_dir()):
         found: list[tuple[str, str]] = []
+        others: list[str] = []
         linked: list[str] = []
         todo = [name]
         while todo:
@@ -113,7 +116,10 @@ def class_folders(root: Path) -> list[ClassFolder]:
                     todo.append(f"{folder}/{entry.name}")
                 elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                     found.append((folder, entry.name))
-        classes.append(ClassFolder(name, [f"{folder}/{file}" for folder, file in sorted(found)], sorted(linked)))
+                else:
+                    others.append(f"{folder}/{entry.name}")
+        images = [f"{folder}/{file}" for folder, file in sorted(found)]
+        classes.append(ClassFolder(name, images, sorted(others), sorted(linked)))
     return classes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from photofinish.data.images import Int64Array, LabelledImages, PartName, UInt8Array
 from photofinish.errors import MistakeError
 from photofinish.params.datasets import DatasetPlan, LocalDataset
-from photofinish.wording import printable, shortened
+from photofinish.wording import listed, printable, shortened
 
 Fingerprints = npt.NDArray[np.uint64]
 _FINGERPRINT_BYTES = 8
@@ -59,6 +60,23 @@ def duplicates(
         pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
         names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
         told.append(f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})")
+    return told
+
+
+def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
+    """A line where there is but one class, and where names of the user's own hardly differ."""
+    told, alike = [], defaultdict[str | float, list[str]](list)
+    if len(raw.class_names) == 1:
+        told.append(f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned")
+    for name in raw.class_names if isinstance(plan.dataset, LocalDataset) else ():
+        try:
+            alike[float(name)].append(name)
+        except ValueError:
+            alike[name.casefold()].append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            shown = listed([f"'{printable(shortened(name))}'" for name in names])
+            told.append(f"classes that hardly differ: {shown}")
     return told
 
 

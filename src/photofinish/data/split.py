@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
-from photofinish.data.oddities import Fingerprints, duplicates, fingerprints_of
+from photofinish.data.oddities import Fingerprints, duplicates, fingerprints_of, odd_classes
 from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed
@@ -34,7 +34,8 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     rows = divide(raw, plan)
     with explained_when_full(folder, f"the split of data set '{plan.name}'"):
         packed = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
-    for line in duplicates(plan, raw, rows, {part: content.fingerprints for part, content in packed.items()}):
+    fingerprints = {part: content.fingerprints for part, content in packed.items()}
+    for line in (*raw.notes, *odd_classes(plan, raw), *duplicates(plan, raw, rows, fingerprints)):
         print(f"note: {line}")
     manifest = Manifest(
         class_names=raw.class_names,
