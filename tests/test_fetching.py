@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import NoReturn
 
 import faulty_server as server_side
 import pytest
+import requests
 from faulty_server import FileServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -280,6 +282,28 @@ def test_after_some_tries_the_message_names_the_address_and_the_way_out(site: Si
     with pytest.raises(UserError, match=r"can't fetch http.*images.gz: the server answers 503 .*PHOTOFINISH_MIRROR"):
         site.fetch()
     assert len(site.server.asked) == 4
+
+
+def test_what_another_address_delivers_leaves_no_part_of_the_first(site: Site) -> None:
+    site.server.files["first/images.gz"] = CONTENT
+    site.server.faults = [server_side.cut_after(HALF), *[server_side.status(503)] * 3]
+    site.fetch(site.server.url("first/images.gz"), site.server.url("images.gz"))
+    assert site.is_fetched()
+    assert [path.name for path in site.cache.iterdir() if ".part" in path.name] == []
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_the_variable_that_helps(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        try:
+            raise ssl.SSLCertVerificationError(1, "certificate verify failed")
+        except ssl.SSLError:
+            raise requests.exceptions.SSLError  # noqa: B904  # as requests does
+
+    monkeypatch.setattr(requests, "get", refuse)
+    with pytest.raises(UserError, match=r"certificate verify failed; .*REQUESTS_CA_BUNDLE"):
+        site.fetch("https://127.0.0.1/images.gz")
 
 
 @pytest.mark.parametrize("faults", [[server_side.status(404)], [server_side.status(503)] * 4, [server_side.spoilt] * 2])
