@@ -14,7 +14,7 @@ from conftest import ROOT
 from image_files import write_picture
 from result_files import change_a_digit
 
-from photofinish.errors import UserError
+from photofinish.errors import MistakeError, UserError
 from photofinish.files import SUMS
 from photofinish.machine import cpu, fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
@@ -118,6 +118,21 @@ def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
     plan(params_file, folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
     mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
     assert mirrors == {"mnist": "/somewhere", "digits": None, "few-digits": None}
+
+
+@pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
+def test_a_mirrors_password_is_refused_and_repeated_nowhere(
+    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    address = "HTTPS://anna:secret@example.org/data"
+    if "yaml" not in place:
+        monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
+    with pytest.raises(MistakeError) as caught:
+        plan(params_file, folder, f"mirror: {address}\n{PARAMS}" if "yaml" in place else PARAMS)
+    assert place in str(caught.value)
+    assert "~/.netrc" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert written_since(folder) == set()
 
 
 def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:

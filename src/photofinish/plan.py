@@ -10,12 +10,13 @@ from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
+from photofinish.errors import MistakeError
 from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
-from photofinish.params.reader import Params
+from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
 from photofinish.source_code import stage_code
 
 
@@ -27,6 +28,8 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
     """
     cpu_host, gpu_host = fingerprint(params.devices)
     mirror = os.environ.get("PHOTOFINISH_MIRROR") or params.mirror
+    if mirror and WITH_LOGIN.match(mirror):
+        raise MistakeError(f"the variable PHOTOFINISH_MIRROR {USE_NETRC}")
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {

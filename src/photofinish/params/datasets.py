@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from photofinish.data.images import PartName
 
 
+LONGEST_CLASS_NAME = 100
+"""in characters; pictures and tables have room for few, and take long to draw thousands"""
 _SIZES = "a fraction between 0 and 1, or a count of at least 1"
 
 
@@ -147,6 +149,8 @@ class _LocalDataset(_DatasetSettings):
 
     path: str | None = None
     parts: Parts | None = None
+    allow_duplicates: bool = False
+    """whether parts that are given apart may have the same images"""
 
     @classmethod
     def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
@@ -194,6 +198,8 @@ class CsvDataset(_LocalDataset):
     def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if classes is not None and (len(set(classes)) != len(classes) or "" in classes or not classes):
             raise ValueError("must name each class once")
+        if classes is not None and max(map(len, classes)) > LONGEST_CLASS_NAME:
+            raise ValueError(f"a class may have {LONGEST_CLASS_NAME} characters at most")
         return classes
 
 

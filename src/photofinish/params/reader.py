@@ -28,6 +28,11 @@ _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 _MIRROR = re.compile(r"https?://[^/\s]|(?!.*://)\s*\S", re.IGNORECASE)
+WITH_LOGIN = re.compile(r"https?://[^/\s]*@", re.IGNORECASE)
+USE_NETRC = (
+    "must have no name or password in it, for plans and messages show it:"
+    " write a line `machine HOST login NAME password PASSWORD` into ~/.netrc instead, which downloads go by"
+)
 _SettingsT = TypeVar("_SettingsT")
 
 
@@ -101,6 +106,8 @@ class _Reader:
         if mirror is not None and not (isinstance(mirror, str) and _MIRROR.match(mirror)):
             self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
             mirror = None
+        elif mirror is not None and WITH_LOGIN.match(mirror):
+            self._note(("mirror",), USE_NETRC, has_value=False)
         return Params(experiments, datasets, devices, mirror, comparing)
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
