@@ -192,7 +192,7 @@ def test_a_result_that_dvc_does_not_have_yet_is_handed_over_and_one_that_it_has_
     trainings.learn()
     assert "its result is taken" in trainings.output
     assert contents(trainings.stage.out) == result  # and took the same time
-    (trainings.folder / "dvc.lock").write_text(f"stages: {{{_DVC_STAGE}: {{outs: [md5: 1]}}}}", encoding="utf-8")
+    (trainings.folder / "dvc.lock").write_text(f"stages:\n  {_DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
     learned = trainings.learn()
     assert "epoch 1/3" in trainings.output
     assert {f"learned/{name}": data for name, data in learned.items()}.items() <= result.items()
