@@ -83,6 +83,16 @@ def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> N
     assert software.variables == {"LD_PRELOAD": "(set)", "CUDA_VISIBLE_DEVICES": "(set)", "OMP_NUM_THREADS": "4"}
 
 
+def test_a_result_of_a_busy_machine_is_recorded_with_the_mark(
+    project: Callable[..., list[Reference]], make: Make, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = make()
+    busy = replace(result, timings=result.timings.model_copy(update={"load": (BUSY,)}))
+    (recorded,) = project(busy, make_result(device="gpu", unavailable="no driver"))
+    assert recorded.timings.load == (BUSY,)
+    assert "to be taken with care: other programs used 40% of the cores" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -193,6 +203,9 @@ def test_this_machines_power_estimates_nothing_of_another_machine(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
     settings = Comparing(watts=Watts(gpu=300.0, cpu=65.0))
+    busy = gpu_elsewhere.timings.model_copy(update={"load": (BUSY,)})
+    (row,) = elsewhere_table(paired(here, settings, [recorded(replace(gpu_elsewhere, timings=busy))]))
+    assert "other programs used 40% of the cores" in row["to be taken with care"]
     (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)]))
     assert row["energy of the epochs"] == "n/a, unavailable"
 
@@ -206,7 +219,7 @@ def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     assert "records of other machines, not measured here: NVIDIA Made-Up 100(TM)." in page
     assert "NVIDIA Made-Up 100(TM)" in page
     assert pd.read_csv(tmp_path / "comparison.csv")["status"].tolist() == ["trained", "unavailable"]
-    for name in ("comparison.csv", "metrics/small-mlp.json", "history.csv", "confusion.csv"):
+    for name in ("comparison.csv", "history.csv", "confusion.csv"):
         assert "Made-Up" not in (tmp_path / name).read_text(encoding="utf-8")
     elsewhere_file = pd.read_csv(tmp_path / "elsewhere.csv")
     assert elsewhere_file["provenance"].tolist() == ["reference"]
@@ -250,7 +263,6 @@ def test_every_fit_result_of_this_machine_is_recorded(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"load": (BUSY,)}, "not recorded: other programs used 40% of the cores"),
         ({"resumed_at_epochs": (2,)}, "not recorded: the training was interrupted and resumed"),
         ({"host_name": "elsewhere"}, "not recorded: it was measured on another machine"),
     ],

@@ -45,7 +45,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
     "elsewhere.csv": (
         "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
-        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
+        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu", "doubts",
     ),
 }  # fmt: skip
 """of the report's files"""
@@ -264,6 +264,7 @@ def elsewhere_rows(pairs: Iterable[Pair]) -> Rows:
             "startup_seconds": timings.startup_seconds,
             "total_seconds": timings.total_seconds,
             "epoch_speedup_over_this_cpu": each.against_cpu.ratio,
+            "doubts": "; ".join(doubts(timings.load)) or None,
         }
         for pair in pairs
         for each in pair.elsewhere

@@ -12,6 +12,7 @@ from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import NAMES
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.load import doubts
 from photofinish.report.rows import Rows, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
@@ -190,6 +191,7 @@ def elsewhere_table(pairs: Iterable[Pair]) -> Table:
                 "total": seconds(timings.total_seconds),
                 "energy of the epochs": f"{_joules(spent.energy.joules)}, {spent.energy.status}",
                 "test accuracy": f"{reference.scores.test_accuracy:.2%}",
+                "to be taken with care": "; ".join(doubts(timings.load)) or "nothing noticed",
             }
             rows.append(row | ({"time to target": _time(spent)} if spent.target else {}))
     return rows

@@ -128,14 +128,15 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         elif timings.resumed_at_epochs:
             unfit = "the training was interrupted and resumed"
         else:
-            unfit = "; ".join(doubts(timings.load))
+            unfit = ""
         if unfit:
             print(f"{name} on {device}: not recorded: {unfit}")
             continue
         scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, device)
         history = records.read_history(results / name / device / records.LEARNED)
         reference = reference_of(name, training, timings, scores, history, machine)
-        print(f"{name} on {device}: {write_reference(out, reference)}")
+        busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
+        print(f"{name} on {device}: {write_reference(out, reference)}{busy}")
         written += 1
     if not written:
         raise UserError("nothing was recorded")
