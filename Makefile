@@ -9,10 +9,10 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro example remedy reference ui test mutants bench format lock clean
+.PHONY: help setup repro plan example remedy reference ui test mutants bench format lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: .venv/installed ## create .venv with the pinned packages
 
@@ -32,7 +32,12 @@ setup: .venv/installed ## create .venv with the pinned packages
 repro: example setup ## run the pipeline; only what changed runs again (EXAMPLE=mnist-linear: first take over examples/mnist-linear.yaml)
 	@# DVC reads params.yaml before `plan` can check it; checked here first, every mistake gets its explanation.
 	@python stages/plan.py
+	@# A folder that git doesn't know, from a ZIP for instance: DVC takes it so once it is told.
+	@git rev-parse --git-dir >/dev/null 2>&1 || dvc config --local core.no_scm true
 	dvc repro
+
+plan: setup ## take over params.yaml; `dvc status` and `dvc repro --dry` then tell what will run
+	dvc repro plan
 
 example:
 ifdef EXAMPLE
@@ -48,12 +53,12 @@ remedy: setup ## try what the report suggests against an experiment's slowness (
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
 	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
-ui: setup ## bring MLflow up to date with the results and open its UI
+ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync
 	@case "$$MLFLOW_TRACKING_URI" in \
 		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
-		"") mlflow ui ;; \
-		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" ;; \
+		"") mlflow ui $(if $(PORT),--port $(PORT)) ;; \
+		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
@@ -69,9 +74,9 @@ mutants: setup ## change the code a little at a time: do its tests notice? (MODU
 	@$(call install-group,mutants)
 	python tests/mutants.py $(MODULE)
 
-bench: setup ## time the trainer beside other loops (minutes; the machine should have nothing else to do)
+bench: setup ## time the trainer beside other loops (minutes, on a quiet machine; QUICK=1: only to see that it runs)
 	@$(call install-group,bench)
-	python -m benchmarks
+	python -m benchmarks $(if $(QUICK),--quick)
 
 format: setup ## put the code in order
 	ruff check --fix .
@@ -81,4 +86,4 @@ lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## remove everything that was made, the environment excepted
-	rm -rf data results report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock
+	rm -rf data results report metrics plots mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock

@@ -17,6 +17,8 @@ def main() -> None:
     parser.add_argument("--references", type=Path, required=True, help="the folder of other machines' records")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--metrics", type=Path, required=True, help="the folder for DVC's metrics")
+    parser.add_argument("--plots", type=Path, required=True, help="the folder for the figures of DVC's plots")
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
@@ -30,7 +32,7 @@ def main() -> None:
             from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
             from photofinish.params.compare import Comparing
-            from photofinish.report.report import write_report
+            from photofinish.report.report import write_for_dvc, write_report
             from photofinish.results.finished import finished_folder
             from photofinish.results.references import read_references
 
@@ -40,6 +42,7 @@ def main() -> None:
         pairs = paired(read_results(names, args.results), settings, references)
         for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
+        write_for_dvc(pairs, args.metrics, args.plots)
         tracker.sync(names, args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")

@@ -20,20 +20,15 @@ def main() -> None:
     end_on_sigterm()
     end_with_parent()
     with quick_imports():
-        from photofinish.tracking.client import Tracker
+        from photofinish.data.packed import PackedSplit
+        from photofinish.results.records import DEVICE_LABELS, LEARNED
+        from photofinish.runs.evaluation import evaluate, write_evaluation
 
-    with Tracker() as tracker:  # first: MLflow's process starts up while torch is imported here
-        with quick_imports():
-            from photofinish.data.packed import PackedSplit
-            from photofinish.results.records import DEVICE_LABELS, LEARNED
-            from photofinish.runs.evaluation import evaluate, write_evaluation
-
-        learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
-        judged = evaluate(args.name, learned, PackedSplit(args.data))
-        write_evaluation(judged, args.out)
-        for device, scores in judged.evaluation.devices.items():
-            print(f"{args.name} on {device}: test accuracy {scores.test_accuracy:.2%}, loss {scores.test_loss:.4f}")
-        tracker.sync([args.name], args.results)
+    learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
+    judged = evaluate(args.name, learned, PackedSplit(args.data))
+    write_evaluation(judged, args.out)  # of which `compare` tells MLflow, of all experiments at once
+    for device, scores in judged.evaluation.devices.items():
+        print(f"{args.name} on {device}: test accuracy {scores.test_accuracy:.2%}, loss {scores.test_loss:.4f}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
     parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
     parser.add_argument(
@@ -24,10 +25,11 @@ def main() -> None:
     with quick_imports():
         from photofinish.data.local_files import misplaced
         from photofinish.params.reader import read_params
-        from photofinish.plan import write_plan
+        from photofinish.plan import set_aside_results, write_plan
 
     params = read_params(args.params, partial(misplaced, references=args.references))
     write_plan(params, args.out, args.splits, args.stages)
+    set_aside_results(params, args.results)
 
 
 if __name__ == "__main__":

@@ -56,9 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """For the programs that tests start: they don't wait for what trains on this machine besides."""
+    """For the programs that tests start: they don't wait for what trains on this machine besides.
+
+    What they import is compiled once, not by each of them.
+    """
     with tempfile.TemporaryDirectory(prefix="pf-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 
@@ -263,6 +267,23 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     return open_store(tmp_path, tmp_path / ".photofinish")
+
+
+@dataclass
+class HeldClock:
+    """In place of what trainings are timed with: time passes only where a test says so."""
+
+    now_seconds: float = 0.0
+
+    def take(self, seconds: float) -> None:
+        self.now_seconds += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    held = HeldClock()
+    monkeypatch.setattr("time.perf_counter", lambda: held.now_seconds)
+    return held
 
 
 @pytest.fixture

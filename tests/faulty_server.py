@@ -27,6 +27,7 @@ class FileServer:
     """path and Range of each request"""
     if_ranges: list[str | None] = field(default_factory=list)
     user_agents: list[str | None] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
     etags: bool = True
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -45,6 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         self.files.asked.append((self.path.lstrip("/"), self.headers.get("Range")))
         self.files.if_ranges.append(self.headers.get("If-Range"))
         self.files.user_agents.append(self.headers.get("User-Agent"))
+        self.files.authorizations.append(self.headers.get("Authorization"))
         fault = self.files.faults.pop(0) if self.files.faults else whole
         fault(self)
 

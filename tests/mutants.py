@@ -44,7 +44,7 @@ pytest_add_cli_args_test_selection =
     {tests}
 pytest_add_cli_args =
     -m
-    not slow and not gpu and not timed
+    not slow and not gpu
     -p
     no:cacheprovider
 timeout_multiplier = 5.0

@@ -30,6 +30,8 @@ BUSY = LoadWindow(
     swapped_pages=None,
 )
 """Other programs took 40 % of the cores."""
+QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
+"""Nobody else was there, and for long."""
 
 
 def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
@@ -56,12 +58,12 @@ def made_up_attribution(
     """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
     parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
     settings = {
-        "batch_alone_seconds": (waiting, waiting),
+        "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
         "same_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
         "other_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
-        "resident_fits": True,
-        "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 2 for part, value in parts.items()}),
+        "resident": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
+        "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
         **others,
     }
     return records.Attribution(**settings)
@@ -129,7 +131,7 @@ def lively(
     random = np.random.default_rng([index, len(device) + (device == "gpu")])
     if unavailable and device == "gpu":
         return make_result(name, "gpu", unavailable="no accelerator: cuda: no driver")
-    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0**index / 2
+    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0 ** (index % 12) / 2
     epochs = 4 if index == 1 else 10  # too few for an interval
     seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
     result = trained(

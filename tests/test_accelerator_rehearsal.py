@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
+from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
 from photofinish.comparing.pairs import Trained, paired, read_results
@@ -39,7 +40,7 @@ CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 0.01}
 _WITHOUT_MLFLOW = f"""
 import runpy, sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path[:0] = {[str(TESTS), str(SCRIPT.parent)]!r}
 from photofinish.runs import stage
 from training_process import NoTracker
 stage.Tracker = NoTracker
@@ -103,7 +104,7 @@ class Stage:
     def learned(self, device: records.DeviceLabel) -> Path:
         return self.results / "small" / device / records.LEARNED
 
-    def train(self, device: records.DeviceLabel, *start: str) -> str:
+    def arguments(self, device: records.DeviceLabel) -> list[str]:
         arguments = {
             "device": device,
             "experiment": "small.json",
@@ -111,9 +112,11 @@ class Stage:
             "data": str(self.data),
             "out": str(self.results / "small" / device),
         }
-        options = [text for name, value in arguments.items() for text in (f"--{name}", value)]
+        return [text for name, value in arguments.items() for text in (f"--{name}", value)]
+
+    def train_on_gpu(self, *start: str) -> None:
         ran = subprocess.run(
-            [sys.executable, *(start or (str(SCRIPT),)), *options],
+            [sys.executable, *(start or (str(SCRIPT),)), *self.arguments("gpu")],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,
@@ -121,7 +124,11 @@ class Stage:
             check=False,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
+
+    def train_on_cpu(self) -> None:
+        process = ForkedProcess(self.folder, self.arguments("cpu"), os.environ, WITHOUT_MLFLOW)
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +141,8 @@ def results(
     """Both devices, trained by the real stage and judged."""
     experiment = make_experiment(model=CNN, optimizer=ADAM, repeats=3)
     stage = Stage(tmp_path_factory.mktemp("stage"), cpu_host, experiment, environment)
-    stage.train("gpu")
-    stage.train("cpu", "-c", _WITHOUT_MLFLOW)
+    stage.train_on_gpu()
+    stage.train_on_cpu()
     learned = {device: stage.learned(device) for device in records.DEVICE_LABELS}
     judged = evaluate("small", learned, PackedSplit(stage.data))
     write_evaluation(judged, stage.results / "small" / records.EVALUATED)
@@ -197,5 +204,5 @@ def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> No
 
 def test_training_it_again_leaves_the_same_bits(results: Stage) -> None:
     before = contents(results.learned("gpu"))
-    results.train("gpu", "-c", _WITHOUT_MLFLOW)
+    results.train_on_gpu("-c", _WITHOUT_MLFLOW)
     assert contents(results.learned("gpu")) == before

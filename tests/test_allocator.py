@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from conftest import MakeExperiment
-from training_stage import NobodyListens
+from training_process import NoTracker
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost, fingerprint
@@ -75,6 +75,6 @@ def test_a_training_does_as_its_host_says(
     monkeypatch.setattr("photofinish.training.torch_device.keep_freed_memory", lambda: kept.append(True))
     host = cpu_host.model_copy(update={"keep_freed_memory": keeps})
     run = Run("small", "cpu", make_experiment(epochs=1), host, packed_split.folder, tmp_path / "small" / "cpu")
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     assert kept == [True] * keeps
     assert records.read_record(run.out / records.TIMED / records.TIMINGS, records.Timings).host == host

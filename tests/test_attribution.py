@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeExperiment, MakeTrainer
 from torch import nn
 
 from photofinish.data.packed import PackedSplit
@@ -35,98 +34,106 @@ from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
-NAP_SECONDS = 0.005
+NAP_SECONDS = 1.0
+Nap = Callable[[], None]
 LOADER = {"name": "loader", "workers": 0}
 PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
 
 
 class _SlowBackward(torch.autograd.Function):
     @staticmethod
-    def forward(_context: Any, images: torch.Tensor) -> torch.Tensor:
+    def forward(context: Any, images: torch.Tensor, nap: Nap) -> torch.Tensor:  # type: ignore[override]
+        context.nap = nap
         return images.clone()
 
     @staticmethod
-    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        time.sleep(NAP_SECONDS)
-        return gradient
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        context.nap()
+        return gradient, None
 
 
 class _Network(nn.Module):
     """One that naps in one of its passes, or in none."""
 
-    def __init__(self, naps_in: str) -> None:
+    def __init__(self, naps_in: str, nap: Nap = lambda: None) -> None:
         super().__init__()
-        self._layer, self._naps_in = nn.Linear(64, 3), naps_in
+        self._layer, self._naps_in, self._nap = nn.Linear(64, 3), naps_in, nap
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self._naps_in == "forward":
-            time.sleep(NAP_SECONDS)
+            self._nap()
         outputs: torch.Tensor = self._layer(images.flatten(1))
-        return _SlowBackward.apply(outputs) if self._naps_in == "backward" else outputs  # type: ignore[no-untyped-call]
+        if self._naps_in == "backward":
+            outputs = _SlowBackward.apply(outputs, self._nap)  # type: ignore[no-untyped-call]
+        return outputs
 
 
-def nap_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-    original = getattr(owner, name)
-
-    def napping(*arguments: Any) -> Any:
-        time.sleep(NAP_SECONDS)
-        return original(*arguments)
-
-    monkeypatch.setattr(owner, name, napping)
+@pytest.fixture
+def nap(clock: HeldClock) -> Nap:
+    return lambda: clock.take(NAP_SECONDS)
 
 
-def nap_in(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def nap_in(part: str, nap: Nap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nap_before(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def napping(*arguments: Any) -> Any:
+            nap()
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, napping)
+
     if part == "waiting":
         load = LoaderBatches._load
 
         def slowly(*arguments: Any) -> Iterator[Batch]:
             for batch in load(*arguments):
-                time.sleep(NAP_SECONDS)
+                nap()
                 yield batch
 
         monkeypatch.setattr(LoaderBatches, "_load", slowly)
     if part == "copying":
-        nap_before(monkeypatch, LoaderBatches, "placed")
+        nap_before(LoaderBatches, "placed")
     if part == "rest":
-        nap_before(monkeypatch, Schedule, "batch_ended")
+        nap_before(Schedule, "batch_ended")
     if part == "optimizer":
         build = trainer_module.build_optimizer
 
         def slow_optimizer(*arguments: Any) -> torch.optim.Optimizer:
             optimizer = build(*arguments)
-            nap_before(monkeypatch, optimizer, "step")
+            nap_before(optimizer, "step")
             return optimizer
 
         monkeypatch.setattr(trainer_module, "build_optimizer", slow_optimizer)
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("part", ["waiting", "copying", "forward", "backward", "optimizer", "rest"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_each_part_holds_what_happens_in_it_and_nothing_else(
     make_experiment: MakeExperiment,
     make_trainer: MakeTrainer,
+    nap: Nap,
     monkeypatch: pytest.MonkeyPatch,
     part: str,
     precision: str,
 ) -> None:
-    """The quickest of its steps, since others are slowed by whatever else runs here."""
-    nap_in(part, monkeypatch)
-    trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part))
-    parts = attribute(trainer, PLAN, resident_fits=True).parts
-    quickest = {name.removesuffix("_seconds"): min(getattr(parts, name)) for name in StepParts.model_fields}
-    assert [name for name, seconds in quickest.items() if seconds >= NAP_SECONDS] == [part]
-    assert quickest[part] < 2 * NAP_SECONDS
+    nap_in(part, nap, monkeypatch)
+    trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part, nap))
+    parts = attribute(trainer, PLAN).parts
+    for name in StepParts.model_fields:
+        assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
 
 def test_what_the_loader_takes_alone_is_without_the_step(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, nap: Nap
 ) -> None:
-    trainer = make_trainer(make_experiment(input=LOADER), _Network("forward"))
-    found = attribute(trainer, PLAN, resident_fits=False)
-    assert len(found.batch_alone_seconds) == len(found.parts.waiting_seconds) == 4
-    assert min(found.batch_alone_seconds) < NAP_SECONDS < min(found.other_batch.step_seconds)
-    assert (found.other_batch_images, found.resident_fits) == (2, False)
+    trainer = make_trainer(make_experiment(input=LOADER), _Network("forward", nap))
+    resident = make_trainer(make_experiment()).training
+    found = attribute(trainer, PLAN, resident)
+    assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
+    assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
+    assert found.resident
+    assert found.resident.step_seconds == [NAP_SECONDS] * 4
 
 
 @pytest.mark.parametrize("images", [2, 40])
@@ -137,7 +144,7 @@ def test_the_other_batch_has_so_many_images(
     network = _Network("none")
     network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
     trainer = make_trainer(make_experiment(batch_size=16), network)
-    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False), resident_fits=True)
+    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False))
     assert seen == {16, images}
 
 
@@ -162,7 +169,7 @@ def test_the_same_bits_are_learned_after_it(
 
 def _attribute_with_bf16(trainer: Trainer) -> None:
     plan = AttributionPlan(trainer.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
-    assert attribute(trainer, plan, resident_fits=True).bf16
+    assert attribute(trainer, plan).bf16
 
 
 def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
@@ -200,14 +207,14 @@ def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_t
 @pytest.mark.parametrize(
     ("batch_size", "step_seconds", "training_seconds", "workers", "devices", "room", "steps", "images"),
     [
-        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has
-        (1, 1e-3, 1.0, 0, 1, 99, 50, 16),  # a twentieth of a second
-        (1, 1e-3, 20.0, 0, 1, 99, 72, 16),  # 1 % of the training would be more steps than an epoch has
-        (1, 1.0, 10.0, 0, 1, 99, 2, 16),  # slow: the least
-        (1, 1.0, 10.0, 2, 1, 99, 10, 16),  # and of two workers, a few rounds
-        (16, 1e-3, 1.0, 0, 2, 99, 5, 32),  # two devices share a batch: 8 each are few
-        (40, 1e-3, 1.0, 0, 2, 99, 2, 4),
-        (4, 1e-3, 1.0, 0, 1, 10, 18, 10),  # no more than there is room for
+        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # no more than an epoch has, and it has none for a larger batch
+        (1, 1e-3, 1.0, 0, 1, 99, 50, 8),  # a twentieth of a second
+        (1, 1e-3, 20.0, 0, 1, 99, 72, 8),  # 1 % of the training would be more steps than an epoch has
+        (1, 0.2, 10.0, 0, 1, 99, 5, 4),  # slow: as many as a second holds, and as large a batch
+        (1, 1.0, 10.0, 0, 1, 99, 2, 1),  # slower: the least
+        (1, 1.0, 10.0, 2, 1, 99, 10, 1),  # and of two workers, a few rounds
+        (16, 1e-3, 1.0, 0, 2, 99, 5, 4),  # two devices share a batch
+        (4, 1e-3, 1.0, 0, 1, 10, 18, 8),  # no more than there is room for
         (4, 1e-3, 1.0, 0, 1, 7, 18, 2),
         (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
     ],

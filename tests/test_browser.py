@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeResult
+from conftest import ROOT, MakeResult
 from result_files import several_results, write_trained
 
 from photofinish.comparing.pairs import Trained, paired
@@ -65,6 +65,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -
     write_report(paired(several_results(make_result)), folder / "gpu")
     write_report(paired(several_results(make_result, gpu=False)), folder / "no-gpu")
     write_report(paired(several_results(make_result, 12)), folder / "grid")
+    write_report(paired(several_results(make_result, 40)), folder / "many")
     return {path.name: path / "index.html" for path in folder.iterdir()}
 
 
@@ -94,7 +95,15 @@ def opened(browser: Any, address: str, **look: Any) -> Iterator[tuple[Any, list[
 
 
 @pytest.mark.parametrize(
-    ("report", "look"), [*(("gpu", look) for look in LOOKS), ("no-gpu", "desk"), ("grid", "desk"), ("grid", "phone")]
+    ("report", "look"),
+    [
+        *(("gpu", look) for look in LOOKS),
+        ("no-gpu", "desk"),
+        ("grid", "desk"),
+        ("grid", "phone"),
+        ("many", "desk"),
+        ("many", "phone-dark"),
+    ],
 )
 def test_the_report_shows_every_picture_on_every_screen_without_sideways_scrolling_or_errors(
     browser: Any, reports: dict[str, Path], screenshots: Path, report: str, look: str
@@ -115,7 +124,9 @@ def test_the_report_shows_every_picture_on_every_screen_without_sideways_scrolli
     assert [url for url in asked if not url.startswith("data:")] == []
 
 
-@pytest.mark.parametrize(("report", "look"), [("gpu", "desk"), ("gpu", "phone-dark"), ("no-gpu", "desk-dark")])
+@pytest.mark.parametrize(
+    ("report", "look"), [("gpu", "desk"), ("gpu", "phone-dark"), ("no-gpu", "desk-dark"), ("many", "phone")]
+)
 def test_axe_finds_nothing_serious_in_the_report(
     browser: Any, reports: dict[str, Path], report: str, look: str
 ) -> None:
@@ -160,6 +171,21 @@ def test_units_count_when_a_column_is_sorted_and_cells_without_a_figure_come_las
             assert [cell.split(" ")[-1] for cell in cells] == [*units, "n/a", "n/a", "n/a"]
 
 
+def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(browser: Any, reports: dict[str, Path]) -> None:
+    with opened(browser, reports["many"].as_uri(), viewport=DESK) as (page, errors):
+        table = page.get_by_role("region", name="Table: All experiments")
+        page.get_by_label("Only rows with").fill("network-37 FASTER")
+        assert table.locator("tbody tr:visible th").all_inner_texts() == ["digits-network-37"]
+        assert page.locator("output").inner_text() == "1 of 40"
+        page.get_by_label("Only rows with").fill("")
+        assert table.locator("tbody tr:visible").count() == 40
+        table.get_by_role("link", name="digits-network-3", exact=True).click()
+        page.get_by_role("heading", name="digits-network-3", level=1).wait_for()
+        page.get_by_role("link", name="All experiments").click()
+        page.get_by_label("Only rows with").wait_for()
+        assert errors == []
+
+
 def test_a_long_table_scrolls_in_its_own_box_below_a_heading_that_stays(browser: Any, reports: dict[str, Path]) -> None:
     with opened(browser, reports["grid"].as_uri(), viewport=PHONE) as (page, _):
         box = page.get_by_role("region", name="Table: All figures")
@@ -185,6 +211,17 @@ def test_the_report_prints_whole_with_what_is_folded(browser: Any, reports: dict
         assert page.locator("details[open]").count() == 12
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert errors == []
+
+
+def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(browser: Any, tmp_path: Path) -> None:
+    text = (ROOT / ".dvc" / "plots.html").read_text(encoding="utf-8")
+    assert text.count("{plot_divs}") == text.count("{refresh_tag}") == 1
+    page_file = tmp_path / "plots.html"
+    page_file.write_text(text.replace("{scripts}", '<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script>'))
+    page = browser.new_page(offline=True)
+    page.goto(page_file.as_uri())
+    page.get_by_text("Nothing is drawn here").wait_for()
+    page.close()
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from result_files import change_a_digit, pair_of, write_result
 from photofinish.comparing.pairs import DeviceResult, Trained, paired, read_results
 from photofinish.errors import UserError
 from photofinish.files import write_summed
-from photofinish.report.frames import (
+from photofinish.report.rows import (
     COMPARISON,
-    comparison_frame,
     comparison_metrics,
-    confusion_frame,
-    history_frame,
+    comparison_rows,
+    confusion_rows,
+    history_rows,
 )
 from photofinish.results import records
 
@@ -53,12 +53,12 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
 
 
 def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
-    gpu = comparison_frame(paired(pair)).set_index("device").loc["gpu"]
+    gpu = pd.DataFrame(comparison_rows(paired(pair))).set_index("device").loc["gpu"]
     assert (gpu["epoch_seconds"], gpu["epoch_speedup"], gpu["end_to_end_speedup"]) == (0.5, 6.0, 1.5)
 
 
 def test_the_cpu_is_not_compared_with_itself(pair: list[DeviceResult]) -> None:
-    cpu = comparison_frame(paired(pair)).set_index("device").loc["cpu"]
+    cpu = pd.DataFrame(comparison_rows(paired(pair))).set_index("device").loc["cpu"]
     assert cpu[["epoch_speedup", "end_to_end_speedup", "same_initial_weights"]].isna().all()
 
 
@@ -68,7 +68,7 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
         for name, cpu, gpu in (("slow", 8.0, 2.0), ("fast", 1.0, 2.0))
         for device, seconds in (("cpu", cpu), ("gpu", gpu))
     ]
-    table = comparison_frame(paired(results))
+    table = pd.DataFrame(comparison_rows(paired(results)))
     assert table.loc[table["device"] == "gpu", ["experiment", "epoch_speedup"]].to_numpy().tolist() == [
         ["slow", 4.0],
         ["fast", 0.5],
@@ -77,12 +77,14 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
 
 @pytest.mark.parametrize(("sha256", "same"), [("a" * 64, True), ("f" * 64, False)])
 def test_it_is_told_whether_both_began_with_the_same_weights(make_result: MakeResult, sha256: str, same: bool) -> None:
-    table = comparison_frame(paired([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)]))
+    table = pd.DataFrame(
+        comparison_rows(paired([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)]))
+    )
     assert bool(table["same_initial_weights"].iloc[1]) is same
 
 
 def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_gpu: list[DeviceResult]) -> None:
-    table = comparison_frame(paired(without_gpu))
+    table = pd.DataFrame(comparison_rows(paired(without_gpu)))
     assert list(table.columns) == list(COMPARISON)
     gpu = table.set_index("device").loc["gpu"]
     assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
@@ -92,7 +94,7 @@ def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_g
 def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
-    metrics = comparison_metrics(comparison_frame(paired(pair)))
+    metrics = comparison_metrics(comparison_rows(paired(pair)))
     assert set(metrics) == {"small-mlp"}
     assert set(metrics["small-mlp"]) == {"cpu", "gpu"}
     assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
@@ -100,27 +102,29 @@ def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     own = scores.test_accuracy, scores.test_loss, scores.macro_f1
     assert tuple(metrics["small-mlp"]["gpu"][name] for name in ("test_accuracy", "test_loss", "macro_f1")) == own
     assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
-    assert set(comparison_metrics(comparison_frame(paired(without_gpu)))["small-mlp"]) == {"cpu"}
+    assert set(comparison_metrics(comparison_rows(paired(without_gpu)))["small-mlp"]) == {"cpu"}
 
 
 def test_the_history_has_every_epoch_of_every_run_that_trained(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
-    history = history_frame(paired(pair))
+    history = pd.DataFrame(history_rows(paired(pair)))
     assert history.groupby("run")["epoch"].apply(list).to_dict() == {
         "small-mlp cpu": [1, 2, 3],
         "small-mlp gpu": [1, 2, 3],
     }
-    assert set(history_frame(paired(without_gpu))["run"]) == {"small-mlp cpu"}
+    assert set(pd.DataFrame(history_rows(paired(without_gpu)))["run"]) == {"small-mlp cpu"}
 
 
 def test_the_history_tells_how_long_training_had_taken_by_the_end_of_each_epoch(make_result: MakeResult) -> None:
-    history = history_frame([pair_of(make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),)))])
+    history = pd.DataFrame(
+        history_rows([pair_of(make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),)))])
+    )
     assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0]
 
 
 def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:
-    assert confusion_frame(paired(without_gpu)).to_numpy().tolist() == [
+    assert pd.DataFrame(confusion_rows(paired(without_gpu))).to_numpy().tolist() == [
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "cat", 3],
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "dog", 1],
         ["small-mlp", "cpu", "small-mlp cpu", "dog", "cat", 1],
@@ -135,8 +139,8 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
     written: list[DeviceResult] = request.getfixturevalue(results)
     write_results(written, tmp_path)
     read = read_results(["small-mlp"], tmp_path)
-    pd.testing.assert_frame_equal(comparison_frame(paired(read)), comparison_frame(paired(written)))
-    pd.testing.assert_frame_equal(history_frame(paired(read)), history_frame(paired(written)), check_dtype=False)
+    assert comparison_rows(paired(read)) == comparison_rows(paired(written))
+    assert history_rows(paired(read)) == history_rows(paired(written))
     assert [result.record for result in read] == [result.record for result in written]
 
 

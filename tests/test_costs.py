@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from conftest import MakeResult
 from result_files import pair_of, trained
@@ -12,7 +13,7 @@ from photofinish.comparing.pairs import Trained
 from photofinish.comparing.payback import TimeToTarget, cost, energy_used, outlay
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices, Watts
-from photofinish.report.frames import comparison_frame
+from photofinish.report.rows import comparison_rows
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
@@ -95,12 +96,12 @@ def test_up_to_the_target_the_energy_goes_by_the_epochs_time(make_result: MakeRe
 
 def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result: MakeResult) -> None:
     results = metered(make_result, NO_CPU, device="cpu"), metered(make_result, GPU, CPU)
-    cpu, gpu = comparison_frame([pair_of(*results, PRICED)]).to_dict("records")
+    cpu, gpu = pd.DataFrame(comparison_rows([pair_of(*results, PRICED)])).to_dict("records")
     assert (gpu["energy_joules"], gpu["energy_status"], gpu["cost_currency"]) == (1500.0, "measured", "EUR")
     assert gpu["cost"] == pytest.approx(36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
     assert (gpu["target_epoch"], gpu["target_seconds"]) == (1, pytest.approx(15.0))
     assert (cpu["energy_status"], cpu["cost_counted"]) == ("unavailable", "time, its energy being unknown")
-    unpriced = comparison_frame([pair_of(*results)])
+    unpriced = pd.DataFrame(comparison_rows([pair_of(*results)]))
     assert unpriced[["cost", "target_accuracy", "target_seconds", "target_cost"]].isna().all(axis=None)
 
 

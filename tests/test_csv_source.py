@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -177,7 +178,6 @@ KINDS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "palette with transparency": ("a.png", save_transparent_palette),
     "transparency": ("a.png", lambda path: picture().convert("RGBA").save(path)),
     "CMYK": ("a.jpg", lambda path: picture().convert("CMYK").save(path)),
-    "turned by EXIF": ("a.jpg", save_turned),
 }
 
 
@@ -190,6 +190,29 @@ def test_an_image_of_any_kind_is_what_torchvisions_loader_makes_of_it(photos: Pa
     images = fetched(photos, channels=channels)
     assert images.shape == (channels, 6, 8)
     assert np.array_equal(images.read(np.array([0]))[0], through_pil(photos / name, "RGB" if channels == 3 else "L"))
+
+
+def test_a_photo_is_upright_as_its_exif_data_say(photos: Path) -> None:
+    save_turned(photos / "a.jpg")
+    write_csv(photos, "path,label", "a.jpg,owl")
+    images = fetched(photos)
+    assert images.shape == (3, 8, 6)
+    assert np.array_equal(images.read(np.array([0]))[0], np.rot90(through_pil(photos / "a.jpg"), -1, axes=(1, 2)))
+
+
+def test_damaged_exif_data_turn_nothing(photos: Path) -> None:
+    picture().save(photos / "a.jpg", exif=b"Exif\0\0nonsense")
+    write_csv(photos, "path,label", "a.jpg,owl")
+    assert fetched(photos).shape == (3, 6, 8)
+
+
+def test_images_of_several_frames_are_told_and_their_first_is_used(photos: Path) -> None:
+    for name, kind in (("a.gif", "GIF"), ("b.tiff", "TIFF"), ("c.jpg", "MPO")):
+        picture(RED).save(photos / name, format=kind, save_all=True, append_images=[picture(BLUE)])
+    write_csv(photos, "path,label", "red.png,owl", "a.gif,owl", "b.tiff,owl", "c.jpg,owl")
+    images = fetched(photos)
+    assert images.notes == ("images of several frames, of which the first is used: 2, such as a.gif",)
+    assert images.read(np.array([2]))[0, :, 0, 0].tolist() == list(RED)
 
 
 def test_sixteen_bit_grey_keeps_its_shades(photos: Path) -> None:
@@ -270,6 +293,11 @@ BAD_ROWS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         lambda photos: write_picture(photos / "s.png"),
     ),
     "unknown label": ("u.png,olw,train", "did you mean 'owl'?", lambda photos: write_picture(photos / "u.png")),
+    "long label": (
+        f"o.png,{'owl' * 1000},train",
+        "the label has 3,000 characters, 100 are allowed",
+        lambda photos: write_picture(photos / "o.png"),
+    ),
     "unknown part": ("p.png,owl,tset", "'tset' is no part", lambda photos: write_picture(photos / "p.png")),
     "no part": ("n.png,owl,", "'' is no part", lambda photos: write_picture(photos / "n.png")),
     "zero bytes": ("0.png,owl,train", "0.png: the file is empty (0 bytes)", lambda photos: (photos / "0.png").touch()),
@@ -302,6 +330,9 @@ BAD_ROWS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         lambda photos: (photos / "round.png").symlink_to("round.png"),
     ),
     "long name": (f"{'x' * 300}.png,owl,train", "File name too long", nothing),
+    "very long path": (f"{'x/' * 2500}x.png,owl,train", "x/x…: File name too long", nothing),
+    "pipe": ("pipe.png,owl,train", "pipe.png is no file", lambda photos: os.mkfifo(photos / "pipe.png")),
+    "zeros without end": ("/dev/zero,owl,train", "/dev/zero leads out of", nothing),
     "twice": ("red.png,owl,train", "red.png is listed before, photos/birds.csv:2", nothing),
     "twice in other words": ("./photos/../red.png,owl,train", "is listed before, photos/birds.csv:2", nothing),
     "another label": ("red.png,cat,train", "another label: 'owl' there, 'cat' here", nothing),
@@ -346,7 +377,12 @@ def test_all_bad_rows_are_told_at_once_and_nothing_is_written(photos: Path) -> N
         of_line = [line for line in told if line.startswith(f"  photos/birds.csv:{lines[kind]}  ")]
         assert len(of_line) == 1, (kind, lines[kind], ran.stderr)
         assert expected in of_line[0]
-    left = {photos.parent / "plan.json", photos.parent / "data", photos.parent / "data" / "raw"}
+    left = {
+        photos.parent / "plan.json",
+        photos.parent / "SHA256SUMS",
+        photos.parent / "data",
+        photos.parent / "data" / "raw",
+    }
     assert set(photos.parent.rglob("*")) - set(before) <= left
 
 
@@ -396,6 +432,7 @@ def test_the_same_image_in_the_csvs_of_two_parts_is_named(photos: Path) -> None:
         ({"split_column": "split", "parts": {"train": "a.csv", "test": "b.csv"}, "validation": 1}, "goes with path"),
         ({"classes": ["owl", "cat", "owl"]}, "must name each class once"),
         ({"classes": []}, "must name each class once"),
+        ({"classes": ["owl", "x" * 101]}, "may have 100 characters at most"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(settings: dict[str, Any], expected: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import platform
 import socket
 from collections.abc import Callable, Iterator
 from itertools import chain
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch
 from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
+from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
@@ -32,25 +31,15 @@ _CUDA = torch.device("cuda", 0)
 Train = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServerContext]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rank_process", "torch._dynamo"])
-    yield context
-    from multiprocessing.forkserver import _forkserver
-
-    _forkserver._stop()  # type: ignore[attr-defined]
-
-
 @pytest.fixture
-def train(fork_server: ForkServerContext, packed_split: PackedSplit, tmp_path: Path) -> Train:
+def train(packed_split: PackedSplit, tmp_path: Path) -> Train:
     """Train the experiment with so many processes; what each of them saw and has at the end, in the order of ranks."""
 
     def together(experiment: Experiment, processes: int, case: str = "plain", **options: Any) -> list[dict[str, Any]]:
         folder = tmp_path / f"{case}-{processes}-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         ranks = [
-            fork_server.Process(target=run_rank, args=(folder, rank, processes, experiment, packed_split.folder, case))
+            FORK_SERVER.Process(target=run_rank, args=(folder, rank, processes, experiment, packed_split.folder, case))
             for rank in range(processes)
         ]
         for rank in ranks:

@@ -11,7 +11,7 @@ import torch
 from conftest import ROOT, digits_plan, learnable_images
 from PIL import Image
 from torchvision.models import get_model
-from training_stage import NobodyListens
+from training_process import NoTracker
 
 from photofinish.data.images import from_array
 from photofinish.data.split import split
@@ -53,9 +53,9 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
     Image.new("RGB", (4, 4)).save(own_images / "a.png")
     params = read_params(path)
     write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
-    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").iterdir()}
+    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").glob("*.json")}
     assert planned == params.experiments
-    assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").iterdir()} == set(params.datasets)
+    assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").glob("*.json")} == set(params.datasets)
 
 
 @pytest.mark.parametrize(("example", "name"), EXPERIMENTS, ids=[name for _, name in EXPERIMENTS])
@@ -66,7 +66,7 @@ def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cp
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
     run = Run(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.experiment == experiment

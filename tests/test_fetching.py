@@ -9,9 +9,11 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import NoReturn
 
 import faulty_server as server_side
 import pytest
+import requests
 from faulty_server import FileServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -281,6 +284,28 @@ def test_after_some_tries_the_message_names_the_address_and_the_way_out(site: Si
     assert len(site.server.asked) == 4
 
 
+def test_what_another_address_delivers_leaves_no_part_of_the_first(site: Site) -> None:
+    site.server.files["first/images.gz"] = CONTENT
+    site.server.faults = [server_side.cut_after(HALF), *[server_side.status(503)] * 3]
+    site.fetch(site.server.url("first/images.gz"), site.server.url("images.gz"))
+    assert site.is_fetched()
+    assert [path.name for path in site.cache.iterdir() if ".part" in path.name] == []
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_the_variable_that_helps(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        try:
+            raise ssl.SSLCertVerificationError(1, "certificate verify failed")
+        except ssl.SSLError:
+            raise requests.exceptions.SSLError  # noqa: B904  # as requests does
+
+    monkeypatch.setattr(requests, "get", refuse)
+    with pytest.raises(UserError, match=r"certificate verify failed; .*REQUESTS_CA_BUNDLE"):
+        site.fetch("https://127.0.0.1/images.gz")
+
+
 @pytest.mark.parametrize("faults", [[server_side.status(404)], [server_side.status(503)] * 4, [server_side.spoilt] * 2])
 def test_where_one_address_fails_the_next_is_asked(site: Site, faults: list[server_side.Fault]) -> None:
     site.server.files["first/images.gz"] = CONTENT
@@ -505,6 +530,16 @@ def test_a_mirror_address_has_the_file_at_its_place_or_by_its_name(site: Site, p
     site.fetch("http://x.invalid/", mirror=site.server.url("m/"))
     assert site.is_fetched()
     assert [path for path, _ in site.server.asked] == asked
+
+
+def test_a_mirrors_name_and_password_come_from_netrc(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login anna password secret\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    site.server.files = {f"m/{WHERE}": CONTENT}
+    site.fetch(mirror=site.server.url("m/"))
+    assert site.server.authorizations == [f"Basic {b64encode(b'anna:secret').decode()}"]
 
 
 def test_a_mirror_address_without_the_file_is_an_error_that_names_both_places(site: Site) -> None:

@@ -74,7 +74,10 @@ def test_what_is_hidden_or_no_image_is_left_alone(photos: Path) -> None:
     write_picture(photos / "owl/.a.png")
     (photos / "owl/notes.txt").touch()
     (photos / "README").touch()
-    assert len(fetched(photos).labels) == 4
+    (photos / "cat/a.heic").touch()
+    images = fetched(photos)
+    assert len(images.labels) == 4
+    assert images.notes == ("files left out, for they are no images by their names: 2, such as photos/cat/a.heic",)
 
 
 def test_a_part_may_have_a_folder_of_its_own(in_parts: Path) -> None:
@@ -144,6 +147,11 @@ def test_every_problem_is_told_at_once_and_nothing_is_written(photos: Path) -> N
     assert told[0] == f"error: data set 'birds' has {len(expected)} problems; nothing was written"
     assert {start for start in expected if any(line.startswith(f"  {start}") for line in told)} == expected
     assert list((photos.parent / "data/raw").iterdir()) == []
+
+
+def test_a_class_whose_name_has_room_nowhere_is_refused(photos: Path) -> None:
+    (photos / "owl").rename(photos / ("owl" * 40))
+    assert {line.split("  ")[-1] for line in problems(photos)} == {"the label has 120 characters, 100 are allowed"}
 
 
 def test_a_folder_of_images_without_classes_is_refused(photos: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeExperiment, MakeTrainer
 from torch import nn
-from training_stage import NobodyListens, contents
+from training_process import NoTracker
+from training_stage import contents
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -54,33 +54,34 @@ def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
         (1e-3, 1000.0, 10, 50),
         (0.08, 1000.0, 6, 1),  # half a second
         (0.33, 100.0, 5, 1),  # slow, but 2 % of the training are enough for an interval
-        (0.33, 10.0, 1, 1),  # they aren't
+        (0.33, 10.0, 3, 1),  # they aren't: as many as a second holds
+        (1.5, 10.0, 1, 1),
     ],
 )
 def test_steps_are_sampled_within_the_time_there_is(
     step_seconds: float, training_seconds: float, samples: int, steps: int
 ) -> None:
     assert plan_samples(step_seconds, training_seconds) == SamplePlan(samples, steps)
-    slow = samples * step_seconds > 0.5
-    assert samples * steps * step_seconds <= max(0.5 * (not slow), 0.02 * training_seconds, 0.05) or samples == 1
+    most_seconds = 0.5 if step_seconds < 0.1 else max(1.0, 0.02 * training_seconds)
+    assert samples * steps * step_seconds <= most_seconds or samples == 1
 
 
 def test_a_step_is_timed_without_waiting_for_data(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> None:
     trainer = make_trainer(make_experiment())
+    trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.25))
     batches = list(trainer.training.shuffled(0))
 
     def slowly(_epoch: int):  # type: ignore[no-untyped-def]
         for each in batches:
-            time.sleep(0.2)
+            clock.take(100.0)
             yield each
 
     monkeypatch.setattr(trainer.training, "shuffled", slowly)
     found = measure_steps(trainer, SamplePlan(3, 4))
-    assert (len(found.sample_seconds), found.steps_per_sample) == (3, 4)
-    assert sum(found.sample_seconds) < 0.2
-    assert found.step_seconds == [seconds / 4 for seconds in found.sample_seconds]
+    assert (found.sample_seconds, found.steps_per_sample) == ((1.0,) * 3, 4)
+    assert found.step_seconds == [0.25] * 3
 
 
 def test_two_batch_sizes_are_timed_by_turns(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
@@ -209,18 +210,16 @@ def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.Mo
     assert norm == 10.0
 
 
-def test_overhead_is_told_apart_by_what_it_is_for() -> None:
+def test_overhead_is_told_apart_by_what_it_is_for(clock: HeldClock) -> None:
     meter = OverheadMeter()
     with meter.loop():
-        time.sleep(0.2)  # the timed passes
+        clock.take(16.0)  # the timed passes
         with meter.spent_on("saving"):
-            time.sleep(0.05)
-        time.sleep(0.03)
-    found = meter.overhead(passes_seconds=0.2)
-    assert found.saving_seconds == pytest.approx(0.05, abs=0.04)
-    assert found.rest_seconds == pytest.approx(0.03, abs=0.04)
-    assert found.share == pytest.approx(0.4, abs=0.3)
-    assert found.tracking_seconds == 0
+            clock.take(5.0)
+        clock.take(3.0)
+    found = meter.overhead(passes_seconds=16.0)
+    assert (found.saving_seconds, found.tracking_seconds, found.rest_seconds) == (5.0, 0.0, 3.0)
+    assert found.share == 0.5
 
 
 def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:
@@ -241,7 +240,7 @@ def test_out_of_memory_after_the_training_does_not_cost_the_training(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     def train() -> None:
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
 
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")

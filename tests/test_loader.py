@@ -164,7 +164,7 @@ def test_workers_end_soon_after_the_training_process_was_killed() -> None:
         pids = parent.stdout.readline().split()
     assert parent.returncode == -signal.SIGKILL
     assert len(pids) == WORKERS
-    wait_for(lambda: not any(is_running(int(pid)) for pid in pids), most_seconds=60)
+    wait_for(lambda: not any(is_running(int(pid)) for pid in pids))
 
 
 def is_running(pid: int) -> bool:

@@ -139,10 +139,23 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
     assert not (photos.parent / "plan").exists()
 
 
+def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
+    for mirror in ("photos", str(photos), "https://example.org/data", "HTTP://127.0.0.1:8000"):
+        (photos.parent / "params.yaml").write_text(f"mirror: {mirror}\n{PARAMS}", encoding="utf-8")
+        assert state(photos)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("path: photos/birds.csv", "path: photos", 'datasets.listed.path = "photos"\n    this must be a CSV file'),
+        ("path: photos/birds.csv", "path: photos/pipe", "must be a CSV file, and {photos}/pipe is a device or a pipe"),
+        ("path: photos/birds.csv", "path: /dev/zero", "must be a CSV file, and /dev/zero is a device or a pipe"),
+        ("path: photos,", f"path: {'x/' * 2500},", "this can't be the path of a folder: File name too long"),
+        ("path: photos,", 'path: "photos\\0",', "this can't be the path of a folder: embedded null byte"),
+        ("defaults:", f"mirror: {'x/' * 2500}\ndefaults:", "there is no such folder"),
+        ("path: photos,", "path: '',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
+        ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
         ("path: photos,", "path: photos/birds.csv,", 'sorted.path = "photos/birds.csv"\n    this must be a folder'),
         (
             "path: photos/birds.csv, validation: 1, test: 1",
@@ -153,10 +166,11 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
 )
 def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, new: str, expected: str) -> None:
     assert old in PARAMS
+    os.mkfifo(photos / "pipe")
     (photos.parent / "params.yaml").write_text(PARAMS.replace(old, new), encoding="utf-8")
     with pytest.raises(MistakeError) as caught:
         state(photos)
-    assert expected in str(caught.value)
+    assert expected.replace("{photos}", str(photos)) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
 ) -> None:
     experiment = make_experiment(epochs=200)
     stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
-    with stage.start() as first:
+    with stage.fork() as first:
         read_until(first, "epoch 1/")
         first.send_signal(signal.SIGSTOP)  # so that it's sure to be at work when the second comes
-        with stage.start() as second:
+        with stage.fork() as second:
             waiting = read_until(second, "waiting")
             first.send_signal(signal.SIGCONT)
             first.communicate()

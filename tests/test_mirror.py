@@ -29,9 +29,9 @@ from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.tracking import documents, mirror, worker
-from photofinish.tracking.documents import Point, training_document
+from photofinish.tracking.documents import Point, RunDocument, training_document
 from photofinish.tracking.mirror import create_run, write_points
-from photofinish.tracking.store import Process, Store, open_store
+from photofinish.tracking.store import Process, Store
 from photofinish.tracking.sync import sync_all, sync_experiments, sync_report
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
@@ -57,6 +57,12 @@ def run_on(store: Store, device: str) -> Run:
     return run
 
 
+def document_of(results: Path) -> RunDocument:
+    document = training_document(NAME, "cpu", results)
+    assert document
+    return document
+
+
 def steps(store: Store, run: Run) -> Counter[tuple[str, int]]:
     run_id = run.info.run_id
     return Counter(
@@ -73,12 +79,13 @@ def artifacts(store: Store, run: Run, folder: str = "") -> set[str]:
 
 def test_a_result_is_mirrored_once_and_completely(store: Store, results: Path, make_result: MakeResult) -> None:
     write_scores(results, make_result(NAME))
-    assert sync_experiments(store, [NAME], results) == 2
+    assert sync_experiments(store, [NAME], results) == 1
     assert sync_experiments(store, [NAME], results) == 0
-    run, document = run_on(store, "cpu"), training_document(NAME, "cpu", results)
+    run, document = run_on(store, "cpu"), document_of(results)
     assert run.info.run_name == f"{NAME}/cpu"
     assert (run.info.status, run.info.start_time) == ("FINISHED", document.started_ms)
-    assert run.info.end_time == document.ended_ms
+    assert run.info.end_time - run.info.start_time == 30_000  # of the whole job
+    assert run.data.tags["mlflow.user"] == psutil.Process().username()
     assert run.data.params == document.facts.params
     assert document.facts.tags.items() <= run.data.tags.items()
     assert run.data.tags[documents.TAG_RESTORED] == "true"
@@ -93,20 +100,47 @@ def test_a_result_is_mirrored_once_and_completely(store: Store, results: Path, m
     assert len(run.outputs.model_outputs) == 1
 
 
-def test_an_unavailable_device_is_mirrored_with_its_reason(store: Store, results: Path) -> None:
+def test_a_device_that_is_not_there_has_no_run(store: Store, results: Path) -> None:
     sync_experiments(store, [NAME], results)
-    run = run_on(store, "gpu")
-    assert run.data.tags[documents.TAG_STATUS] == "unavailable"
-    assert "no accelerator" in run.data.tags["mlflow.note.content"]
-    assert documents.TAG_RESTORED not in run.data.tags  # it is told here for the first time
-    assert run.data.metrics == {}
+    assert store.find_runs(f"tags.`{documents.TAG_DEVICE}` = 'gpu'") == []
+
+
+def test_the_run_of_the_result_on_disk_is_marked_also_when_an_earlier_one_comes_back(
+    store: Store, results: Path
+) -> None:
+    timings_file = results / NAME / "cpu" / records.TIMED / records.TIMINGS
+    timings = records.read_record(timings_file, records.Timings)
+    for total_seconds in (30.0, 40.0, 30.0):  # as `dvc checkout` brings a result back
+        records.write_record(timings_file, timings.model_copy(update={"total_seconds": total_seconds}))
+        sync_experiments(store, [NAME], results)
+        current = {run.data.metrics["total_seconds"]: run.data.tags["photofinish.current"] for run in store.find_runs()}
+        assert current.pop(total_seconds) == "true"
+        assert set(current.values()) <= {"false"}
+    assert len(store.find_runs()) == 2
+
+
+def test_a_result_that_an_earlier_version_told_is_completed_and_not_shown_twice(store: Store, results: Path) -> None:
+    document = document_of(results)
+    run_id = create_run(store, document.facts, {"photofinish.result": document.result}, document.started_ms)
+    store.client.set_terminated(run_id, "FINISHED")
+    sync_experiments(store, [NAME], results)
+    assert run_on(store, "cpu").info.run_id == run_id
+    assert sync_experiments(store, [NAME], results) == 0
+
+
+def test_tags_that_only_name_contents_come_after_all_others(store: Store, results: Path) -> None:
+    sync_experiments(store, [NAME], results)
+    tags = sorted(run_on(store, "cpu").data.tags.items())
+    long = [len(value) == 64 for _, value in tags]
+    assert long == sorted(long)
+    assert sum(long) >= 2
 
 
 @pytest.mark.parametrize("told", [0, 5, 14])
 def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
     store: Store, results: Path, told: int
 ) -> None:
-    document = training_document(NAME, "cpu", results)
+    document = document_of(results)
     assert document.started_ms
     tags = {documents.TAG_PROCESS: gone_process(document.started_ms / 1000)}
     run_id = create_run(store, document.facts, tags)
@@ -123,12 +157,12 @@ def test_a_run_that_mlflow_was_told_in_part_is_completed_with_no_step_twice(
 def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_system_metrics(
     store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts, key = training_document(NAME, "cpu", results).facts, "system/cpu_utilization_percentage"
+    facts, key = document_of(results).facts, "system/cpu_utilization_percentage"
     run_id = create_run(store, facts, {documents.TAG_TRAINING_KEY: "its", documents.TAG_PROCESS: gone_process(1.7e9)})
     write_points(store.client, run_id, [Point(key, 50.0, step, 1_700_000_000_000) for step in range(3)])
     monkeypatch.setattr(worker, "open_store", lambda *_: store)
     resumed = worker.Worker()
-    resumed.start(asdict(facts), "its")
+    resumed.start(asdict(facts), "its", 0)
     resumed.training_ended(NAME, "cpu", str(results), [])
     run = run_on(store, "cpu")
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
@@ -137,7 +171,7 @@ def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_syst
 
 def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, results: Path) -> None:
     """As of epochs that a resumed training went through again, or of an evaluation made anew."""
-    document = training_document(NAME, "cpu", results)
+    document = document_of(results)
     assert document.started_ms
     run_id = create_run(store, document.facts, {documents.TAG_PROCESS: gone_process(document.started_ms / 1000)})
     write_points(store.client, run_id, [replace(point, value=point.value + 1) for point in document.points])
@@ -147,19 +181,18 @@ def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, re
     assert {key: shown[key] for key in last} == last
 
 
-@pytest.mark.parametrize(("given", "database"), [("sqlite:///own.db", "own.db"), ("sqlite:////{}/far.db", "far.db")])
-def test_a_relative_store_lies_in_the_project_wherever_a_stage_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, database: str
+def test_a_run_that_a_slow_server_had_only_opened_is_the_one_that_is_completed(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `dvc exp run --queue` runs it in a copy that is thrown away."""
-    project, copy = tmp_path / "project", tmp_path / "copy"
-    project.mkdir()
-    copy.mkdir()
-    monkeypatch.chdir(copy)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", given.format(project))
-    open_store(project, tmp_path / "state")
-    assert (project / database).is_file()
-    assert not list(copy.iterdir())
+    document = document_of(results)
+    assert document.started_ms
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror, "write_facts", lambda *_: None)
+        tags = {documents.TAG_PROCESS: gone_process(document.started_ms / 1000)}
+        run_id = create_run(store, document.facts, tags)
+    sync_experiments(store, [NAME], results)
+    (run,) = store.find_runs()
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
 
 
 def test_a_run_that_is_cut_off_at_its_first_word_is_found_again(
@@ -184,7 +217,7 @@ def test_a_run_that_is_cut_off_at_its_first_word_is_found_again(
 def test_an_earlier_or_later_attempt_is_not_taken_for_the_run_of_a_result(
     store: Store, results: Path, began_seconds: float
 ) -> None:
-    document = training_document(NAME, "cpu", results)
+    document = document_of(results)
     run_id = create_run(store, document.facts, {documents.TAG_PROCESS: gone_process(1.7e9 + began_seconds)})
     sync_experiments(store, [NAME], results)
     runs = {run.info.run_id: run.info.status for run in store.find_runs(f"tags.`{documents.TAG_DEVICE}` = 'cpu'")}
@@ -201,7 +234,7 @@ def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_pro
     epochs = tuple(replace(epoch, ended_at_unix_seconds=began_seconds + 1) for epoch in timings.epochs)
     lasting = {"started_at_unix_seconds": began_seconds - 1, "epochs": epochs}
     records.write_record(timings_file, timings.model_copy(update=lasting))
-    create_run(store, training_document(NAME, "cpu", results).facts, {documents.TAG_PROCESS: Process.own().as_tag()})
+    create_run(store, document_of(results).facts, {documents.TAG_PROCESS: Process.own().as_tag()})
     sync_experiments(store, [NAME], results)
     assert run_on(store, "cpu").info.status == "RUNNING"
 
@@ -302,7 +335,7 @@ def test_what_was_cut_off_is_sent_when_mlflow_is_back(
         with pytest.raises(ConnectionError):
             sync_experiments(store, [NAME], results)
     sync_experiments(store, [NAME], results)
-    document = training_document(NAME, "cpu", results)
+    document = document_of(results)
     assert artifacts(store, run_on(store, "cpu")) == {f"{folder}/{path.name}" for path, folder in document.artifacts}
 
 
@@ -350,7 +383,8 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
     network = build_model(record.experiment.model, (1, 8, 8), 2, seed=0)
     network.load_state_dict(load_file(learned / records.WEIGHTS))
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(loaded(images), network.eval()(images))
+    (mean,), (std,) = record.mean, record.std
+    assert torch.equal(loaded(images), network.eval()((images - mean) / std))
     assert mlflow.pyfunc.load_model(f"models:/{output.model_id}").predict(images.numpy()).shape == (5, 2)
 
 
@@ -387,18 +421,6 @@ def test_the_report_is_mirrored_once_and_anew_when_it_changes(store: Store, tmp_
     table.write_text(table.read_text(encoding="utf-8").replace("0.75", "0.8"), encoding="utf-8")
     assert sync_report(store, report)
     assert len(store.find_runs()) == 2
-
-
-def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
-    asked = (
-        "import photofinish.tracking.store, os\n"
-        "from mlflow.environment_variables import MLFLOW_DISABLE_TELEMETRY as disabled\n"
-        "from mlflow.telemetry import get_telemetry_client\n"
-        "print(disabled.get(), os.environ['DO_NOT_TRACK'], get_telemetry_client())"
-    )
-    bare = {key: value for key, value in os.environ.items() if key not in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK")}
-    ran = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, env=bare, capture_output=True, text=True)
-    assert ran.stdout.split() == ["True", "true", "None"], ran.stderr
 
 
 def of_another_machine(*, days_old: float) -> str:

@@ -10,11 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -23,11 +26,14 @@ import pytest
 from conftest import MakeExperiment
 from mlflow import MlflowClient
 from mlflow.entities import Run
-from training_stage import STAGE, TrainingStage, contents, read_until, wait_for
+from training_process import Start
+from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import UserError
 from photofinish.files import SUMS
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.tracking import sync
 from photofinish.tracking.documents import TAG_RESTORED
 
 pytestmark = [
@@ -39,30 +45,10 @@ EPOCHS = 3
 LONG_EPOCHS = 1500
 """seconds of training, in which something can happen"""
 MOST_DELAY_SECONDS = 10.0
-MOST_SYNC_SECONDS = 40  # twice 7.5 for the server, and what it takes to start where other tests run too
-TIMED = f"""
-import atexit, runpy, sys, time
-from photofinish.tracking.client import Tracker
-
-waited_seconds = [0.0]
-
-def timed(method):
-    def call(*args, **kwargs):
-        started_seconds = time.monotonic()
-        try:
-            return method(*args, **kwargs)
-        finally:
-            waited_seconds[0] += time.monotonic() - started_seconds
-    return call
-
-for name in ("__init__", "__exit__", "start", "wait_until_ready", "epoch_ended", "training_ended"):
-    setattr(Tracker, name, timed(getattr(Tracker, name)))
-atexit.register(lambda: print(f"waited {{waited_seconds[0]:.2f}} s for MLflow"))
-sys.path.insert(0, {str(STAGE.parent)!r})
-runpy.run_path({str(STAGE)!r}, run_name="__main__")
-"""
-"""The stage, telling at its end how long it stood still for MLflow."""
-
+TELLING = Start(mlflow=True, tells_waiting=True)
+PATIENT_SECONDS = 60.0
+"""so that a server that answers is not given up, how busy the machine may be"""
+MOST_SYNC_SECONDS = 40  # twice 7.5 for the server, and what it takes where other tests run too
 MakeTracked = Callable[..., "Tracked"]
 
 
@@ -83,7 +69,7 @@ class Tracked:
 
     def runs(self, database: Path) -> list[Run]:
         client = MlflowClient(f"sqlite:///{database}")
-        experiments = client.search_experiments(filter_string="name = 'photofinish'")
+        experiments = client.search_experiments()
         return list(client.search_runs([experiment.experiment_id for experiment in experiments]))
 
     def epochs_told(self, run: Run, database: Path) -> Counter[int]:
@@ -103,11 +89,15 @@ class Tracked:
             start_new_session=True,
         )
 
-    def sync(self, **environment: str) -> str:
-        process = self.start("photofinish.tracking.sync", **environment)
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
-        return output
+    def sync(self, address: str = "") -> str:
+        """As `make ui` does first, in this process; what it printed."""
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
+            patch.chdir(self.stage.folder)
+            patch.delenv("DVC_ROOT", raising=False)
+            patch.setenv("MLFLOW_TRACKING_URI", address)
+            patch.setattr(sys, "argv", ["sync"])
+            sync.main()
+        return output.getvalue()
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +105,7 @@ def make_tracked(
     packed_split: PackedSplit,
     cpu_host: CpuHost,
     make_experiment: MakeExperiment,
+    empty_database: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> MakeTracked:
     def make(**overrides: Any) -> Tracked:
@@ -124,6 +115,7 @@ def make_tracked(
         plan.mkdir(parents=True)
         for name in ("small.json", SUMS):
             shutil.copy(folder / name, plan)
+        shutil.copy(empty_database, folder / "mlflow.db")
         return Tracked(stage)
 
     return make
@@ -133,7 +125,7 @@ def make_tracked(
 def trained_once(make_tracked: MakeTracked) -> Tracked:
     """A training of less than a second that MLflow was told of; what it printed is kept beside it."""
     tracked = make_tracked(epochs=EPOCHS)
-    output, _ = (process := tracked.stage.start()).communicate()
+    output, _ = (process := tracked.stage.fork(Start(mlflow=True))).communicate()
     assert process.returncode == 0, output
     (tracked.stage.folder / "output.txt").write_text(output, encoding="utf-8")
     return tracked
@@ -228,9 +220,7 @@ def test_a_training_of_less_than_a_second_has_system_metrics_and_prints_nothing_
 
 
 @pytest.mark.filterwarnings("ignore:.*pickle.*")
-def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loads(
-    trained: Tracked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loads(trained: Tracked) -> None:
     import mlflow.pytorch
 
     assert trained.sync() == "MLflow is up to date\n"
@@ -238,33 +228,19 @@ def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loa
     assert run.info.artifact_uri.startswith(trained.stage.folder.as_uri())
     client = MlflowClient(f"sqlite:///{trained.database}")
     assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"learned", "timed"}
-    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", f"sqlite:///{trained.database}")
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.artifact_location.startswith(trained.stage.folder.as_uri())
     assert not mlflow.pytorch.load_model(model.artifact_location).training
 
 
-def test_a_bare_mlflow_ui_in_the_projects_folder_shows_its_runs(trained: Tracked, free_port: int) -> None:
-    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1")
-    try:
-        address = f"http://127.0.0.1:{free_port}"
-        wait_for(lambda: answers(f"{address}/health"))
-        api = f"{address}/api/2.0/mlflow"
-        experiment = json.loads(ask(f"{api}/experiments/get-by-name?experiment_name=photofinish"))["experiment"]
-        (run,) = json.loads(ask(f"{api}/runs/search", {"experiment_ids": [experiment["experiment_id"]]}))["runs"]
-    finally:
-        end_group(ui)
-    assert (run["info"]["run_name"], run["info"]["status"]) == ("small/cpu", "FINISHED")
-
-
-def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_four_processes_that_start_at_once(
+def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_three_processes_that_start_at_once(
     trained: Tracked,
 ) -> None:
     trained.database.unlink()
     shutil.rmtree(trained.stage.folder / "mlruns")
-    processes = [trained.start("photofinish.tracking.sync") for _ in range(4)]
+    processes = [trained.start("photofinish.tracking.sync") for _ in range(3)]
     ended = [(process.communicate()[0], process.returncode) for process in processes]
-    assert [code for _, code in ended] == [0] * 4, ended
+    assert [code for _, code in ended] == [0] * 3, ended
     assert sum("1 runs were added" in output for output, _ in ended) == 1
     run = trained.run()
     assert (run.info.status, run.data.tags[TAG_RESTORED]) == ("FINISHED", "true")
@@ -276,7 +252,7 @@ def test_without_a_server_training_is_little_delayed_and_the_next_sync_sends_wha
     make_tracked: MakeTracked, trained_once: Tracked, server: str, request: pytest.FixtureRequest
 ) -> None:
     tracked = make_tracked(epochs=EPOCHS)
-    process = tracked.stage.start("-c", TIMED, MLFLOW_TRACKING_URI=request.getfixturevalue(server))
+    process = tracked.stage.fork(TELLING, MLFLOW_TRACKING_URI=request.getfixturevalue(server))
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert delay_seconds(output) <= MOST_DELAY_SECONDS
@@ -289,58 +265,49 @@ def test_without_a_server_training_is_little_delayed_and_the_next_sync_sends_wha
 
 @pytest.mark.parametrize("server", ["refusing", "hanging", "another_site"])
 def test_a_sync_without_a_server_ends_soon_with_one_line(
-    trained: Tracked, server: str, request: pytest.FixtureRequest
+    trained: Tracked, server: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = trained.start("photofinish.tracking.sync", MLFLOW_TRACKING_URI=request.getfixturevalue(server))
-    output, _ = process.communicate(timeout=MOST_SYNC_SECONDS)
-    assert process.returncode == 1
-    (line,) = output.splitlines()
-    assert line.startswith("error: MLflow can't be brought up to date: ")
+    started_seconds = time.monotonic()
+    with pytest.raises(UserError, match=r"\AMLflow can't be brought up to date: .*\Z"):
+        trained.sync(request.getfixturevalue(server))
+    assert time.monotonic() - started_seconds < MOST_SYNC_SECONDS
+    assert capfd.readouterr() == ("", "")
 
 
-def test_a_server_that_goes_away_in_the_middle_delays_training_little_and_its_run_is_completed_later(
-    make_tracked: MakeTracked, free_port: int, tmp_path: Path
+def test_mlflows_ui_shows_the_projects_runs_and_a_training_that_it_leaves_is_little_delayed_and_completed_later(
+    make_tracked: MakeTracked, trained: Tracked, free_port: int
 ) -> None:
     tracked = make_tracked(epochs=LONG_EPOCHS)
-    database, address = tmp_path / "server.db", f"http://127.0.0.1:{free_port}"
-    where = ["--backend-store-uri", f"sqlite:///{database}", "--default-artifact-root", str(tmp_path / "artifacts")]
-    server = tracked.start(
-        *("mlflow", "server", "--port", str(free_port), "--workers", "1", "--no-serve-artifacts"), *where
-    )
+    address = f"http://127.0.0.1:{free_port}"
+    # The clients write artifacts themselves, so that they can when it is gone.
+    where = ["--no-serve-artifacts", "--default-artifact-root", str(trained.stage.folder / "artifacts")]
+    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1", *where)
     try:
         wait_for(lambda: answers(f"{address}/health"))
-        process = tracked.stage.start("-c", TIMED, MLFLOW_TRACKING_URI=address)
+        api = f"{address}/api/2.0/mlflow"
+        experiment = json.loads(ask(f"{api}/experiments/get-by-name?experiment_name=photofinish"))["experiment"]
+        (shown,) = json.loads(ask(f"{api}/runs/search", {"experiment_ids": [experiment["experiment_id"]]}))["runs"]
+        patience = {"photofinish.tracking.client._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS}
+        process = tracked.stage.fork(replace(TELLING, settings=patience), MLFLOW_TRACKING_URI=address)
         read_until(process, "epoch 20/")
     finally:
-        end_group(server)
+        end_group(ui)
+    assert (shown["info"]["run_name"], shown["info"]["status"]) == ("small/cpu", "FINISHED")
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert delay_seconds(output) <= MOST_DELAY_SECONDS
+    assert delay_seconds(output) <= PATIENT_SECONDS
     assert output.count("MLflow: ") == 1
-    assert [run.info.status for run in tracked.runs(database)] == ["RUNNING"]
-    tracked.sync(MLFLOW_TRACKING_URI=f"sqlite:///{database}")
-    (run,) = tracked.runs(database)
-    assert run.info.status == "FINISHED"
-    assert tracked.epochs_told(run, database) == Counter(range(1, LONG_EPOCHS + 1))
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_training_that_is_ended_by_a_signal_ends_its_run_too(
-    make_tracked: MakeTracked, number: signal.Signals
-) -> None:
-    tracked = make_tracked(epochs=10 * LONG_EPOCHS)
-    process = tracked.stage.start()
-    read_until(process, "epoch 5/")
-    process.send_signal(number)
-    output, _ = process.communicate()
-    assert process.returncode != 0, output
-    assert "Traceback" not in output
-    wait_for(lambda: tracked.run().info.status == "KILLED")
+    left, _ = trained.runs(trained.database)
+    assert left.info.status == "RUNNING"
+    tracked.sync(f"sqlite:///{trained.database}")
+    completed, _ = trained.runs(trained.database)
+    assert (completed.info.run_id, completed.info.status) == (left.info.run_id, "FINISHED")
+    assert tracked.epochs_told(completed, trained.database) == Counter(range(1, LONG_EPOCHS + 1))
 
 
 def test_a_training_that_diverges_leaves_a_failed_run_with_the_reason(make_tracked: MakeTracked) -> None:
     tracked = make_tracked(optimizer={"name": "sgd", "lr": 1e30, "momentum": 0.9})
-    output, _ = (process := tracked.stage.start()).communicate()
+    output, _ = (process := tracked.stage.fork(Start(mlflow=True))).communicate()
     assert process.returncode == 1, output
     run = tracked.run()
     assert run.info.status == "FAILED"

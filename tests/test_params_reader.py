@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ experiments:
   linear: {dataset: digits, model: linear}
   mlp: {dataset: digits, model: {name: mlp, hidden: [32]}, optimizer: {lr: 0.05}}
 """
+OWN_TEST = "source: digits, validation: 0.15, test: 0.15"
 DEFAULTS = GOOD[: GOOD.index("devices:")]
 DEVICES = GOOD[GOOD.index("devices:") : GOOD.index("datasets:")]
 EXPERIMENTS = GOOD[GOOD.index("experiments:") :]
@@ -95,7 +97,7 @@ ONE_MISTAKE = [
     ("lr: 0.1", "lr: .inf", "5  defaults.optimizer.lr = Infinity", "must be a finite number"),
     ("lr: 0.1", 'lr: "1e-3"', '5  defaults.optimizer.lr = "1e-3"', "must be a number, without quotes"),
     ("lr: 0.1", "lr: false", "5  defaults.optimizer.lr = false", "must be a number"),
-    ("lr: 0.1", "lr:", "5  defaults.optimizer.lr = null", "must be a number"),
+    ("lr: 0.1", "lr: ~", "5  defaults.optimizer.lr = null", "must be a number"),
     ("lr: 0.05", "lr: fast", '16  experiments.mlp.optimizer.lr = "fast"', "must be a number"),
     ("momentum: 0.9", "momentum: 1", "5  defaults.optimizer.momentum = 1", "must be less than 1"),
     ("momentum: 0.9", "momentum: .nan", "5  defaults.optimizer.momentum = NaN", "must be a finite number"),
@@ -178,10 +180,11 @@ ONE_MISTAKE = [
     ("fp32", "32", "8  defaults.precision = 32", "allowed: fp32, tf32, bf16, fp16"),
     # devices
     ("kind: auto", "kind: rocm", '11  devices.gpu.kind = "rocm"', "unknown value; allowed: auto, cuda, mps, xpu"),
-    ("kind: auto", "kind: cuda:0", '11  devices.gpu.kind = "cuda:0"', "did you mean 'cuda'?"),
-    ("count: 1", "count: 0", "11  devices.gpu.count = 0", "must be a count of at least 1, or 'all'"),
-    ("count: 1", "count: true", "11  devices.gpu.count = true", "must be a count of at least 1, or 'all'"),
-    ("count: 1", "count: every", '11  devices.gpu.count = "every"', "must be a count of at least 1, or 'all'"),
+    ("kind: auto", 'kind: "cuda:0"', '11  devices.gpu.kind = "cuda:0"', "did you mean 'cuda'?"),
+    ("count: 1", "count: 0", "11  devices.gpu.count = 0", "must be 'all', or a count of at least 1"),
+    ("count: 1", "count: '1'", '11  devices.gpu.count = "1"', "or a count of at least 1, without quotes"),
+    ("count: 1", "count: true", "11  devices.gpu.count = true", "must be 'all', or a count of at least 1"),
+    ("count: 1", "count: every", '11  devices.gpu.count = "every"', "must be 'all', or a count of at least 1"),
     ("count: 1", "strategy: dp", '11  devices.gpu.strategy = "dp"', "unknown value; did you mean 'ddp'?"),
     ("count: 1", "count: 2, device_ids: [0, 1]", "11  devices.gpu = {", "need strategy: data_parallel"),
     (
@@ -259,13 +262,66 @@ ONE_MISTAKE = [
         "13  datasets.digits.shape = [8, 8]",
         "must be a list of 3 numbers: channels, height, width",
     ),
-    ("test: 0.15}", "test: 0.15, size: 0}", "13  datasets.digits.size = 0", "must be a side length from 1 to 4096"),
-    ("test: 0.15}", "test: 0.15, size: [8]}", "13  datasets.digits.size = [8]", "or a list of height and width"),
-    ("test: 0.15}", "test: 0.15, channels: 2}", "13  datasets.digits.channels = 2", "allowed: 1, 3"),
+    (
+        OWN_TEST,
+        "source: MNIST, validation: 0.15, size: 0",
+        "13  datasets.digits.size = 0",
+        "must be a side length from 1 to 4096",
+    ),
+    (
+        OWN_TEST,
+        "source: MNIST, validation: 0.15, size: [8]",
+        "13  datasets.digits.size = [8]",
+        "or a list of height and width",
+    ),
+    *(
+        (
+            OWN_TEST,
+            f"source: MNIST, validation: 0.15, channels: {wrong}",
+            f"13  datasets.digits.channels = {shown}",
+            told,
+        )
+        for wrong, shown, told in (
+            ("2", "2", "must be 1 (grey) or 3 (colours)"),
+            ("true", "true", "must be 1 (grey) or 3 (colours)"),
+            ("'1'", '"1"', "must be 1 (grey) or 3 (colours), without quotes"),
+        )
+    ),
+    *(
+        (
+            OWN_TEST,
+            f"source: MNIST, validation: 0.15, mean: [{mean}], std: [{std}]",
+            f"13  datasets.digits.{where}",
+            told,
+        )
+        for mean, std, where, told in (
+            ("0.5", "1e308", "std.0 = 1e+308", "must be from 0.001 to 1: pixels are on the scale from 0 to 1"),
+            ("0.5", "58.4", "std.0 = 58.4", "must be from 0.001 to 1"),
+            ("0.5", "1e-9", "std.0 = 1e-09", "must be from 0.001 to 1"),
+            ("0.5", ".nan", "std.0 = NaN", "must be from 0.001 to 1"),
+            ("33.3", "0.3", "mean.0 = 33.3", "must be from 0 to 1"),
+        )
+    ),
+    ("test: 0.15}", "test: 0.15, size: 32}", "13  datasets.digits.size = 32", "of one shape: leave this key out"),
+    ("test: 0.15}", "test: 0.15, channels: 3}", "13  datasets.digits.channels = 3", "of one shape: leave this key out"),
+    *(
+        (OWN_TEST, f"source: {source}", "13  datasets.digits = {", told)
+        for source, told in (
+            (
+                "digits, validation: 1700, test: 97",
+                "validation (1700) and test (97) leave nothing to train on: there are 1797",
+            ),
+            ("digits, validation: 1527, test: 0.15", "validation (1527) and test (270) leave nothing to train on"),
+            ("MNIST, validation: 60000", "validation (60000) leave nothing to train on: there are 60000"),
+            ("EMNIST, variant: letters, validation: 124800", "there are 124800"),
+            ("Caltech101, validation: 0.5, test: 5000", "there are 8677"),
+            ("synthetic, images: 9, classes: 2, shape: [1, 2, 2], validation: 8, test: 1", "there are 9"),
+        )
+    ),
     ("test: 0.15}", "test: 0.15, mean: [0.5]}", "13  datasets.digits = {", "mean and std go together"),
     (
-        "test: 0.15}",
-        "test: 0.15, channels: 3, mean: [0.5], std: [0.5]}",
+        OWN_TEST,
+        "source: MNIST, validation: 0.15, channels: 3, mean: [0.5], std: [0.5]",
         "13  datasets.digits = {",
         "mean and std have 1 numbers for 3 channels",
     ),
@@ -365,6 +421,50 @@ ONE_MISTAKE = [
     ),
     ("model: linear", "model: cnn", "15  experiments.linear.model.channels", "this key is required"),
     (
+        "{dataset: digits, model: linear",
+        "{dataset: 2024-01-01, model: linear",
+        '15  experiments.linear.dataset = "2024-01-01"',
+        "not listed under datasets (digits)",
+    ),
+    *(
+        (
+            "model: linear",
+            f"model: {{name: resnet18, weights: {wrong}}}",
+            f"15  experiments.linear.model.weights = {shown}",
+            told,
+        )
+        for wrong, shown, told in (
+            ("0.0", "0.0", "resnet18 has no such weights; allowed: IMAGENET1K_V1"),
+            ("true", "true", "resnet18 has no such weights; allowed: IMAGENET1K_V1"),
+        )
+    ),
+    ("hidden: [32]", "hidden: 32.0", "16  experiments.mlp.model.hidden = 32.0", "must be a list, in brackets"),
+    ("source: digits", "source: csv, path: 3", "13  datasets.digits.path = 3", "must be text, so in quotes"),
+    # networks that can't take the images
+    *(
+        ("model: linear", f"model: {model}", f'15  experiments.linear.model = "{name}"', told)
+        for model, name, told in (
+            ("resnet18", "resnet18", "model resnet18 takes images of 3 channels; these have 1"),
+            ("lenet", "lenet", "model lenet needs images of at least 16x16 pixels; these are 8x8"),
+            (
+                "{name: cnn, channels: [4], kernel_size: 11}",
+                "cnn",
+                "leaves nothing of images of 8x8 pixels at convolution 1",
+            ),
+            ("{name: cnn, channels: [4, 4, 4, 4]}", "cnn", "at convolution 4, which sees 1 of them"),
+        )
+    ),
+    # mirrors
+    *(
+        (
+            "defaults:",
+            f"mirror: {wrong}\ndefaults:",
+            f"1  mirror = {wrong}",
+            "must be a folder or an address (http://, https://)",
+        )
+        for wrong in ('""', '" "', '"ftp://somewhere/data"', '"file:///data"', '"http://"')
+    ),
+    (
         "model: linear",
         "model: {name: cnn, channels: []}",
         "15  experiments.linear.model.channels = []",
@@ -406,23 +506,45 @@ ONE_MISTAKE = [
     (DEFAULTS, "defaults: 3\n", "1  defaults = 3", "must be a mapping of settings"),
 ]
 
+LAUGHS = "a: &a {ha: 1}\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghijklmnop")
+)
 UNREADABLE = [
     ("", ":1  (the whole file) = null", "must be a mapping with the keys defaults, devices, datasets, experiments"),
     ("# nothing yet\n", ":1  (the whole file) = null", "must be a mapping with the keys"),
     ("- a\n- b\n", ':1  (the whole file) = ["a", "b"]', "must be a mapping with the keys"),
     ("hello", ':1  (the whole file) = "hello"', "must be a mapping with the keys"),
-    ("defaults: [1,\n", ":2  this is not valid YAML", "found '<stream end>'"),
-    ("defaults:\n\tseed: 0\n", ":2  this is not valid YAML", "found character '\\t' that cannot start any token"),
-    ("defaults: a: b", ":1  this is not valid YAML", "mapping values are not allowed here"),
+    (
+        "defaults: [1,\n",
+        ":2  this is not valid YAML",
+        "while parsing a flow node that begins in line 2, did not find expected node",
+    ),
+    (
+        "a: [b\nc: d\n",
+        ":2  this is not valid YAML",
+        "while parsing a flow sequence that begins in line 1, did not find",
+    ),
+    ("defaults:\n\tseed: 0\n", ":2  this is not valid YAML", "found character that cannot start any token"),
+    ("defaults: a: b", ":1  this is not valid YAML", "mapping values are not allowed in this context"),
     ("a: 1\n---\nb: 2\n", ":2  this is not valid YAML", "found another document"),
     ("a: 1\nb: *nowhere\n", ":2  this is not valid YAML", "undefined alias 'nowhere'"),
     ("a: 1\nb: !!python/object:os.system x\n", ":2  this is not valid YAML", "python/object:os.system"),
     ("a:\n  b: 2024-13-45\n", ":2  this is not valid YAML", "'2024-13-45' can't be read as timestamp"),
     ("a:\n  b: !!bool maybe\n", ":2  this is not valid YAML", "'maybe' can't be read as bool"),
-    ('a: "\\ud800"\n', ":1  this is not valid YAML", "'\\ud800' can't be read as str"),
+    ('a: "\\ud800"\n', ":1  this is not valid YAML", "found invalid Unicode character escape code"),
     ("a: 1\nb: \0\n", ":2  this is not valid YAML", "it has a character '\\x00'"),
     ("[1, 2]: 3\n", ":1  this is not valid YAML", "unhashable key"),
-    ("a: 1\nb: &loop [*loop]\n", ":2  this is not valid YAML", "nested deeper than 50 levels"),
+    ("é: 1\nb: \x07\n", ":2  this is not valid YAML", "it has a character '\\x07'"),
+    (
+        "a: 1\nb: &loop [*loop]\n",
+        ":2  this is not valid YAML",
+        "more than 500,000 values, with those that aliases stand for",
+    ),
+    (LAUGHS, ":7  this is not valid YAML", "more than 500,000 values, with those that aliases stand for"),
+    (LAUGHS.replace("[", "{<<: [").replace("]", "]}"), ":7  this is not valid YAML", "more than 500,000 values"),
+    (f"a: 1\nb: {'9' * 5000}\n", ":2  this is not valid YAML", "99… can't be read as int"),
+    (f"a: 1\nb: 0x{'9' * 5000}\n", ":2  this is not valid YAML", "99… can't be read as int"),
+    ("a: 1\nb: {x:1}\n", ":2  this is not valid YAML", "'x:1' within brackets: put a space behind the colon"),
     ("[" * 60 + "]" * 60, ":1  this is not valid YAML", "nested deeper than 50 levels"),
     ("[" * 5000, "  this is not valid YAML", "nested deeper than 50 levels"),
 ]
@@ -572,6 +694,15 @@ def test_a_long_value_is_shortened(params_file: Path) -> None:
     place, _ = mistakes_in(params_file, changed(("epochs: 10", f"epochs: {'x' * 500}")))
     assert place.endswith("…")
     assert len(place.rpartition(" = ")[2]) == 70
+
+
+def test_names_and_values_reach_the_terminal_without_what_it_would_obey(params_file: Path) -> None:
+    hidden = r'"\0\e[2J\u202e\u0085"'
+    text = changed(("digits: {", f"{hidden}: {{"), ("epochs: 10", f"{hidden}: {hidden}"), ("fp32", hidden))
+    told = "\n".join(mistakes_in(params_file, text))
+    assert told.replace("\n", "").isprintable()
+    assert r'defaults."\u0000\u001b[2J\u202e\x85" = "\u0000\u001b[2J\u202e\x85"' in told
+    assert r"not listed under datasets (\x00\x1b[2J\u202e\x85)" in told
 
 
 # -- good files ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from conftest import MakeResult
 from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.payback import payback, time_to_target
-from photofinish.report.frames import comparison_frame
+from photofinish.report.rows import comparison_rows
 from photofinish.results.epochs import EpochTiming
 from photofinish.results.records import Timings
 
@@ -117,6 +117,6 @@ def test_a_target_that_no_epoch_reaches_is_not_reached(make_result: MakeResult) 
 
 def test_the_table_holds_the_same(make_result: MakeResult) -> None:
     cpu, gpu = make_result(epoch_seconds=(2.0,) * 5), make_result(device="gpu", epoch_seconds=(1.0,) * 5)
-    table = comparison_frame([pair_of(cpu, gpu)]).set_index("device")
+    table = pd.DataFrame(comparison_rows([pair_of(cpu, gpu)])).set_index("device")
     assert table["payback_epochs"].isna().tolist() == [True, False]
     assert table.loc["gpu", ["payback_epochs", "payback_epochs_low", "payback_epochs_high"]].tolist() == [0, 0, 0]

@@ -32,8 +32,7 @@ def pair(make_result: MakeResult) -> list[DeviceResult]:
 
 def rows(results: list[DeviceResult], settings: Comparing) -> list[list[str]]:
     pairs = paired(results, settings)
-    found: list[list[str]] = paying_table(pairs, all_series(pairs)).to_numpy().tolist()
-    return found
+    return [list(row.values()) for row in paying_table(pairs, all_series(pairs))]
 
 
 def test_every_question_has_a_row(pair: list[DeviceResult]) -> None:

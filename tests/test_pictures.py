@@ -6,18 +6,20 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 
+from photofinish.report.drawing import Scale
 from photofinish.report.pictures import (
     DEVICE_COLOURS,
     Picture,
     break_even_pictures,
     confusion_pictures,
     learning_curves,
+    overview_pictures,
     speedup_pictures,
     step_pictures,
 )
+from photofinish.report.rows import COLUMNS, Rows
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 
@@ -27,26 +29,23 @@ def words(picture: Picture) -> list[str]:
     return [(text.text or "").strip() for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def history(**training_seconds: list[float]) -> pd.DataFrame:
+def history(**training_seconds: list[float]) -> Rows:
     """Of one experiment, on the devices given."""
-    parts = [
-        pd.DataFrame(
-            {
-                "experiment": "mlp",
-                "device": device,
-                "epoch": range(1, len(seconds) + 1),
-                "validation_loss": [2.0 / epoch for epoch in range(1, len(seconds) + 1)],
-                "training_seconds_so_far": seconds,
-            }
-        )
+    return [
+        {
+            "experiment": "mlp",
+            "device": device,
+            "epoch": epoch,
+            "validation_loss": 2.0 / epoch,
+            "training_seconds_so_far": so_far,
+        }
         for device, seconds in training_seconds.items()
+        for epoch, so_far in enumerate(seconds, 1)
     ]
-    return pd.concat(parts)
 
 
-def ratios(*rows: tuple[str, str, float, float | None, float | None]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["experiment", "of", "speedup", "low", "high"])
-    return table.astype({"low": float, "high": float})
+def ratios(*rows: tuple[str, str, float, float | None, float | None]) -> Rows:
+    return [dict(zip(("experiment", "of", "speedup", "low", "high"), row, strict=True)) for row in rows]
 
 
 def test_loss_is_drawn_against_epochs_and_against_seconds_and_told_in_words() -> None:
@@ -60,7 +59,7 @@ def test_loss_is_drawn_against_epochs_and_against_seconds_and_told_in_words() ->
 
 def test_devices_are_told_apart_by_line_as_well_as_by_colour() -> None:
     (picture,) = learning_curves(history(cpu=[1.0, 2.0], gpu=[0.1, 0.2]))
-    dashed = re.findall(r"stroke-dasharray: [^;]*;[^\"]*stroke: (#\w+)", picture.svg)
+    dashed = re.findall(r'stroke="(#\w+)" [^>]*stroke-dasharray="\d', picture.svg)
     assert set(dashed) == {GPU}
     assert CPU in picture.svg
 
@@ -81,7 +80,7 @@ def test_each_kind_of_speed_up_is_a_picture_with_a_row_for_each_experiment() -> 
 
 
 def filled_dots(picture: Picture) -> int:
-    return len(re.findall(rf"fill: {GPU}", picture.svg))
+    return picture.svg.count(f'fill="{GPU}"')
 
 
 def test_a_ratio_without_an_interval_is_drawn_open() -> None:
@@ -96,27 +95,27 @@ def test_without_a_gpu_no_speed_up_is_drawn() -> None:
     assert speedup_pictures(ratios()) == []
 
 
-def attribution() -> pd.DataFrame:
+def attribution() -> Rows:
     parts = {"waiting for data": 0.02, "forward": 0.03, "backward": 0.05}
-    rows = [
-        ("mlp", device, part, share * scale, share * 10)
+    return [
+        {"experiment": "mlp", "device": device, "part": part, "median_seconds": share * scale, "share": share * 10}
         for device, scale in (("cpu", 1.0), ("gpu", 0.1))
         for part, share in parts.items()
     ]
-    return pd.DataFrame(rows, columns=["experiment", "device", "part", "median_seconds", "share"])
 
 
 def test_the_parts_of_a_step_are_bars_with_their_shares_and_the_whole_in_seconds() -> None:
     (picture,) = step_pictures(attribution())
-    assert {"100 ms", "10.0 ms", "20%", "30%", "50%", "waiting for data", "forward", "backward"} <= set(words(picture))
+    assert {"CPU 100 ms", "GPU 10.0 ms", "20%", "30%", "50%", "waiting for data", "forward", "backward"} <= set(
+        words(picture)
+    )
     assert "cpu backward 50.0 ms" in picture.told
     assert "gpu backward 5.00 ms" in picture.told
 
 
-def scaling() -> pd.DataFrame:
+def scaling() -> Rows:
     rows = [("mlp", "batch size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (200, 50, 100)]
-    columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
-    return pd.DataFrame(rows, columns=columns)
+    return [dict(zip(COLUMNS["scaling.csv"], row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -130,22 +129,22 @@ def scaling() -> pd.DataFrame:
     ],
 )
 def test_the_break_even_is_marked_with_its_interval_where_there_is_one(found: list[Any], told: str) -> None:
-    records = pd.DataFrame(found, columns=["series", "x_name", "break_even", "low", "high"])
+    records = [dict(zip(("series", "x_name", "break_even", "low", "high"), row, strict=True)) for row in found]
     (picture,) = break_even_pictures(scaling(), records)
     assert picture.caption == told
     assert "batch size" in words(picture)
     assert picture.told.endswith("50: 0.50; 100: 1.00; 200: 2.00")
 
 
-def confusion(classes: int) -> pd.DataFrame:
+def confusion(classes: int) -> Rows:
     names = [f"class-{index}" for index in range(classes)]
-    rows = [
-        ("mlp", device, actual, predicted, 9 if actual == predicted else int((actual, predicted) == tuple(names[:2])))
+    return [
+        {"experiment": "mlp", "device": device, "actual": actual, "predicted": predicted,
+         "images": 9 if actual == predicted else int((actual, predicted) == tuple(names[:2]))}
         for device in ("cpu", "gpu")
         for actual in names
         for predicted in names
-    ]
-    return pd.DataFrame(rows, columns=["experiment", "device", "actual", "predicted", "images"])
+    ]  # fmt: skip
 
 
 def test_confusion_is_a_picture_for_each_device_that_names_the_commonest_mistake() -> None:
@@ -174,7 +173,62 @@ def test_pictures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
 
 
 def test_names_that_look_like_html_stay_text() -> None:
-    table = history(cpu=[1.0, 2.0]).assign(experiment='<b a="1">&')
-    (picture,) = learning_curves(table)
+    (picture,) = learning_curves([row | {"experiment": '<b a="1">&'} for row in history(cpu=[1.0, 2.0])])
     assert re.fullmatch(r"[\w.-]+", picture.name)
     assert ElementTree.fromstring(picture.inline).attrib["aria-label"] == picture.told  # noqa: S314
+
+
+def test_characters_that_no_picture_may_hold_are_marked_and_it_stays_valid() -> None:
+    for name in ("a\x00b\x1b[31m", "c\u202ed", "e\uffff"):
+        rows = [row | {"experiment": name, "actual": f"{row['actual']}{name}"} for row in confusion(2)]
+        for picture in confusion_pictures(rows)[name]:
+            ElementTree.fromstring(picture.inline)  # noqa: S314
+            ElementTree.fromstring(picture.file)  # noqa: S314
+            assert "\N{REPLACEMENT CHARACTER}" in picture.inline
+
+
+def test_a_loss_that_is_no_number_is_left_out_of_the_curve() -> None:
+    rows = history(cpu=[1.0, 2.0, 3.0])
+    rows[1]["validation_loss"] = float("nan")
+    rows[2]["validation_loss"] = float("inf")
+    (picture,) = learning_curves(rows)
+    assert "nan" not in picture.svg.replace("from 2 to", "")
+    assert picture.svg.count("<circle") == 2 * 1 + 1  # one point in each panel, and the legend's
+
+
+def test_seconds_and_losses_are_drawn_from_0_and_the_first_point_is_whole() -> None:
+    (picture,) = learning_curves(history(cpu=[1000.0, 2000.0], gpu=[0.1, 0.2]))
+    assert words(picture).count("0") == 4  # of both axes of both panels
+    places = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', picture.svg)]
+    assert all(3 < x < 263 and 3 < y < 261 for x, y in places)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"), [(0, 10, [0, 2, 4, 6, 8, 10]), (0, 0.3, [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])]
+)
+def test_ticks_are_round(low: float, high: float, ticks: list[float]) -> None:
+    assert Scale(low, high, 0, 1).ticks == ticks
+
+
+def test_the_ticks_of_a_logarithmic_scale_are_round_and_few() -> None:
+    assert Scale(0.4, 12, 0, 1, logarithmic=True).ticks == [0.5, 1, 2, 5, 10]
+    assert Scale(0.001, 1e4, 0, 1, logarithmic=True).ticks == [0.001, 0.1, 10, 1000]
+
+
+def trainings(count: int) -> Rows:
+    return [
+        {"experiment": f"e{number}", "device": device, "status": "trained", "total_seconds": 2.0 + number,
+         "test_accuracy": 0.9 + number / 100 / count}
+        for number in range(count)
+        for device in ("cpu", "gpu")
+    ]  # fmt: skip
+
+
+def test_all_experiments_are_in_one_picture_by_time_and_accuracy_and_one_by_their_speed_up() -> None:
+    speedups = ratios(*((f"e{number}", "epoch", 1.0 + number, 0.9, 200.0) for number in range(30)))
+    time, order = overview_pictures(trainings(30), speedups)
+    assert time.svg.count("<circle") == time.svg.count("<rect") == 30 + 1
+    assert time.told == "60 trainings took 2.00 s to 31.0 s and reached 90.00% to 90.97% test accuracy"
+    assert order.svg.count("<circle") == 30
+    assert order.told == "The GPU's speed-up of an epoch: 1.00 to 30.00, half of them above 16.00"
+    assert len(overview_pictures(trainings(30), [])) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ RED = (200, 10, 30)
 def image_of(mode: str) -> Image.Image:
     """5 high, 7 wide, of one colour; grey ones of shade 100."""
     if mode == "I;16":
-        return Image.fromarray(np.full((5, 7), 100 * 256 + 255, dtype=np.uint16))
+        return Image.fromarray(np.full((5, 7), 100 * 257, dtype=np.uint16))
     if mode in ("P", "P with transparency"):
         image = Image.new("RGB", (7, 5), RED).convert("P", palette=Image.Palette.ADAPTIVE)
         if mode != "P":
@@ -85,6 +86,35 @@ def test_a_file_that_is_no_whole_image_is_named(tmp_path: Path, suffix: str, dam
     with pytest.raises(UserError) as caught:
         decode(path, None, 3)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["image.png", "image.tiff", "image.pgm"])
+def test_sixteen_bits_are_scaled_by_their_range(tmp_path: Path, name: str) -> None:
+    shades = np.array([[0, 257 * 7, 257 * 100 + 127, 65535]], dtype=np.uint16)
+    Image.fromarray(shades).save(tmp_path / name)
+    assert decode(tmp_path / name, None, 1).ravel().tolist() == [0, 7, 100, 255]
+    Image.fromarray(np.zeros((1, 4), dtype=np.uint16)).save(tmp_path / name)
+    assert not decode(tmp_path / name, None, 1).any()
+
+
+@pytest.mark.parametrize("brightest", [1, 255, 4095])
+def test_sixteen_bits_that_are_used_for_fewer_are_refused(tmp_path: Path, brightest: int) -> None:
+    Image.fromarray(np.array([[0, brightest]], dtype=np.uint16)).save(tmp_path / "image.png")
+    with pytest.raises(UserError, match=rf"image\.png can't be read .* the brightest is {brightest}: "):
+        decode(tmp_path / "image.png", None, 1)
+
+
+def test_pixels_of_32_bits_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 70_000]], dtype=np.int32)).save(tmp_path / "image.tiff")
+    with pytest.raises(UserError, match=r"image\.tiff can't be read .* 32 bits"):
+        decode(tmp_path / "image.tiff", None, 1)
+
+
+@pytest.mark.parametrize("read", [lambda path: decode(path, None, 3), shape_in_file])
+def test_what_is_no_usual_format_is_refused_whatever_its_name(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    Image.new("RGB", (4, 4), RED).save(tmp_path / "image.png", format="EPS")  # PIL would start Ghostscript to read it
+    with pytest.raises(UserError, match=r"image\.png can't be read as an image: it is none of JPEG, PNG"):
+        read(tmp_path / "image.png")
 
 
 def test_fractions_for_pixels_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:

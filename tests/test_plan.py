@@ -14,7 +14,7 @@ from conftest import ROOT
 from image_files import write_picture
 from result_files import change_a_digit
 
-from photofinish.errors import UserError
+from photofinish.errors import MistakeError, UserError
 from photofinish.files import SUMS
 from photofinish.machine import cpu, fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
@@ -118,6 +118,21 @@ def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
     plan(params_file, folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
     mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
     assert mirrors == {"mnist": "/somewhere", "digits": None, "few-digits": None}
+
+
+@pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
+def test_a_mirrors_password_is_refused_and_repeated_nowhere(
+    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    address = "HTTPS://anna:secret@example.org/data"
+    if "yaml" not in place:
+        monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
+    with pytest.raises(MistakeError) as caught:
+        plan(params_file, folder, f"mirror: {address}\n{PARAMS}" if "yaml" in place else PARAMS)
+    assert place in str(caught.value)
+    assert "~/.netrc" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert written_since(folder) == set()
 
 
 def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
@@ -256,7 +271,7 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
             PARAMS.replace("lr: 0.1,", "lr: -1,").replace("epochs: 50", "epoch: 50"),
             "has 2 mistakes; nothing was started",
         ),
-        ("defaults: [", "params.yaml:1  this is not valid YAML"),
+        ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
         ("", "params.yaml has 1 mistake; nothing was started"),
     ],
 )
@@ -273,6 +288,20 @@ def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
     assert "Traceback" not in ran.stderr + ran.stdout
     assert files_in(tmp_path) == {"params.yaml"}
     # Of the processor, not by the clock: other programs must not decide what this test says.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
+    experiments = "".join(
+        f"  {width}-wide: {{dataset: digits, model: {{name: mlp, hidden: [{width}]}}, optimizer: {{lr: 0.05}}}}\n"
+        for width in range(1, 1001)
+    )
+    params_file.write_text(PARAMS + experiments, encoding="utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(list((tmp_path / "data/plan/experiments").iterdir())) == 1003
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 

@@ -142,7 +142,7 @@ def test_the_same_training_elsewhere_is_labelled_and_compared_with_this_cpu(
         "On NVIDIA Made-Up 100(TM) (recorded elsewhere on 2023-11-14, not measured here) the same training took 500 ms "
         "for an epoch: 6.00 times this CPU's speed."
     )
-    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)])).to_dict("records")
+    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)]))
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.00x"
 
@@ -193,7 +193,7 @@ def test_this_machines_power_estimates_nothing_of_another_machine(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
     settings = Comparing(watts=Watts(gpu=300.0, cpu=65.0))
-    (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)])).to_dict("records")
+    (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)]))
     assert row["energy of the epochs"] == "n/a, unavailable"
 
 
@@ -203,6 +203,7 @@ def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     write_report(paired(here, None, [recorded(gpu_elsewhere)]), tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Recorded elsewhere" in page
+    assert "records of other machines, not measured here: NVIDIA Made-Up 100(TM)." in page
     assert "NVIDIA Made-Up 100(TM)" in page
     assert pd.read_csv(tmp_path / "comparison.csv")["status"].tolist() == ["trained", "unavailable"]
     for name in ("comparison.csv", "metrics/small-mlp.json", "history.csv", "confusion.csv"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
@@ -11,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of
+from result_files import pair_of, trained
 
 from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
-from photofinish.report.frames import COMPARISON
-from photofinish.report.report import number_columns, write_report
+from photofinish.report.report import MOST_ON_ONE_PAGE, number_columns, write_for_dvc, write_report
+from photofinish.report.rows import COMPARISON
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
@@ -168,6 +169,48 @@ def test_what_looks_like_html_is_shown_as_text(make_result: MakeResult, tmp_path
     assert page.tags.count("script") == 1  # its own
     assert NASTY_NAME in page.words
     assert [row[0] for row in page.rows[1:]] == [NASTY_NAME, NASTY_NAME]
+    assert not re.search(r"(?<!\\)<", (tmp_path / "comparison.md").read_text(encoding="utf-8"))
+
+
+def test_no_cell_of_a_csv_is_a_formula(make_result: MakeResult, tmp_path: Path) -> None:
+    gpu = make_result(device="gpu", unavailable="@SUM(1)")
+    write_report([pair_of(make_result(device_name='=HYPERLINK("http://a")'), gpu)], tmp_path)
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    assert table["device_name"].iloc[0] == """'=HYPERLINK("http://a")"""
+    assert table["reason"].iloc[1] == "'@SUM(1)"
+
+
+@pytest.fixture
+def many(make_result: MakeResult) -> list[Pair]:
+    names = [f"net-{number}" for number in range(MOST_ON_ONE_PAGE + 1)]
+    return [pair_of(make_result(name), make_result(name, "gpu", epoch_seconds=(0.5,))) for name in names]
+
+
+def test_many_experiments_are_an_overview_that_leads_to_a_page_of_each(many: list[Pair], tmp_path: Path) -> None:
+    former = tmp_path / "experiments" / "former.html"
+    write_report([*many, many[0]], tmp_path)
+    former.touch()
+    write_report(many, tmp_path)
+    page = Page(page_in(tmp_path))
+    assert len(page.tables[0]) == 1 + len(many)
+    assert page.loads[1:] == [f"experiments/{pair.experiment}.html" for pair in many]
+    assert "21 experiments. The GPU: no winner 21." in page.words
+    assert page.tags.count("figure") == len(list((tmp_path / "figures").iterdir())) == 2
+    pages = sorted((tmp_path / "experiments").iterdir())
+    assert [each.stem for each in pages] == sorted(pair.experiment for pair in many)
+    one = Page(pages[0].read_text(encoding="utf-8"))
+    assert {"net-0", "../index.html"} <= {*one.words, *one.loads}
+    assert one.rows[1][0] == "net-0"
+    assert one.tags.count("figure") == 6  # three speed-ups, losses, two confusion matrices
+    assert len(pd.read_csv(tmp_path / "comparison.csv")) == 2 * len(many)
+    assert len(markdown_tables(tmp_path)[0]) == 1 + len(many)
+
+
+def test_the_overview_leaves_out_columns_without_figures(make_result: MakeResult, tmp_path: Path) -> None:
+    pairs = [pair_of(make_result(f"net-{number}")) for number in range(MOST_ON_ONE_PAGE + 1)]
+    write_report(pairs, tmp_path)
+    assert Page(page_in(tmp_path)).tables[0][0] == ["experiment", "the GPU", "CPU: total", "CPU: accuracy"]
+    assert not (tmp_path / "figures" / "speedups-in-order.svg").exists()
 
 
 def test_the_markdown_table_has_a_row_for_each_device(pair: list[Pair], tmp_path: Path) -> None:
@@ -200,12 +243,28 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_pat
 def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair], tmp_path: Path) -> None:
     former = tmp_path / "metrics" / "former.json"
     write_json_atomically(former, {})
-    write_report(pair, tmp_path)
+    write_for_dvc(pair, tmp_path / "metrics", tmp_path / "plots")
     (file,) = (tmp_path / "metrics").iterdir()
     metrics = json.loads(file.read_text(encoding="utf-8"))
     assert file.name == "small-mlp.json"
     assert metrics["gpu"]["end_to_end_speedup"] == 1.5
     assert metrics["cpu"]["total_seconds"] == 30.0
+
+
+def test_what_is_no_number_is_left_out_everywhere(make_result: MakeResult, tmp_path: Path) -> None:
+    cpu = trained(make_result)
+    diverged = replace(
+        cpu,
+        scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
+        history=cpu.history.assign(validation_loss=float("nan")),
+    )
+    write_report([pair_of(diverged)], tmp_path)
+    write_for_dvc([pair_of(diverged)], tmp_path / "metrics", tmp_path / "plots")
+    assert "test_loss" not in json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))["cpu"]
+    assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
+    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()
+    header, cpu_row, _ = Page(page_in(tmp_path)).rows
+    assert dict(zip(header, cpu_row, strict=True))["test loss"] == "n/a"
 
 
 def test_writing_again_gives_the_same_bytes(pair: list[Pair], tmp_path: Path) -> None:
@@ -224,11 +283,10 @@ def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: Ma
 
 
 def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
-    table = pd.DataFrame(
-        {"time": ["1,234 s", "n/a"], "share": ["70.0 ms (0.7%)", "1.00 s (10.0%)"], "ratio": ["2.00x", "n/a"],
-         "date": ["2023-11-14 22:13 UTC", "n/a"], "interval": ["1.50 to 2.50", "n/a"], "nothing": ["n/a", "n/a"]}
-    )  # fmt: skip
-    assert number_columns(table) == [True, True, True, False, False, False]
+    first = {"time": "1,234 s", "share": "70.0 ms (0.7%)", "ratio": "2.00x", "date": "2023-11-14 22:13 UTC",
+             "interval": "1.50 to 2.50", "nothing": "n/a"}  # fmt: skip
+    second = dict.fromkeys(first, "n/a") | {"share": "1.00 s (10.0%)"}
+    assert number_columns([first, second]) == {"time", "share", "ratio"}
 
 
 def test_no_picture_of_a_former_report_is_left(pair: list[Pair], without_gpu: list[Pair], tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained
 
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import BreakEven, all_series, crossing
-from photofinish.report.frames import scaling_frame
+from photofinish.report.rows import scaling_rows
 
 Timed = Callable[..., Pair]
 
@@ -94,7 +95,7 @@ def test_where_nothing_crosses_it_is_said_why(timed: Timed, speedups: dict[int, 
 def test_one_size_is_no_series(timed: Timed) -> None:
     series = all_series(with_speedups(timed, {64: 2.0}))
     assert series == []
-    assert scaling_frame(series).empty
+    assert pd.DataFrame(scaling_rows(series)).empty
 
 
 def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
@@ -125,7 +126,7 @@ def test_an_interval_that_is_open_at_both_ends_tells_of_no_faster_one(timed: Tim
 
 
 def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(timed: Timed) -> None:
-    table = scaling_frame(all_series(with_speedups(timed, {64: 2.0, 16: 0.5})))
+    table = pd.DataFrame(scaling_rows(all_series(with_speedups(timed, {64: 2.0, 16: 0.5}))))
     columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
     assert table.columns.tolist() == columns
     assert table.to_numpy().tolist() == [

@@ -63,6 +63,17 @@ def test_a_fetch_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     assert list((tmp_path / "raw").iterdir()) == []
 
 
+def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch_onto_a_full_disk(plan: DatasetPlan, folder: Path) -> None:
+        (folder / "images.npy").symlink_to("/dev/full")
+        sources.fetch_digits(plan, folder)
+
+    monkeypatch.setitem(sources.SOURCES, "digits", Source(fetch_onto_a_full_disk, sources.SOURCES["digits"].read))
+    with pytest.raises(UserError, match=r"no room for data set 'small': the disk of .*digits\.unfinished is full"):
+        download(DIGITS, tmp_path / "raw" / "digits")
+    assert list((tmp_path / "raw").iterdir()) == []
+
+
 def test_a_fetch_that_fails_keeps_what_was_fetched_before(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sources.SOURCES, "digits", Source(fetch_half, sources.SOURCES["digits"].read))
     with pytest.raises(ConnectionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 from conftest import MakeResult
 from hypothesis import given
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.speedups import speedups
-from photofinish.report.frames import comparison_frame
+from photofinish.report.rows import comparison_rows
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -97,7 +98,7 @@ def test_throughput_times_seconds_is_the_number_of_samples_or_there_is_no_record
 
 def test_the_table_holds_the_same(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, repeats=((0.25,) * 6,))
-    table = comparison_frame([pair_of(make_result(epoch_seconds=FIVE), gpu)])
+    table = pd.DataFrame(comparison_rows([pair_of(make_result(epoch_seconds=FIVE), gpu)]))
     assert (table["epoch_seconds"] * table["images_per_second"]).tolist() == pytest.approx([600, 600])
     assert table["epoch_speedup"].iloc[1] == 3.0 / 0.25
     assert table["epoch_speedup_low"].iloc[1] <= 12.0 <= table["epoch_speedup_high"].iloc[1]

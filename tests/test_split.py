@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,16 @@ import pytest
 from conftest import digits_plan, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_files import plan_of
 from pydantic import ValidationError
 from result_files import change_a_digit
 
 from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
+from photofinish.data.oddities import duplicates, fingerprints_of
 from photofinish.data.packed import PARTS, PackedSplit, images_file, rows_file
 from photofinish.data.split import divide, split
 from photofinish.errors import MistakeError, UserError
+from photofinish.params.datasets import DatasetPlan
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
 FILES = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels")]
@@ -36,6 +42,21 @@ def colour_images() -> LabelledImages:
     grey = raw.read(np.arange(len(raw.labels)))
     images = np.concatenate([grey, grey // 2, np.full_like(grey, 7)], axis=1)
     return from_array(images, raw.labels, raw.class_names)
+
+
+def local_plan(**settings: Any) -> DatasetPlan:
+    return plan_of(source="folder", parts={"train": "a", "validation": "b", "test": "c"}, **settings)
+
+
+def with_duplicates(own_parts: bool = True) -> LabelledImages:
+    """The images 100 to 119 are a test part; two of them are training images too, one of them under another label."""
+    images = learnable_images().read(np.arange(120)).copy()
+    images[[105, 109]] = images[[6, 8]]
+    parts: dict[PartName, Int64Array] = (
+        {"train": np.arange(90), "validation": np.arange(90, 100), "test": np.arange(100, 120)} if own_parts else {}
+    )
+    names = tuple(f"photos/{row}.png" for row in range(120))
+    return replace(from_array(images, LABELS, ("cat", "dog", "owl"), parts), origins=names)
 
 
 def read_part(packed: PackedSplit, name: str) -> None:
@@ -159,6 +180,69 @@ def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_m
     assert images.dtype == np.uint8
     assert np.array_equal(images, raw.read(rows))
     assert np.array_equal(packed.labels(part), raw.labels[rows])
+
+
+def test_an_image_in_two_parts_that_the_user_made_is_refused_unless_it_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "test images that are train images too: 2 of 20, such as photos/6.png and photos/105.png"
+    with pytest.raises(MistakeError, match=rf"{told}.*datasets\.birds\.allow_duplicates: true"):
+        split(local_plan(), with_duplicates(), tmp_path / "refused")
+    assert not (tmp_path / "refused/manifest.json").exists()
+    split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"note: {told}" in lines
+    assert (
+        "note: images under more labels than one: 1, such as photos/109.png and photos/8.png ('dog' and 'owl')" in lines
+    )
+
+
+def test_an_image_in_two_parts_that_are_drawn_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = with_duplicates(own_parts=False)
+    split(digits_plan(test=0.5, validation=0.4), replace(raw, origins=()), tmp_path)
+    told = capsys.readouterr().out
+    assert re.search(r"note: \w+ images that are \w+ images too: [12] of \d+, such as row \d+ and row \d+\n", told)
+    assert "note: images under more labels than one: 1, such as row " in told
+
+
+def test_images_that_are_all_different_are_no_oddity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split(digits_plan(), learnable_images(), tmp_path)
+    assert capsys.readouterr().out == ""
+
+
+def test_sixty_thousand_small_images_are_compared_in_well_under_a_second() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60_000, 1, 28, 28), dtype=np.uint8)
+    raw = from_array(images, np.zeros(60_000, dtype=np.int64), ("cat",))
+    rows: dict[PartName, Int64Array] = {"train": np.arange(50_000), "test": np.arange(50_000, 60_000)}
+    started_seconds = time.process_time()
+    assert duplicates(digits_plan(), raw, rows, {part: fingerprints_of(images[rows[part]]) for part in rows}) == []
+    assert time.process_time() - started_seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (
+            ("A", "1", "a", "01", "1.0", "b"),
+            [f"classes that hardly differ: {names}" for names in ("'A' and 'a'", "'1', '01' and '1.0'")],
+        ),
+        (("A", "1", "2", "owl"), []),
+        (("owl",), ["there is a single class, 'owl': nothing is to be learned"]),
+    ],
+)
+def test_classes_that_are_likely_a_slip_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: tuple[str, ...], told: list[str]
+) -> None:
+    raw = replace(learnable_images(), labels=LABELS % len(classes), class_names=classes, notes=["2 files left out"])
+    split(plan_of(source="folder", path="a", validation=0.2, test=0.2), raw, tmp_path)
+    assert capsys.readouterr().out.splitlines() == [f"note: {line}" for line in ("2 files left out", *told)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UserError, match=rf"no room for the split of data set 'small': the disk of {tmp_path} is full"):
+        split(digits_plan(), learnable_images(), tmp_path)
 
 
 def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:

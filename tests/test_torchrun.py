@@ -1,49 +1,83 @@
-"""The stage under the real torchrun: two processes over gloo, on one machine and as two nodes, killed in every way."""
+"""The stage under the real torchrun: two processes over gloo, on one machine and as two nodes, killed in every way.
+
+Each start of it takes many seconds, so one training is killed in all ways, one after the other, and ends as two nodes.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, MakeExperiment
+from conftest import MakeExperiment
+from training_process import STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_TERMINATED
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow
 
-_LONG = {"model": {"name": "cnn", "channels": (8, 16), "hidden": (16,)}, "epochs": 60}
-_ENDLESS = {**_LONG, "epochs": 100_000}
-_MOST_SECONDS_AFTER_A_KILL = 30.0
+_EPOCHS = 120  # so many that it can be killed four times
+_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
+
+_CHECKPOINT_EACH_EPOCH = f"""
+import runpy, sys, photofinish.runs.train
+photofinish.runs.train.CHECKPOINT_SECONDS = 0
+sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
+{{also}}
+runpy.run_path({str(STAGE)!r}, run_name="__main__")
+"""
+_WITHOUT_MLFLOW = """
+import photofinish.runs.stage
+from training_process import NoTracker
+photofinish.runs.stage.Tracker = NoTracker
+"""
 
 MakeStage = Callable[..., TrainingStage]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_stage(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+    tmp_path_factory: pytest.TempPathFactory,
+    packed_split: PackedSplit,
+    cpu_host: CpuHost,
+    make_experiment: MakeExperiment,
 ) -> MakeStage:
     """A stage in a folder of its own: `make_stage("a", processes=2, epochs=3)`."""
 
     def make(name: str, processes: int = 2, **overrides: object) -> TrainingStage:
-        experiment = make_experiment(**{"optimizer": {"name": "sgd", "lr": 0.003}, **overrides})
+        settings = {"optimizer": {"name": "sgd", "lr": 0.003}, "model": _CNN, "epochs": _EPOCHS, **overrides}
         host = cpu_host.model_copy(update={"processes": processes})
-        return TrainingStage.prepare(tmp_path / name, experiment, host, packed_split.folder)
+        folder = tmp_path_factory.mktemp(name)
+        return TrainingStage.prepare(folder, make_experiment(**settings), host, packed_split.folder)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(make_stage: MakeStage) -> TrainingStage:
+    """Trained by two processes; what they printed is kept beside it, and the time when they had begun at the latest."""
+    stage = make_stage("undisturbed")
+    with stage.start() as process:
+        begun_at_unix_seconds = time.time()
+        (stage.folder / "output.txt").write_text(_finish(process), encoding="utf-8")
+    timings = read_record(stage.out / "timed" / "timings.json", Timings)
+    # Starting the processes is part of the job.
+    assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.05
+    return stage
 
 
 def _finish(process: subprocess.Popen[str]) -> str:
@@ -72,36 +106,99 @@ def _statuses_in_mlflow(stage: TrainingStage) -> list[str]:
 
 
 @contextmanager
-def _training(stage: TrainingStage) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """The stage's process and its ranks, once there is a checkpoint."""
-    with stage.start_with_a_checkpoint_each_epoch() as process:
-        read_until(process, "epoch 2/")
+def _training(
+    stage: TrainingStage, said: str, *, mlflow: bool = False
+) -> Iterator[tuple[ForkedProcess, list[psutil.Process]]]:
+    """The stage's process and its ranks, once an epoch has ended since it said that."""
+    code = _CHECKPOINT_EACH_EPOCH.format(also="" if mlflow else _WITHOUT_MLFLOW)
+    with stage.fork(Start(ranks=("-c", code))) as process:
+        read_until(process, said)
+        read_until(process, "  loss ")
         ranks = _ranks_of(process)
         try:
             yield process, ranks
         finally:
-            for each in (*ranks, process):
-                if each.is_running() if isinstance(each, psutil.Process) else each.poll() is None:
+            for each in ranks:
+                with suppress(psutil.NoSuchProcess):
                     each.kill()
+            if process.returncode is None:
+                process.kill()
 
 
-def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding_and_again_the_same_bits(
-    make_stage: MakeStage,
+def _said(process: ForkedProcess) -> list[str]:
+    """But for the epochs."""
+    return [line for line in process.stdout.read().splitlines() if "epoch" not in line]
+
+
+def _wait_for_all_to_end(process: ForkedProcess, ranks: list[psutil.Process]) -> float:
+    return wait_for(lambda: process.returncode is not None and not any(map(_runs, ranks)))
+
+
+def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding(
+    make_stage: MakeStage, undisturbed: TrainingStage
 ) -> None:
-    alone, two, again = make_stage("alone", 1), make_stage("two"), make_stage("again")
-    outputs = []
-    for stage in (alone, two, again):
-        with stage.start() as process:
-            outputs.append(_finish(process))
+    alone = make_stage("alone", 1)
+    outputs = [(undisturbed.folder / "output.txt").read_text(encoding="utf-8"), alone.fork().communicate()[0]]
     without_speeds = [re.sub(r"[\d,]+ images/s|.*take the times with care.*\n", "", output) for output in outputs]
-    assert without_speeds[0] == without_speeds[1] == without_speeds[2]
-    assert two.learned() == again.learned()
-    for ours, theirs in zip(*(read_history(stage.out / "learned") for stage in (alone, two)), strict=True):
-        assert theirs.training_loss == pytest.approx(ours.training_loss, rel=1e-5)
-        assert theirs.validation_accuracy == ours.validation_accuracy
-    counts = [read_record(stage.out / "timed" / "timings.json", Timings) for stage in (alone, two)]
+    ours, theirs = (output.splitlines() for output in without_speeds)
+    assert len(ours) == len(theirs) == _EPOCHS
+    assert ours[:3] == theirs[:3]
+    histories = (read_history(stage.out / "learned")[:3] for stage in (alone, undisturbed))
+    for one, other in zip(*histories, strict=True):
+        assert other.training_loss == pytest.approx(one.training_loss, rel=1e-5)
+        assert other.validation_accuracy == one.validation_accuracy
+    counts = [read_record(stage.out / "timed" / "timings.json", Timings) for stage in (alone, undisturbed)]
     assert [(timings.device_count, timings.host.processes) for timings in counts] == [(1, 1), (2, 2)]
-    assert counts[1].startup_seconds > counts[0].startup_seconds  # starting the processes is part of the job
+
+
+def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes_by_hand_end_with_the_same_bits(
+    make_stage: MakeStage, undisturbed: TrainingStage
+) -> None:
+    stage = make_stage("killed")
+    said = "epoch 1/"
+
+    for killed in (0, 1):
+        with _training(stage, said, mlflow=True) as (process, ranks):
+            ranks[killed].kill()
+            seconds = _wait_for_all_to_end(process, ranks)
+            print(f"all ended {seconds:.1f} s after rank {killed} was killed")
+            [message] = _said(process)
+        assert process.returncode == EXIT_FAILED
+        assert message.startswith(f"error: process {killed} of 2 (counted from 0) was killed by SIGKILL")
+        assert message.endswith("Run `dvc repro` again: it goes on from the last checkpoint")
+        # The first process may hear of the other's end, or be ended itself.
+        wait_for(lambda: _statuses_in_mlflow(stage) in (["FAILED"], ["KILLED"]))
+        said = "goes on after epoch"
+
+    with _training(stage, said) as (process, ranks):
+        process.send_signal(signal.SIGINT)
+        _wait_for_all_to_end(process, ranks)
+        assert (process.returncode, _said(process)) == (EXIT_INTERRUPTED, ["interrupted"])
+
+    with _training(stage, said) as (process, ranks):
+        ranks[1].suspend()  # so that the other waits for it in a collective, where Python hears no signal
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not _runs(ranks[0]))
+        _wait_for_all_to_end(process, ranks)
+        assert (process.returncode, _said(process)) == (EXIT_TERMINATED, ["stopped: terminated"])
+
+    # A node has a folder of its own, and the first alone goes by it.
+    other = make_stage("other")
+    outputs = _two_nodes(stage, other)
+    assert "goes on after epoch" in outputs[0]
+    assert f"epoch {_EPOCHS}/{_EPOCHS}" in outputs[0]
+    assert outputs[1] == ""
+    assert not other.out.exists()
+    assert stage.learned() == undisturbed.learned()
+    assert _statuses_in_mlflow(stage) == ["FINISHED"]
+
+
+def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(make_stage: MakeStage) -> None:
+    stage = make_stage("endless", epochs=100_000)
+    with _training(stage, "epoch 1/") as (process, ranks):
+        process.kill()
+        wait_for(lambda: not any(map(_runs, ranks)))
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_mistake_about_the_network_ends_all_processes_with_its_key_and_the_status_of_a_mistake(
@@ -109,121 +206,65 @@ def test_a_mistake_about_the_network_ends_all_processes_with_its_key_and_the_sta
 ) -> None:
     with make_stage("wrong", model={"name": "lenet"}).start() as process:
         output, _ = process.communicate()
-    assert process.returncode == 2
-    assert "error: experiments.small.model lenet needs images of at least 16x16 pixels" in output
-    assert "Traceback" not in output
+    assert process.returncode == EXIT_MISTAKE
+    assert output.startswith("error: experiments.small.model lenet needs images of at least 16x16 pixels")
+    assert output.count("\n") == 1
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_one_killed_process_ends_all_with_one_clear_message_and_the_next_run_ends_with_the_same_bits(
-    make_stage: MakeStage, killed: int
-) -> None:
-    undisturbed, stage = make_stage("undisturbed", **_LONG), make_stage("killed", **_LONG)
-    with undisturbed.start() as process:
-        _finish(process)
-    with _training(stage) as (process, ranks):
-        ranks[killed].kill()
-        seconds = wait_for(lambda: process.poll() is not None, most_seconds=60)
-        assert process.stdout
-        output = process.stdout.read()
-    print(f"all ended {seconds:.1f} s after rank {killed} was killed")
-    assert process.returncode == 1
-    assert not any(map(_runs, ranks))
-    [said] = [line for line in output.splitlines() if "epoch" not in line]
-    assert said.startswith(f"error: process {killed} of 2 (counted from 0) was killed by SIGKILL")
-    assert said.endswith("Run `dvc repro` again: it goes on from the last checkpoint")
-    wait_for(lambda: _statuses_in_mlflow(stage)[0] in ("FAILED", "KILLED"))
-    with stage.start() as process:
-        assert "goes on after epoch" in _finish(process)
-    assert stage.learned() == undisturbed.learned()
-    assert _statuses_in_mlflow(stage) == ["FINISHED"]
-
-
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_processes_end_soon_after_the_stage_that_started_them(make_stage: MakeStage, kind: signal.Signals) -> None:
-    stage = make_stage("endless", **_ENDLESS)
-    with _training(stage) as (process, ranks):
-        process.send_signal(kind)
-        process.wait(_MOST_SECONDS_AFTER_A_KILL)
-        wait_for(lambda: not any(map(_runs, ranks)), most_seconds=_MOST_SECONDS_AFTER_A_KILL)
-        assert process.stdout
-        said = [line for line in process.stdout.read().splitlines() if "epoch" not in line]
-    if kind == signal.SIGKILL:
-        assert process.returncode == -kind
-    else:
-        expected = {signal.SIGTERM: (143, ["stopped: terminated"]), signal.SIGINT: (130, ["interrupted"])}
-        assert (process.returncode, said) == expected[kind]
-    # The first process may hear of the signal first, or of the end of the other.
-    wait_for(lambda: _statuses_in_mlflow(stage)[0] in ("FAILED", "KILLED"))
-
-
-def test_a_process_that_hangs_in_native_code_ends_with_the_others(make_stage: MakeStage) -> None:
-    stage = make_stage("stopped", **_ENDLESS)
-    with _training(stage) as (process, ranks):
-        ranks[1].suspend()  # so that the other waits for it in a collective, where Python hears no signal
-        process.terminate()
-        wait_for(lambda: not _runs(ranks[0]), most_seconds=_MOST_SECONDS_AFTER_A_KILL)
-        wait_for(lambda: process.poll() is not None and not _runs(ranks[1]), most_seconds=60)
-    assert process.returncode == 143
-
-
-def test_a_mistake_is_told_once_and_nothing_is_left_behind(make_stage: MakeStage) -> None:
+def test_a_mistake_that_needs_no_process_to_be_found_is_told_and_nothing_is_left_behind(make_stage: MakeStage) -> None:
     stage = make_stage("mistaken", 3, batch_size=2)
-    with stage.start() as process:
-        output, _ = process.communicate()
-    assert process.returncode == 2
+    output, _ = (process := stage.fork()).communicate()
+    assert process.returncode == EXIT_MISTAKE
     assert output.startswith("error: experiments.small.batch_size is 2, and 3 devices or processes share each batch")
     assert not stage.out.exists()
 
 
-def test_a_fault_in_every_process_is_told_once(make_stage: MakeStage) -> None:
+def test_a_fault_in_every_process_is_left_to_the_stage_to_tell(make_stage: MakeStage) -> None:
     stage = make_stage("diverged", optimizer={"name": "sgd", "lr": 1e30})
-    with stage.start() as process:
-        output, _ = process.communicate()
-    assert process.returncode == 1
-    assert output.count("the loss is no longer finite") == output.count("\n") == 1, output
-    assert _statuses_in_mlflow(stage) == ["FAILED"]
+    word = stage.folder / "word.json"
+    given_by_stage = {"PHOTOFINISH_STAGE_STARTED_AT_UNIX_SECONDS": "0", "TORCHELASTIC_ERROR_FILE": str(word)}
+    assert _fork_ranks(stage, stage, **given_by_stage) == [("", EXIT_FAILED)] * 2
+    assert "the loss is no longer finite" in json.loads(word.read_text(encoding="utf-8"))["message"]
 
 
-def test_two_nodes_started_by_hand_learn_what_two_processes_of_one_node_learn(make_stage: MakeStage) -> None:
-    together, apart, other = make_stage("together"), make_stage("apart"), make_stage("other")
-    with together.start() as process:
-        _finish(process)
-    outputs = _two_nodes(apart, other)
-    assert apart.learned() == together.learned()
-    assert not other.out.exists()
-    assert "epoch 3/3" in outputs[0]
-    assert outputs[1] == ""
-
-
-def test_nodes_with_different_data_are_refused_by_name(make_stage: MakeStage, tmp_path: Path) -> None:
+def test_nodes_with_different_data_are_refused_by_name(make_stage: MakeStage) -> None:
     one, other = make_stage("one"), make_stage("other")
-    shutil.copytree(one.data, tmp_path / "changed")
-    manifest = tmp_path / "changed" / "manifest.json"
-    manifest.write_text(manifest.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    outputs = _two_nodes(one, TrainingStage(other.folder, tmp_path / "changed", other.out), status=1)
-    assert all(re.search(r"error: process 1 \(on .*\) has other data \(data/splits\) than", text) for text in outputs)
+    changed = other.folder / "changed"
+    shutil.copytree(one.data, changed)
+    with (changed / "manifest.json").open("a", encoding="utf-8") as manifest:
+        manifest.write("\n")
+    for output, status in _fork_ranks(one, TrainingStage(other.folder, changed, other.out)):
+        assert re.search(r"error: process 1 \(on .*\) has other data \(data/splits\) than", output)
+        assert status == EXIT_FAILED
     assert not one.out.exists()
 
 
-def _two_nodes(first: TrainingStage, second: TrainingStage, status: int = 0) -> list[str]:
-    """Run torchrun twice, as on two machines with a project folder each; what each of them said."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+def _fork_ranks(*stages: TrainingStage, **environment: str) -> list[tuple[str, int | None]]:
+    """Run each as torchrun would start it, as a process of a group; what they said, and how they ended."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(stages))}
     with ExitStack() as stack:
-        nodes = []
-        for rank, stage in enumerate((first, second)):
-            command = [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
-                *("--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", str(port)),
-                *(str(ROOT / "stages" / "train.py"), *stage.arguments()),
-            ]
-            environment = {
-                name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))
-            }
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            nodes.append(stack.enter_context(subprocess.Popen(command, cwd=stage.folder, env=environment, **pipes)))  # type: ignore[call-overload]
+        ranks = [
+            stack.enter_context(stage.fork(RANK=str(number), LOCAL_RANK="0", **meeting, **environment))
+            for number, stage in enumerate(stages)
+        ]
+        return [(rank.stdout.read(), rank.wait()) for rank in ranks]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _two_nodes(first: TrainingStage, second: TrainingStage) -> list[str]:
+    """Run torchrun twice, as on two machines with a project folder each; what each of them said."""
+    group = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                stage.start("-m", "torch.distributed.run", *group, "--node-rank", str(rank), str(STAGE))
+            )
+            for rank, stage in enumerate((first, second))
+        ]
         outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [status, status], outputs
+    assert [node.returncode for node in nodes] == [0, 0], outputs
     return outputs

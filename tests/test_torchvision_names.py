@@ -15,7 +15,13 @@ from torchvision.models import get_model_weights
 
 from photofinish.data.torchvision_source import FILES
 from photofinish.models.weights_download import SHA256_PREFIX
-from photofinish.params.torchvision_names import CLASSIFIERS, DATASETS, EMNIST_VARIANTS
+from photofinish.params.torchvision_names import (
+    CHANNELS_AND_SIDES,
+    CLASSIFIERS,
+    DATASETS,
+    EMNIST_VARIANTS,
+    IMAGES_TO_DIVIDE,
+)
 
 NO_LONGER_DOWNLOADED = {"FER2013", "ImageNet", "LFWPeople", "PCAM", "StanfordCars"}
 WITHOUT_LABELLED_TEST_IMAGES = {"CLEVRClassification", "INaturalist", "Places365"}
@@ -102,3 +108,9 @@ def test_the_files_are_those_that_torchvision_would_fetch_and_keep_there(
 
 def test_the_variants_of_emnist_are_torchvisions() -> None:
     assert sorted(datasets.EMNIST.splits) == sorted(EMNIST_VARIANTS)
+
+
+def test_images_are_counted_where_parts_of_them_are_drawn() -> None:
+    drawn_from = {name for name, parts in DATASETS.items() if len(parts) < 3}
+    assert drawn_from == IMAGES_TO_DIVIDE.keys() | {"EMNIST"}
+    assert CHANNELS_AND_SIDES.keys() <= DATASETS.keys()

@@ -11,7 +11,7 @@ import torch
 import yaml
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from torchvision.models import ResNet18_Weights, get_model
-from training_stage import NobodyListens
+from training_process import NoTracker
 
 from photofinish.data.images import from_array
 from photofinish.data.split import split
@@ -114,11 +114,12 @@ def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> 
 def test_the_plan_says_which_experiment_asks_for_which_weights(
     mirror: str, model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
 ) -> None:
+    sizes = {"validation": 2, "test": 2}
     settings = {
         "mirror": mirror,
         "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
-        "datasets": {"digits": {"source": "digits", "validation": 0.2, "test": 0.2, "size": 32, "channels": 3}},
-        "experiments": {"one": {"dataset": "digits", "model": model}},
+        "datasets": {"made": {"source": "synthetic", "images": 9, "shape": [3, 32, 32], "classes": 2, **sizes}},
+        "experiments": {"one": {"dataset": "made", "model": model}},
     }
     params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits", ROOT / "stages")
@@ -203,7 +204,7 @@ def test_training_starts_from_them_and_its_record_says_so(
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NobodyListens()), 0.0)
+    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.wording import energy, markdown_cell, money, ratio, seconds, utc_day
+from photofinish.errors import UserError, run_stage
+from photofinish.wording import energy, markdown_text, money, printable, ratio, seconds, utc_day
 
 
 @pytest.mark.parametrize(
@@ -40,10 +41,19 @@ def test_a_ratio_is_never_written_as_nothing(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cell"), [("Some CPU", "Some CPU"), ("CPU | 8 cores", r"CPU \| 8 cores"), ("a\\|b", r"a\\\|b")]
+    ("text", "markdown"),
+    [
+        ("Some CPU", "Some CPU"),
+        ("CPU | 8 cores", r"CPU \| 8 cores"),
+        ("a\\|b", r"a\\\|b"),
+        ("<b>&amp;", r"\<b\>\&amp;"),
+        ("[here](http://a) *b*", r"\[here\](http://a) \*b\*"),
+        ("To try: `a.b: {c: <1>}`, ` alone", r"To try: `a.b: {c: <1>}`, \` alone"),
+        ("two\nlines", "two lines"),
+    ],
 )
-def test_a_bar_in_a_cell_does_not_end_it(text: str, cell: str) -> None:
-    assert markdown_cell(text) == cell
+def test_what_means_something_in_markdown_is_shown_as_text(text: str, markdown: str) -> None:
+    assert markdown_text(text) == markdown
 
 
 @pytest.mark.parametrize(
@@ -62,3 +72,26 @@ def test_however_little_money_it_is_it_is_written_out(amount: float, text: str) 
 
 def test_a_day_is_that_of_utc() -> None:
     assert utc_day(1.7e9) == "2023-11-14"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("größe 日本 🦉 (1) 'x'", "größe 日本 🦉 (1) 'x'"),
+        ("a\x00b\x1b[31m\x7f\x9b", r"a\x00b\x1b[31m\x7f\x9b"),
+        ("one\ntwo\ttab", r"one\ntwo\ttab"),
+        ("gnp.\u202etxt\u2066\u200f\ufeff", r"gnp.\u202etxt\u2066\u200f\ufeff"),
+        ("\udc80", r"\udc80"),
+    ],
+)
+def test_what_a_terminal_obeys_or_hides_is_shown_as_escapes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_a_stage_that_fails_sends_the_terminal_nothing_but_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise UserError("\x1b]0;a title\x07\nand \u202eback")
+
+    with pytest.raises(SystemExit):
+        run_stage(fail)
+    assert capsys.readouterr().err == "error: \\x1b]0;a title\\x07\nand \\u202eback\n"

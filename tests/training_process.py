@@ -1,18 +1,28 @@
-"""A training stage without MLflow that kills itself at a chosen moment. Imports little: each process does it anew."""
+"""Training stages in processes that are forked from one that has imported torch already: seconds sooner than afresh."""
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
+import runpy
 import signal
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-FILE_OPERATIONS = frozenset(
-    {"os.chmod", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree", "tempfile.mkstemp"}
-)
+STAGE = Path(__file__).parent.parent / "stages" / "train.py"
+FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtree"})
 RENAMES = frozenset({"os.rename"})
+
+FORK_SERVER = multiprocessing.get_context("forkserver")
+# What takes long to import, the optimizers' first use of torch._dynamo included. Tests' own modules aren't found there.
+_STAGES = [f"photofinish.runs.{name}" for name in ("stage", "distributed", "train", "views")]
+FORK_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", *_STAGES])
 
 
 @dataclass(frozen=True)
@@ -26,8 +36,27 @@ class KillBefore:
 NEVER = KillBefore(0)
 
 
+@dataclass(frozen=True)
+class Start:
+    """How a stage is run that is forked."""
+
+    mlflow: bool = False
+    """MLflow's start would take most of the time of a test that kills dozens of trainings"""
+    tells_waiting: bool = False
+    """at its end: how long it stood still for MLflow"""
+    settings: dict[str, object] = field(default_factory=dict)
+    """of modules, by their full names"""
+    ranks: tuple[str, ...] = ()
+    """how Python starts several processes, if not with the stage's script"""
+    kill: KillBefore = NEVER
+
+
+WITHOUT_MLFLOW = Start()
+CHECKPOINT_EACH_EPOCH: dict[str, object] = {"photofinish.runs.train.CHECKPOINT_SECONDS": 0.0}
+
+
 class NoTracker:
-    """In place of MLflow, whose start would take most of the time of a test that kills dozens of trainings."""
+    """In the tracker's place."""
 
     waited_seconds = 0.0
 
@@ -47,26 +76,95 @@ class NoTracker:
     def sync(self, *_told: object) -> None: ...
 
 
-def train(folder: Path, data: Path, out: Path, kill: KillBefore, dvc_stage: str | None) -> None:
-    """The whole stage but MLflow, with a checkpoint after every epoch; as DVC runs it if the stage has a name there."""
-    from photofinish.runs import stage as train_stage
-    from photofinish.runs import train as training
+class ForkedProcess:
+    """A process and what it prints, with as much of Popen's ways as the tests use."""
 
+    def __init__(self, folder: Path, arguments: list[str], environment: Mapping[str, str], start: Start) -> None:
+        reader, writer = FORK_SERVER.Pipe(duplex=False)
+        self._process = FORK_SERVER.Process(target=_run, args=(folder, arguments, dict(environment), start, writer))
+        self._process.start()
+        writer.close()
+        self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
+        reader.close()
+        assert self._process.pid
+        self.pid: int = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.wait()
+        self.stdout.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self.returncode
+
+    def communicate(self) -> tuple[str, None]:
+        with self:
+            return self.stdout.read(), None
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(folder: Path, arguments: list[str], environment: dict[str, str], start: Start, output: Connection) -> None:
+    """The stage's script; what it does to files is left in `operations.txt`, if it gets so far."""
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    os.environ.clear()
+    os.environ.update(environment)
     os.chdir(folder)
-    if dvc_stage:
-        os.environ["DVC_STAGE"] = dvc_stage
-    training.CHECKPOINT_SECONDS = 0
-    train_stage.Tracker = NoTracker  # type: ignore[assignment, misc]
+    sys.path.insert(0, str(STAGE.parent))
+    from photofinish.runs import stage
+
+    # However busy the machine is, no stage loses its patience with another.
+    for name, value in ({"photofinish.locks._PATIENCE_SECONDS": 600.0} | start.settings).items():
+        module, _, setting = name.rpartition(".")
+        setattr(importlib.import_module(module), setting, value)
+    if not start.mlflow:
+        stage.Tracker = NoTracker  # type: ignore[assignment, misc]
+    waited_seconds = _time_all_of(stage.Tracker) if start.tells_waiting else []
     seen: list[str] = []
 
     def note(event: str, _arguments: tuple[object, ...]) -> None:
-        if event in kill.operations:
+        if event in start.kill.operations:
             seen.append(event)
-            if len(seen) == kill.number:
+            if len(seen) == start.kill.number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    with (folder / "output.txt").open("w", encoding="utf-8", buffering=1) as sys.stdout:
-        sys.addaudithook(note)
-        train_stage.train("cpu", Path("small.json"), Path("cpu.json"), data, None, out)
-        operations = list(seen)
-    (folder / "operations.txt").write_text("\n".join(operations), encoding="utf-8")
+    sys.argv = [str(STAGE), *arguments]
+    sys.orig_argv = [sys.executable, *(start.ranks or (str(STAGE),)), *arguments]  # which several processes are run by
+    sys.addaudithook(note)
+    runpy.run_path(str(STAGE), run_name="__main__")
+    operations = "\n".join(seen)
+    (folder / "operations.txt").write_text(operations, encoding="utf-8")
+    if start.tells_waiting:
+        print(f"waited {sum(waited_seconds):.2f} s for MLflow")
+
+
+def _time_all_of(tracker: type[Any]) -> list[float]:
+    """What each call will have taken that the stage makes."""
+    taken_seconds: list[float] = []
+
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            started_seconds = time.monotonic()
+            try:
+                return method(*arguments, **options)
+            finally:
+                taken_seconds.append(time.monotonic() - started_seconds)
+
+        return call
+
+    for name in ("__init__", "__exit__", "start", "wait_until_ready", "epoch_ended", "training_ended"):
+        setattr(tracker, name, timed(getattr(tracker, name)))
+    return taken_seconds

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from photofinish.wording import printable
+
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
 EXIT_PEER_LOST = 3
@@ -36,7 +38,7 @@ def run_stage(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import SUMS, sha256_of_bytes, sums_text, write_text_atomically
+from photofinish.errors import MistakeError
+from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
-from photofinish.params.reader import Params
+from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
 from photofinish.source_code import stage_code
 
 
@@ -26,6 +28,8 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
     """
     cpu_host, gpu_host = fingerprint(params.devices)
     mirror = os.environ.get("PHOTOFINISH_MIRROR") or params.mirror
+    if mirror and WITH_LOGIN.match(mirror):
+        raise MistakeError(f"the variable PHOTOFINISH_MIRROR {USE_NETRC}")
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
@@ -57,11 +61,23 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         texts[own_folder / SUMS] = sums_text(own)
     for path, text in texts.items():
         if not path.is_file() or path.read_bytes() != text.encode():
-            write_text_atomically(path, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")  # what comes out half is written anew the next time
     for own_folder in {path.parent for path in texts} - {folder}:
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
                 path.unlink()
+
+
+def set_aside_results(params: Params, results: Path) -> None:
+    """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
+    for folder in results.glob("*/"):
+        if folder.name not in params.experiments:
+            place = state_folder() / "removed" / folder.name
+            shutil.rmtree(place, ignore_errors=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder, place)
+            print(f"{folder} is of no experiment in params.yaml: moved to {place}")
 
 
 def _published_weights(model: Model) -> PublishedWeights | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+
+_MOST_CHARACTERS = 70
 
 
 def seconds(value: float) -> str:
@@ -58,9 +61,19 @@ def byte_size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def markdown_cell(text: str) -> str:
-    """As the text of a table's cell, where a bar would end it."""
-    return text.replace("\\", "\\\\").replace("|", "\\|")
+def printable(text: str) -> str:
+    """On one line, with escapes for what a terminal obeys or hides: control characters, and those that turn text."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def shortened(text: str) -> str:
+    """As much of a value as a message shows."""
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def markdown_text(text: str) -> str:
+    """The text as such in Markdown: no HTML, link or emphasis, nor the end of a table's cell; code stays code."""
+    return re.sub(r"(`[^`|\\]*`)|([\\|<>&*\[\]`])", lambda found: found[1] or f"\\{found[2]}", " ".join(text.split()))
 
 
 def _three_digits(value: float) -> str:

@@ -2,10 +2,11 @@
 
 Of an epoch, two things are held against each other: what the input path takes for a batch with nothing else to do,
 and what a step takes with its batch at hand. The longer one is what the epoch waits for, whether or not they overlap.
-A step then is mostly what it costs whatever its batch, or mostly its images.
+A step then is mostly what it costs whatever its batch, or mostly its images. No cause is told where the figures don't
+carry one: too few steps, a busy machine, or parts that don't add up to the epoch.
 
-A remedy is one line of params.yaml, with the gain that the measured parts let expect. Never a rule of thumb: where
-nothing that was measured tells, no gain is predicted.
+A remedy is one line of params.yaml, with the gain that it should bring, between two figures. It was tried for some
+steps after the training; where it wasn't, the gain is the most that it can be. None under a tenth is advised.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, Literal
 
 import yaml
 
-from photofinish.comparing.step_costs import StepCosts
+from photofinish.comparing.step_costs import Gain, StepCosts, spread, times
 from photofinish.machine.cpu import allowed_cores
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.load import doubts
 from photofinish.params.experiment import Experiment
-from photofinish.results.epochs import passed_seconds
-from photofinish.results.records import Attribution, Timings, Training
+from photofinish.results.records import Attribution, SteadyState, Timings, Training
 from photofinish.wording import listed, seconds
 
 Cause = Literal[
@@ -30,20 +31,13 @@ Cause = Literal[
 ]
 MOST_STARTUP_SHARE = 0.5
 """of the job: above, making epochs faster gains less than doing without start-up"""
-STARTUP_SHARE_AIMED_AT = 1 / 3
-"""clearly below the half from which a job counts as start-up-bound"""
-_MOST_TIMES_AS_MANY_EPOCHS = 20
-"""no one trains a network for longer than that just to make its start-up worth while"""
 MOST_FIXED_SHARE = 0.5
 """of a step: above, it isn't the arithmetic of its images that takes the time"""
-FIXED_SHARE_AIMED_AT = 1 / 4
-"""of a step, clearly below the half from which it counts as launch-bound"""
-_MOST_TIMES_LARGER = 16
-"""Two batch sizes were measured; further out, the line through them says little."""
-_LEAST_STEPS_AN_EPOCH = 4
-_LEAST_BF16_GAIN = 1.1
-_LEAST_GAIN = 1.01
-"""what is not 1.00 in print"""
+MOST_UNEXPLAINED_SHARE = 0.25
+"""of an epoch: where its steps, taken apart, make up more or less of it than that, they tell nothing of it"""
+LEAST_STEPS = 3
+"""that must have been timed to tell anything by them"""
+LEAST_GAIN = 1.1
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
@@ -57,12 +51,9 @@ class Remedy:
     key: str
     """in params.yaml, with dots between"""
     value: Any
-    predicted_gain: float | None
-    """how many times as fast; None where nothing that was measured tells"""
+    predicted: Gain | None
+    """of an epoch; None where nothing that was measured tells"""
     why: str
-    of: Literal["an epoch", "the job, an epoch of it"] = "an epoch"
-    """what gets so much faster"""
-    is_upper_bound: bool = False
 
     @property
     def line(self) -> str:
@@ -73,10 +64,7 @@ class Remedy:
     @property
     def prediction(self) -> str:
         """The gain, in words."""
-        if self.predicted_gain is None:
-            return "not predicted"
-        at_most = "at most " if self.is_upper_bound else ""
-        return f"{at_most}{times(self.predicted_gain)} as fast ({self.of})"
+        return f"{self.predicted} (an epoch)" if self.predicted else "not predicted"
 
 
 Found = tuple[Remedy | None, str]
@@ -105,17 +93,12 @@ class Diagnosis:
         return f"To try: `{self.remedy.line}`, {self.remedy.prediction}"
 
 
-def times(gain: float) -> str:
-    """`2.50 times`, `12 times`."""
-    return f"{gain:.2f} times" if gain < 9.995 else f"{gain:.0f} times"
-
-
 def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | None) -> tuple[Diagnosis, ...]:
-    """Of the job where it is mostly start-up; then of an epoch, where its steps were taken apart or it is told why not.
+    """Of the job where it is mostly start-up; then of an epoch, or why nothing can be said of it.
 
     `name` is the experiment's in params.yaml.
     """
-    key, found = f"experiments.{name}", []
+    found = []
     share = timings.startup_seconds / timings.total_seconds
     if share > MOST_STARTUP_SHARE:
         sentence = f"start-up (imports, device, data, warm-up) is {share:.0%} of the whole job"
@@ -123,21 +106,43 @@ def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | N
             f"{seconds(timings.startup_seconds)} of {seconds(timings.total_seconds)}; an epoch takes "
             f"{seconds(timings.median_epoch_seconds)}, and there are {record.experiment.epochs}"
         )
-        against = _against_start_up(key, record.experiment.epochs, timings)
-        found.append(Diagnosis("the job", "start-up-bound", sentence, evidence, *against))
-    if costs and timings.attribution:
-        cause, sentence, (remedy, why_none) = _cause(key, record, timings, timings.attribution, costs)
-        if remedy and remedy.predicted_gain is not None and remedy.predicted_gain < _LEAST_GAIN:
-            # That comes of measurements that don't fit together: a step that took longer by itself than in the timed
-            # epochs, on a busy machine for instance.
-            why_none = f"by what was measured, `{remedy.line}` would be {times(remedy.predicted_gain)} as fast: no gain"
+        once = "it is paid once, however many epochs follow: a longer training feels it less"
+        found.append(Diagnosis("the job", "start-up-bound", sentence, evidence, None, once))
+    why_not = _why_nothing_is_told(record, timings, costs)
+    if costs and timings.attribution and not why_not:
+        cause, sentence, (remedy, why_none) = _cause(f"experiments.{name}", record, timings, timings.attribution, costs)
+        if remedy and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
+            why_none = f"by what was measured, `{remedy.line}` would be {remedy.predicted}: no gain"
             remedy = None
         evidence = _evidence(record, timings.attribution, costs)
         found.append(Diagnosis("an epoch", cause, sentence, evidence, remedy, why_none))
-    elif why := timings.not_attributed:
+    elif why_not:
         sentence = "why an epoch takes as long as it does is not known"
-        found.append(Diagnosis("an epoch", "not known", sentence, why, None, why))
+        found.append(Diagnosis("an epoch", "not known", sentence, why_not, None, why_not))
     return tuple(found)
+
+
+def _why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | None) -> str | None:
+    """What keeps the figures from carrying a cause; None where they do."""
+    if costs is None:
+        return timings.not_attributed
+    if busy := doubts(timings.load) or doubts(timings.load[-1:]):
+        return f"the machine was busy: {listed(busy)}; train again on a quiet one"
+    if costs.steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
+        return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
+    epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
+    explained = parts / costs.epoch_share_seconds
+    # An accelerator that is waited for after each part may take longer than it does in an epoch.
+    too_much = record.device == "cpu" and explained > 1 + MOST_UNEXPLAINED_SHARE
+    if explained < 1 - MOST_UNEXPLAINED_SHARE or too_much:
+        steps = seconds(parts * costs.steps_per_epoch)
+        return f"its steps, taken apart after the training, make up {steps}, and an epoch took {epoch}"
+    apart_seconds = parts - costs.parts_seconds["waiting for data"] - costs.copying_seconds
+    off = costs.step_alone_seconds / apart_seconds - 1
+    if off > MOST_UNEXPLAINED_SHARE or (record.device == "cpu" and off < -MOST_UNEXPLAINED_SHARE):
+        one, other = seconds(apart_seconds), seconds(costs.step_alone_seconds)
+        return f"a step, taken apart after the training, took {one}, and over and over on one batch {other}"
+    return None
 
 
 def _cause(
@@ -166,7 +171,11 @@ def _cause(
             f"most of a step is not its images' arithmetic: {seconds(costs.fixed_seconds)} of {step} it would take "
             f"with none, for starting each operation and updating {record.parameter_count:,} weights"
         )
-        return "launch-bound", sentence, _against_launching(key, experiment, costs, timings.training_image_count)
+        return (
+            "launch-bound",
+            sentence,
+            _against_launching(key, record, timings, attribution, costs),
+        )
     sentence = f"the arithmetic of its images is {costs.images_seconds / costs.step_alone_seconds:.0%} of a step"
     if isinstance(host, CpuHost) and host.threads != cores:
         count = "one thread computes" if host.threads == 1 else f"{host.threads} threads compute"
@@ -198,55 +207,48 @@ def _against_waiting(key: str, experiment: Experiment, costs: StepCosts, attribu
     settings = experiment.input
     if settings.name == "resident":
         return None, "the images lie on the device already; what is left is to gather and augment them"
-    if attribution.resident_fits:
-        return _resident(key, costs), ""
+    if attribution.resident:
+        return _resident(key, costs, attribution.resident), ""
     if cores <= settings.workers:
         return None, f"{_DOES_NOT_FIT}, and every core has its worker already"
     workers_seconds = costs.batch_alone_seconds * max(1, settings.workers)
     shortest_seconds = max(workers_seconds / cores, costs.copying_seconds + costs.step_alone_seconds)
     value = {**settings.model_dump(exclude_defaults=True), "workers": cores}
-    gain = costs.epoch_share_seconds / shortest_seconds
     why = f"{_DOES_NOT_FIT}; at best, workers share the loading evenly"
-    return Remedy(f"{key}.input", value, gain, why, is_upper_bound=True), ""
+    return Remedy(f"{key}.input", value, costs.at_most(shortest_seconds), why), ""
 
 
 def _against_copying(key: str, experiment: Experiment, costs: StepCosts, attribution: Attribution) -> Found:
     settings = experiment.input
-    if settings.name == "resident" or attribution.resident_fits:
-        return _resident(key, costs), ""
+    if settings.name == "resident":
+        return None, "the images lie on the device already"
+    if attribution.resident:
+        return _resident(key, costs, attribution.resident), ""
     if settings.pin_memory and settings.non_blocking:
         return None, f"{_DOES_NOT_FIT}, and copies already don't wait"
     value = {**settings.model_dump(exclude_defaults=True), "pin_memory": True, "non_blocking": True}
-    gain = costs.epoch_share_seconds / max(costs.batch_alone_seconds, costs.copying_seconds, costs.step_alone_seconds)
+    shortest_seconds = max(costs.batch_alone_seconds, costs.copying_seconds, costs.step_alone_seconds)
     why = f"{_DOES_NOT_FIT}; at best, a copy goes on behind the step before it"
-    return Remedy(f"{key}.input", value, gain, why, is_upper_bound=True), ""
+    return Remedy(f"{key}.input", value, costs.at_most(shortest_seconds), why), ""
 
 
-def _resident(key: str, costs: StepCosts) -> Remedy:
-    why = "the images lie on the device, normalised once, and no step waits for them; the same bits are learned"
-    gain = costs.epoch_share_seconds / costs.step_alone_seconds
-    return Remedy(f"{key}.input", "resident", gain, why, is_upper_bound=True)
+def _resident(key: str, costs: StepCosts, tried: SteadyState) -> Remedy:
+    why = "tried on some steps: the images lie on the device, normalised once; the same bits are learned"
+    return Remedy(f"{key}.input", "resident", costs.gain(*spread(tried.step_seconds)), why)
 
 
-def _against_launching(key: str, experiment: Experiment, costs: StepCosts, images: int) -> Found:
-    """A batch so large that its images take most of a step. What data costs is taken to cost as much an epoch."""
-    batch, an_image_seconds = experiment.batch_size, costs.images_seconds / min(experiment.batch_size, images)
-
-    def step_seconds(batch: int) -> float:
-        """By the line through the two batch sizes that were measured."""
-        return costs.fixed_seconds + batch * an_image_seconds
-
-    largest, larger = min(batch * _MOST_TIMES_LARGER, images // _LEAST_STEPS_AN_EPOCH), 2 * batch
-    while larger * 2 <= largest and costs.fixed_seconds > FIXED_SHARE_AIMED_AT * step_seconds(larger):
-        larger *= 2
-    if larger > largest:
-        few = f"a batch of {larger} leaves fewer than {_LEAST_STEPS_AN_EPOCH} steps of the {images} images"
+def _against_launching(key: str, record: Training, timings: Timings, tried: Attribution, costs: StepCosts) -> Found:
+    """The larger batch that was tried. What data costs is taken to cost as much an epoch, or as much a step."""
+    larger = tried.other_batch_images
+    if larger <= record.experiment.batch_size:
+        few = "a larger batch leaves an epoch too few steps, or the device too little memory"
         return None, f"the job is small: {few}, and a faster device would not help"
-    data_seconds = costs.steps_per_epoch * costs.beside_step_seconds
-    epoch_seconds = math.ceil(images / larger) * step_seconds(larger) + data_seconds
-    gain = costs.steps_per_epoch * costs.epoch_share_seconds / epoch_seconds
-    longer = seconds(step_seconds(larger))
-    why = f"fewer, larger steps, of {longer} by the line through two batch sizes; {_LEARNS_OTHERWISE}"
+    steps = math.ceil(timings.training_image_count / larger) / costs.steps_per_epoch
+    low_seconds, high_seconds = (steps * each for each in spread(tried.other_batch.step_seconds))
+    data_seconds = costs.beside_step_seconds
+    gain = costs.gain(low_seconds + steps * data_seconds, high_seconds + data_seconds)
+    longer = seconds(statistics.median(tried.other_batch.step_seconds))
+    why = f"fewer, larger steps, tried: one takes {longer}; {_LEARNS_OTHERWISE}"
     return Remedy(f"{key}.batch_size", larger, gain, why), ""
 
 
@@ -254,11 +256,12 @@ def _against_computing(key: str, costs: StepCosts, attribution: Attribution) -> 
     nothing = "the device is used well; a faster one, or a smaller network, would shorten it"
     if attribution.bf16 is None:
         return None, nothing
-    bf16_seconds = statistics.median(attribution.bf16.step_seconds)
-    if costs.step_alone_seconds < _LEAST_BF16_GAIN * bf16_seconds:
-        return None, f"{nothing}; bf16 was tried on a step and takes {seconds(bf16_seconds)}"
-    gain = costs.epoch_share_seconds / (costs.beside_step_seconds + bf16_seconds)
-    why = f"a step in bf16 was tried and takes {seconds(bf16_seconds)}; {_LEARNS_OTHERWISE}"
+    low_seconds, high_seconds = spread(attribution.bf16.step_seconds)
+    bf16, data_seconds = seconds(statistics.median(attribution.bf16.step_seconds)), costs.beside_step_seconds
+    gain = costs.gain(low_seconds + data_seconds, high_seconds + data_seconds)
+    if gain.middle < LEAST_GAIN:
+        return None, f"{nothing}; bf16 was tried on a step and takes {bf16}"
+    why = f"a step in bf16 was tried and takes {bf16}; {_LEARNS_OTHERWISE}"
     return Remedy(f"{key}.precision", "bf16", gain, why), ""
 
 
@@ -270,19 +273,6 @@ def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Found:
     if host.threads > cores:
         return Remedy("devices.cpu.threads", value, None, f"threads that share a core wait for each other{told}"), ""
     shared_seconds = costs.images_seconds * host.threads / cores
-    gain = costs.epoch_share_seconds / (costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
+    gain = costs.at_most(costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
     why = f"{cores} cores instead of {host.threads}, by Amdahl's law{told}; another thread count gives other last bits"
-    return Remedy("devices.cpu.threads", value, gain, why, is_upper_bound=True), ""
-
-
-def _against_start_up(key: str, epochs: int, timings: Timings) -> Found:
-    """Epochs until start-up is a smaller part of the job: each of them then costs less of it."""
-    total_seconds = timings.total_seconds
-    an_epoch_seconds = statistics.median(passed_seconds([timing]) for timing in timings.epochs)
-    missing_seconds = timings.startup_seconds / STARTUP_SHARE_AIMED_AT - total_seconds
-    more = epochs + math.ceil(missing_seconds / an_epoch_seconds)
-    if more > _MOST_TIMES_AS_MANY_EPOCHS * epochs:
-        return None, f"only {more:,} epochs instead of {epochs} would make start-up a third of the job, so small is it"
-    gain = (total_seconds / epochs) / ((total_seconds + (more - epochs) * an_epoch_seconds) / more)
-    why = f"start-up is paid once for {more} epochs instead of {epochs}; {_LEARNS_OTHERWISE}"
-    return Remedy(f"{key}.epochs", more, gain, why, of="the job, an epoch of it"), ""
+    return Remedy("devices.cpu.threads", value, gain, why), ""

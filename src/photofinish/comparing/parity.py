@@ -7,7 +7,6 @@ from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from photofinish.results.records import FirstStep, Print, Training
 
@@ -101,8 +100,12 @@ def mcnemar_p_value(cpu: pd.DataFrame, device: pd.DataFrame) -> float:
     """Exact: how probable it is that, of the images only one of the two gets right, the parts are so unequal."""
     hits, others = (each["predicted"].to_numpy() == each["actual"].to_numpy() for each in (cpu, device))
     only_first, only_second = int((hits & ~others).sum()), int((others & ~hits).sum())
-    discordant = only_first + only_second
-    return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    discordant, fewer = only_first + only_second, min(only_first, only_second)
+    ways = way = 1  # to choose none of them; then one more each time
+    for chosen in range(1, fewer + 1):
+        way = way * (discordant - chosen + 1) // chosen
+        ways += way
+    return min(1.0, ways / 2 ** (discordant - 1)) if discordant else 1.0
 
 
 def _equal(name: str, same: bool, otherwise: str) -> Layer:

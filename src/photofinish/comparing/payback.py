@@ -7,14 +7,12 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     Interval,
     drawn_medians,
-    new_draws,
     percentile_interval,
     run_margin,
 )
@@ -103,13 +101,10 @@ def payback(cpu: Timings, gpu: Timings) -> Payback:
         told = f"never for good: it starts sooner, and its slower epochs use that up after {sooner}"
     if fewest < LEAST_VALUES:
         return Payback(epochs, None, f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})")
-    random, margin = new_draws(), run_margin(cpu, gpu)
-    drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, random), drawn_medians(gpu_epochs, random)
-    soonest, latest = (
-        percentile_interval(np.array([_epochs(extra_seconds, gain) for gain in (most - drawn_gpu).tolist()]))
-        for most in (drawn_cpu * margin, drawn_cpu / margin)
-    )
-    interval = soonest[0], latest[1]
+    drawn_cpu, drawn_gpu, margin = drawn_medians(cpu_epochs, 0), drawn_medians(gpu_epochs, 1), run_margin(cpu, gpu)
+    _, most_seconds = percentile_interval(drawn_cpu * margin - drawn_gpu)
+    least_seconds, _ = percentile_interval(drawn_cpu / margin - drawn_gpu)
+    interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
     low, high = ("never" if math.isinf(end) else f"{math.ceil(end):,}" for end in interval)  # as told: whole epochs
     return Payback(epochs, interval, told if low == high else f"{told} (95 % interval {low} to {high})")
 

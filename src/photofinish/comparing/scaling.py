@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from photofinish.comparing.speedups import (
     Speedup,
     drawn_medians,
     epoch_seconds,
-    new_draws,
     percentile_interval,
     run_margin,
 )
@@ -79,9 +79,8 @@ class Series:
         if fewest < LEAST_VALUES:
             why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
             return BreakEven(size, None, None, f"by the medians alone, from {size:,.3g} on; {why}")
-        random = new_draws()
-        medians = [[drawn_medians(epoch_seconds(side), random) for side in sides] for sides in both]
-        drawn = np.stack([cpu / gpu for cpu, gpu in medians], axis=1)
+        medians = [drawn_medians(epoch_seconds(side), seed) for seed, side in enumerate(chain.from_iterable(both))]
+        drawn = np.stack(medians[::2], axis=1) / np.stack(medians[1::2], axis=1)
         # The ends with every ratio off by what a run may be, which is as far as they can go.
         margins = np.array([run_margin(cpu, gpu) for cpu, gpu in both])
         low, _ = percentile_interval(crossing(sizes, drawn * margins))

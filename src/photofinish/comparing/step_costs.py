@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from photofinish.params.experiment import Experiment
 from photofinish.results.records import Attribution, Timings
@@ -22,14 +24,38 @@ _HIDDEN_SHARE = 0.8
 """A host that hands out a step in less of the step's time is clearly ahead of the device. Then the step on few images
 may wait for the host, and the one on the batch doesn't: no line goes through the two."""
 
+RUN_TO_RUN = 0.1
+"""what a prediction leaves for one training being a little faster or slower than the next, at both ends"""
+
+
+class Gain(NamedTuple):
+    """How many times as fast: between these two. From 1 on where the second is known alone."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """What is as many times above the low end as below the high one."""
+        return math.sqrt(self.low * self.high)
+
+    def __str__(self) -> str:
+        if self.low == 1:
+            return f"at most {times(self.high)} as fast"
+        return f"{times(self.low).removesuffix(' times')} to {times(self.high)} as fast"
+
 
 @dataclass(frozen=True)
 class StepCosts:
     """All in seconds a step; medians, or means over an epoch where an epoch's first step is like no other."""
 
     steps_per_epoch: int
+    steps_timed: int
+    """one by one, after the training: the fewest of any measurement"""
     epoch_share_seconds: float
     """the median epoch's training time over its steps: what a step takes with all that belongs to it"""
+    epoch_share_spread: tuple[float, float]
+    """the same of a fast epoch and of a slow one"""
     step_alone_seconds: float
     """a step whose batch lies on the device already: the steady state"""
     batch_alone_seconds: float
@@ -73,6 +99,16 @@ class StepCosts:
         """Of the step alone, what grows with the images of its batch."""
         return self.step_alone_seconds - self.fixed_seconds
 
+    def gain(self, low_seconds: float, high_seconds: float) -> Gain:
+        """Of an epoch whose steps took between so long and so long each, with all that belongs to them."""
+        fast_seconds, slow_seconds = self.epoch_share_spread
+        margin = 1 + RUN_TO_RUN
+        return Gain(fast_seconds / high_seconds / margin, slow_seconds / low_seconds * margin)
+
+    def at_most(self, shortest_seconds: float) -> Gain:
+        """Of an epoch whose steps can't be shorter than that."""
+        return Gain(1.0, max(1.0, self.gain(shortest_seconds, shortest_seconds).high))
+
 
 def step_costs(experiment: Experiment, timings: Timings, attribution: Attribution) -> StepCosts:
     """Of one training, from the steps that were taken apart after it."""
@@ -96,7 +132,9 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
     )
     return StepCosts(
         steps_per_epoch=steps,
+        steps_timed=min(len(attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds)),
         epoch_share_seconds=timings.median_epoch_seconds / steps,
+        epoch_share_spread=spread([epoch.training_seconds / steps for epoch in timings.all_epochs]),
         step_alone_seconds=step_alone_seconds,
         batch_alone_seconds=batch_alone_seconds,
         copying_seconds=parts["copying to the device"],
@@ -116,6 +154,19 @@ def fixed_share(images: int, seconds: float, other_images: int, other_seconds: f
         return 0.0
     an_image_seconds = (seconds - other_seconds) / (images - other_images)
     return min(1.0, max(0.0, 1 - images * an_image_seconds / seconds))
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """What a tenth of them lie below, and a tenth above."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
+    return low, high
+
+
+def times(gain: float) -> str:
+    """`2.50 times`, `12 times`."""
+    return f"{gain:.2f} times" if gain < 9.995 else f"{gain:.0f} times"
 
 
 def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:

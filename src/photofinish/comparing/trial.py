@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import photofinish
-from photofinish.comparing.diagnosis import Diagnosis, Remedy, times
+from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
+from photofinish.comparing.step_costs import times
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
@@ -145,15 +146,10 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
     """What was predicted, what came of it, and whether the diagnosis is another now."""
     found, remedy, recorded = prescribed.diagnosis, prescribed.remedy, prescribed.run
     without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
-    of_epoch = remedy.of == "an epoch"
     before, after = (
-        statistics.median(
-            each.median_epoch_seconds if of_epoch else each.total_seconds / len(each.epochs)
-            for each in (run.timings for run in runs)
-        )
+        statistics.median(run.timings.median_epoch_seconds for run in runs)
         for runs in (outcomes.without, outcomes.with_remedy)
     )
-    what = "an epoch" if of_epoch else "the job, for each of its epochs,"
     where = " (the results on disk)" if outcomes.is_without_from_disk else ""
     learned = "the same, bit for bit"
     if without.record.weights_sha256 != with_remedy.record.weights_sha256:
@@ -168,7 +164,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
         [
             f"{recorded.experiment} on the {recorded.device}: {found.sentence} ({found.cause}).",
             f"predicted: {remedy.prediction}. {remedy.why}.",
-            f"really:    {times(before / after)} as fast; {what} took {seconds(before)} without{where}, "
+            f"really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, "
             f"{seconds(after)} with.",
             f"learned:   {learned}.",
             f"diagnosis: {diagnosis}.",

@@ -15,6 +15,8 @@ class Verdict:
     """What is said of one experiment."""
 
     experiment: str
+    short: str
+    """in a word or two, by which experiments can be counted"""
     answer: str
     """in one sentence: is the GPU worth it?"""
     details: tuple[str, ...]
@@ -31,7 +33,7 @@ class Verdict:
 def verdict(pair: Pair) -> Verdict:
     """Records of other machines are told of where there is no GPU here, and decide nothing."""
     if compared := pair.compared:
-        return Verdict(pair.experiment, _answer(compared), (*_details(compared), *_cautions(pair)))
+        return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_cautions(pair)))
     cpu, timings = pair.cpu, pair.cpu.timings
     answer = (
         f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
@@ -41,7 +43,7 @@ def verdict(pair: Pair) -> Verdict:
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
     details = (*recorded, *_why("Why it takes so long", cpu), *_cautions(pair))
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
-    return Verdict(pair.experiment, answer, details, missing)
+    return Verdict(pair.experiment, "not there", answer, details, missing)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -63,20 +65,25 @@ def in_a_sentence(found: Elsewhere) -> str:
     )
 
 
-def _answer(compared: Compared) -> str:
-    """By the whole job, which is what one waits for; by its epochs where that can't be told."""
+def _answer(compared: Compared) -> tuple[str, str]:
+    """In a word or two, and in a sentence.
+
+    By the whole job, which is what one waits for; by its epochs where that can't be told.
+    """
     epoch, whole = compared.speedups["epoch"], compared.speedups["end_to_end"]
     model = f"the models are {compared.parity.likeness}"
     if whole.is_faster is not None:
-        worth = "The GPU is worth it" if whole.is_faster else "The GPU is not worth it here"
-        return f"{worth}: it does the whole job at {_ratio_and_interval(whole)}, and {model}."
+        worth = "worth it" if whole.is_faster else "not worth it"
+        here = "" if whole.is_faster else " here"
+        return worth, f"The GPU is {worth}{here}: it does the whole job at {_ratio_and_interval(whole)}, and {model}."
     untold, untold_of_epoch = (each.no_interval or "its interval spans 1" for each in (whole, epoch))
     if epoch.is_faster is not None:
-        return (
+        return f"{'faster' if epoch.is_faster else 'slower'} epochs", (
             f"The GPU goes through an epoch at {_ratio_and_interval(epoch)}, and {model}; of the whole job no winner "
             f"is named ({untold})."
         )
-    return f"No winner is named, neither of an epoch ({untold_of_epoch}) nor of the whole job ({untold}); {model}."
+    neither = f"No winner is named, neither of an epoch ({untold_of_epoch}) nor of the whole job ({untold}); {model}."
+    return "no winner", neither
 
 
 def _details(compared: Compared) -> list[str]:

@@ -55,6 +55,9 @@ _PROGRESS_BYTES = 1 << 20
 """a connection that brought so much was a good one: after it, tries are counted anew"""
 _CHUNK_BYTES = 1 << 20
 _SHA256_DIGITS = 64
+_CERTIFICATE_ADVICE = (
+    "where a proxy or a server of your own signs, let the variable REQUESTS_CA_BUNDLE name the file of its certificates"
+)
 _MIRROR_SETTING = "`mirror:` in params.yaml or the variable PHOTOFINISH_MIRROR"
 
 
@@ -134,14 +137,15 @@ class Fetcher:
     def _download(self, addresses: Sequence[str], kept: Path, expected: _Expected, where: str) -> str:
         """Into the cache, from the first address that has it; its sha256."""
         name, faults = PurePosixPath(where).name, []
+        parts = {address: self.cache / f"{_key(address)}-{name}.part" for address in addresses}
         with DownloadDisplay(name) as display:
-            for address in addresses:
-                part = self.cache / f"{_key(address)}-{name}.part"
+            for address, part in parts.items():
                 try:
                     sha256 = _transferred(address, part, expected, display)
                     write_text_atomically(_checksum_of(kept), sha256)  # first: a whole file always has one
                     os.replace(part, kept)
-                    _drop(part)
+                    for begun in parts.values():
+                        _drop(begun)
                     return sha256
                 except (_TransferError, _WrongBytesError) as error:
                     faults.append(f"{address}: {error}")
@@ -304,7 +308,9 @@ def _asked(url: str, offset: int, validator: str | None) -> requests.Response:
         first = causes[-1]
         reason = (first.strerror if isinstance(first, OSError) else None) or str(first) or type(first).__name__
         is_no_address = isinstance(error, ValueError | requests.TooManyRedirects)
-        if is_no_address or any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+        if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+            raise _TransferError(f"{reason}; {_CERTIFICATE_ADVICE}") from error
+        if is_no_address:
             raise _TransferError(reason) from error
         if isinstance(first, TimeoutError):
             reason = f"no byte came for {STALL_SECONDS:g} s"

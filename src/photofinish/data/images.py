@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
@@ -10,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from photofinish.errors import MistakeError, UserError
 
@@ -38,6 +39,10 @@ class LabelledImages:
     """the images of the given rows: (count, channels, height, width)"""
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     """the rows of each part that the source itself has; where it has none, `split` divides all rows"""
+    origins: Sequence[str] = ()
+    """what the user calls each image, where each has a name"""
+    notes: Sequence[str] = ()
+    """what was odd about the user's files, a line each"""
 
 
 def from_array(
@@ -51,7 +56,19 @@ def from_array(
     return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
 
 
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write it as np.save does, which tells of a full disk in an error that doesn't say so."""
+    content = io.BytesIO()
+    np.save(content, array)
+    path.write_bytes(content.getbuffer())
+
+
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_OF_16_BITS_IN_I = ("PNG", "PPM")
+"""formats that have at most 16 bits a pixel, which PIL holds in 32"""
+_FEW_SHADES_OF_16_BITS = 1 << 12
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""whatever a file is called: for others PIL may start programs (Ghostscript for EPS), or needs a plug-in"""
 _MOST_SIZES_SHOWN = 5
 _MOST_THREADS = 8
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
@@ -61,8 +78,8 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
     """The pixels as (channels, height, width). Transparency is dropped, as torchvision does."""
     if image.mode == "F":
         raise ValueError("its pixels are fractions, of which nothing says what is black and what is white")
-    if image.mode == "I" or image.mode.startswith("I;16"):  # PIL itself would cut off what is brighter than 255
-        image = Image.fromarray(np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8))
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        image = _of_8_bits(image)
     elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
         image = image.convert("RGBA")  # PIL warns of such a palette otherwise
     image = image.convert("L" if channels == 1 else "RGB")
@@ -72,11 +89,43 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
     return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
-    """The image in a file, as `prepared` gives it."""
+def _of_8_bits(image: Image.Image) -> Image.Image:
+    """Of 16, where 65,535 is white; PIL itself would cut off what is brighter than 255."""
+    if image.mode == "I" and image.format not in _OF_16_BITS_IN_I:
+        raise ValueError("its pixels have 32 bits, of which nothing says what is white: save it with 8 or 16 bits")
+    shades = np.asarray(image).astype(np.int64)
+    if 0 < shades.max() < _FEW_SHADES_OF_16_BITS:  # often of 12 bits, or of 8
+        raise ValueError(
+            f"its pixels have 16 bits, of which 65535 is white, and the brightest is {shades.max()}: nearly all would"
+            " be lost; bring all images to the full range by one factor, or save them with 8 bits"
+        )
+    return Image.fromarray(((shades + 128) // 257).astype(np.uint8))
+
+
+def decode(path: Path, size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
+    """The image in a file, as `prepared` gives it; turned as its EXIF data say if it is to be `upright`."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
+            if upright:
+                _turn(image)
             return prepared(image, size, channels)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _turn(image: Image.Image) -> None:
+    try:
+        image.getexif()
+    except _UNREADABLE:
+        return  # damaged EXIF data say nothing, and the pixels are none the worse for it
+    ImageOps.exif_transpose(image, in_place=True)
+
+
+def has_several_frames(path: Path) -> bool:
+    """Whether a file has more than the frame that is read; what cameras add to a photo doesn't count."""
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return image.format != "MPO" and getattr(image, "is_animated", False)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
 
@@ -86,10 +135,10 @@ def decoding_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
 
 
-def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8Array:
+def decode_all(paths: Sequence[Path], size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
     """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
     with decoding_threads() as pool:
-        images = list(pool.map(lambda path: decode(path, size, channels), paths))
+        images = list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths))
     for path, image in zip(paths, images, strict=True):
         if image.shape != images[0].shape:
             sides, others = ("x".join(map(str, shape[1:])) for shape in (image.shape, images[0].shape))
@@ -100,7 +149,7 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int) -> UInt8
 def shape_in_file(path: Path) -> Shape:
     """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
             return (1 if grey else 3), image.height, image.width
     except _UNREADABLE as error:
@@ -128,5 +177,5 @@ def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels
 def _unreadable(path: Path, error: BaseException) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"{path} is missing")
-    reason = str(error) if not isinstance(error, UnidentifiedImageError) else "it is no image that PIL knows"
+    reason = str(error) if not isinstance(error, UnidentifiedImageError) else f"it is none of {', '.join(_FORMATS)}"
     return UserError(f"{path} can't be read as an image: {reason}")

@@ -10,11 +10,13 @@ import csv
 import hashlib
 import io
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from photofinish.files import project_root
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
 from photofinish.params.reader import Params
@@ -90,6 +92,8 @@ class ClassFolder:
     name: str
     images: list[str] = field(default_factory=list)
     """relative to the folder that holds the classes, in torchvision's order"""
+    other_files: list[str] = field(default_factory=list)
+    """likewise; what is no image by its name"""
     linked_folders: list[str] = field(default_factory=list)
     """links to folders, which are not followed: they may lead anywhere, and round in circles"""
 
@@ -99,6 +103,7 @@ def class_folders(root: Path) -> list[ClassFolder]:
     classes = []
     for name in sorted(name for name in _visible(root) if (root / name).is_dir()):
         found: list[tuple[str, str]] = []
+        others: list[str] = []
         linked: list[str] = []
         todo = [name]
         while todo:
@@ -111,7 +116,10 @@ def class_folders(root: Path) -> list[ClassFolder]:
                     todo.append(f"{folder}/{entry.name}")
                 elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                     found.append((folder, entry.name))
-        classes.append(ClassFolder(name, [f"{folder}/{file}" for folder, file in sorted(found)], sorted(linked)))
+                else:
+                    others.append(f"{folder}/{entry.name}")
+        images = [f"{folder}/{file}" for folder, file in sorted(found)]
+        classes.append(ClassFolder(name, images, sorted(others), sorted(linked)))
     return classes
 
 
@@ -127,6 +135,12 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             problem = _problem(place, dataset)
             if problem:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
+    if params.mirror is not None and "://" not in params.mirror:
+        folder = project_root() / os.path.expanduser(params.mirror)  # noqa: PTH111  # as the fetcher does
+        if not os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
+            yield Mistake(
+                ("mirror",), f"there is no such folder ({folder}): correct it, or leave mirror out", params.mirror
+            )
     chosen = params.comparing.references
     machines = sorted(path.name for path in references.iterdir() if path.is_dir()) if references.is_dir() else []
     for number, name in enumerate(() if isinstance(chosen, str) else chosen):  # "all" or "none" names no folder
@@ -146,11 +160,19 @@ def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
 
 def _problem(place: Place, dataset: LocalDataset) -> str | None:
     path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
+    if not place.given.strip():
+        return f"this is blank: name the {wanted}"
     start = "" if Path(place.given).is_absolute() else "; relative paths start at the folder of params.yaml"
-    if not path.exists():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return f"there is no such {wanted} ({path}): put it there, or correct the path{start}"
-    if path.is_dir() != isinstance(dataset, FolderDataset):
-        return f"this must be a {wanted}, and {path} is a {'folder' if path.is_dir() else 'file'}"
+    except (OSError, ValueError) as error:  # a name that no file can have, links in a circle, folders that are closed
+        reason = error.strerror if isinstance(error, OSError) else error
+        return f"this can't be the path of a {wanted}: {reason}"
+    if not (stat.S_ISDIR if isinstance(dataset, FolderDataset) else stat.S_ISREG)(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or a pipe"
+        return f"this must be a {wanted}, and {path} is a {kind}"
     return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
 
 

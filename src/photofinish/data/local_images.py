@@ -13,12 +13,21 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.data.images import LabelledImages, PartName, Shape, common_shape, decode, decode_all, decoding_threads
+from photofinish.data.images import (
+    LabelledImages,
+    PartName,
+    Shape,
+    common_shape,
+    decode,
+    decode_all,
+    decoding_threads,
+    has_several_frames,
+)
 from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
-from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, Place, places
-from photofinish.wording import did_you_mean
+from photofinish.params.datasets import LONGEST_CLASS_NAME, CsvDataset, DatasetPlan, FolderDataset, Place, places
+from photofinish.wording import did_you_mean, printable, shortened
 
 _COLOURS = 3
 _PARTS: dict[str, PartName] = {
@@ -42,8 +51,7 @@ class _Problem:
 
     def __str__(self) -> str:
         """On one line, whatever characters a name has."""
-        told = f"{_place(self.file, self.line)}  {self.text}"
-        return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in told)
+        return printable(f"{_place(self.file, self.line)}  {self.text}")
 
 
 def _place(file: str, line: int) -> str:
@@ -99,6 +107,8 @@ class _Table(BaseModel):
     labels: tuple[int, ...]
     parts: tuple[PartName, ...] | None
     """None where they are drawn later"""
+    notes: tuple[str, ...] = ()
+    """what was odd about the files, a line each"""
 
 
 def fetch_csv(plan: DatasetPlan, folder: Path) -> None:
@@ -130,6 +140,7 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
     listed: list[_ListedImage] = []
     problems: list[_Problem] = []
     class_names: list[str] = []
+    others: list[str] = []
     for place in places(dataset):
         classes = class_folders(place.path)
         if place.part in ("train", None):
@@ -144,7 +155,9 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
         listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
-    _check_and_copy(plan, listed, class_names, problems, folder)
+        others += [f"{place.given}/{path}" for found in classes for path in found.other_files]
+    notes = _notes("files left out, for they are no images by their names", others)
+    _check_and_copy(plan, listed, class_names, problems, folder, notes)
 
 
 def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
@@ -163,8 +176,10 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
         shape=table.shape,
         labels=np.array(table.labels, dtype=np.int64),
         class_names=table.class_names,
-        read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels),
+        read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels, upright=True),
         own_parts={part: np.array(rows, dtype=np.int64) for part, rows in rows_of.items()},
+        origins=table.origins,
+        notes=table.notes,
     )
 
 
@@ -223,7 +238,7 @@ def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], 
     known, problems = set(class_names), []
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
-        if image.label and image.label not in known:
+        if image.label and image.label not in known and len(image.label) <= LONGEST_CLASS_NAME:
             hint = did_you_mean(image.label, class_names)
             problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
     return problems
@@ -235,10 +250,16 @@ def _check_and_copy(
     class_names: Sequence[str],
     problems: list[_Problem],
     folder: Path,
+    notes: tuple[str, ...] = (),
 ) -> None:
     """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
-    shape, faults = _check_images(plan, listed)
-    problems = sorted(problems + faults)
+    too_long = [
+        image.problem(f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
+        for image in listed
+        if len(image.label) > LONGEST_CLASS_NAME
+    ]
+    shape, faults, several_frames = _check_images(plan, listed)
+    problems = sorted(problems + too_long + faults)
     if problems or shape is None:
         lines = [f"  {problem}" for problem in problems[:_MOST_SHOWN]]
         if len(problems) > _MOST_SHOWN:
@@ -259,19 +280,28 @@ def _check_and_copy(
         origins=tuple(image.path for image in listed),
         labels=tuple(number_of[image.label] for image in listed),
         parts=tuple(image.part for image in listed if image.part) or None,
+        notes=notes + _notes("images of several frames, of which the first is used", several_frames),
     )
     write_text_atomically(folder / _TABLE, table.model_dump_json(indent=1) + "\n")
 
 
-def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Shape | None, list[_Problem]]:
-    """Look at every file, and decode it: the shape that they come in if all are right, and what is wrong."""
+def _notes(what: str, paths: Sequence[str]) -> tuple[str, ...]:
+    return (f"{what}: {len(paths):,}, such as {printable(shortened(paths[0]))}",) if paths else ()
+
+
+def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Shape | None, list[_Problem], list[str]]:
+    """Look at every file, and decode it: their shape if all are right, what is wrong, which have several frames."""
     size, channels = plan.dataset.size, plan.dataset.channels or _COLOURS
     faults = {image: fault for image in listed if (fault := _fault_of_file(image))}
     again = _listed_again([image for image in listed if image.is_within])
 
+    with_frames: set[_ListedImage] = set()
+
     def shape_or_fault(image: _ListedImage) -> Shape | str:
         try:
-            count, height, width = decode(image.real_path, None, channels).shape
+            count, height, width = decode(image.real_path, None, channels, upright=True).shape
+            if has_several_frames(image.real_path):
+                with_frames.add(image)
         except UserError as error:
             return str(error)
         return count, height, width
@@ -284,32 +314,35 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
     problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]
     problems += [image.problem(text) for image, text in zip(to_decode, found, strict=True) if isinstance(text, str)]
     shapes = [shape for shape in found if not isinstance(shape, str)]
+    frames = [image.path for image in listed if image in with_frames]
     try:
-        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems
+        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, frames
     except MistakeError as error:
-        return None, [*problems, _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))]
+        of_all = _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))
+        return None, [*problems, of_all], frames
 
 
 def _fault_of_file(image: _ListedImage) -> str | None:
     if not image.path:
         return "the image's path is empty"
     if "\0" in image.path:
-        return f"{image.path!r} can't be the path of a file"
+        return f"{shortened(image.path)!r} can't be the path of a file"
     try:
         image.path.encode()
     except UnicodeEncodeError:  # bytes that aren't UTF-8 are kept as halves of characters, which can't be written again
         return f"{image.path!a}: the name is not UTF-8; give the file another one"
+    shown = shortened(image.path)
     if not image.is_within:
-        return f"{image.path} leads out of {image.folder}: images must lie in it, and links in it too"
+        return f"{shown} leads out of {image.folder}: images must lie in it, and links in it too"
     try:
         status = image.real_path.stat()
     except FileNotFoundError:
-        return f"{image.path}: there is no such file"
+        return f"{shown}: there is no such file"
     except OSError as error:
-        return f"{image.path}: {error.strerror}"
+        return f"{shown}: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return f"{image.path} is no file"
-    return None if status.st_size else f"{image.path}: the file is empty (0 bytes)"
+        return f"{shown} is no file"
+    return None if status.st_size else f"{shown}: the file is empty (0 bytes)"
 
 
 def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from photofinish.data import local_images, torchvision_source
-from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array
+from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_file, write_json_atomically, write_text_atomically
+from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
 from photofinish.params.datasets import DatasetPlan, SyntheticDataset
 from photofinish.params.torchvision_names import DATASETS
 
@@ -37,10 +37,11 @@ def download(plan: DatasetPlan, folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        SOURCES[plan.dataset.source].fetch(plan, unfinished)
-        files = sorted(path for path in unfinished.rglob("*") if path.is_file())
-        checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
-        write_json_atomically(unfinished / _CHECKSUMS, checksums)
+        with explained_when_full(unfinished, f"data set '{plan.name}'"):
+            SOURCES[plan.dataset.source].fetch(plan, unfinished)
+            files = sorted(path for path in unfinished.rglob("*") if path.is_file())
+            checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
+            write_json_atomically(unfinished / _CHECKSUMS, checksums)
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     finally:
@@ -66,8 +67,8 @@ def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
     from sklearn.datasets import load_digits  # takes seconds to import, so only here
 
     digits = load_digits()
-    np.save(folder / _IMAGES, digits.images.astype(np.uint8))
-    np.save(folder / _LABELS, digits.target.astype(np.int64))
+    save_array(folder / _IMAGES, digits.images.astype(np.uint8))
+    save_array(folder / _LABELS, digits.target.astype(np.int64))
 
 
 def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.model_selection import train_test_split
 
 from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, LabelledImages, PartName
+from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
+from photofinish.data.oddities import Fingerprints, duplicates, fingerprints_of, odd_classes
 from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
 from photofinish.errors import MistakeError
-from photofinish.files import sha256_of_file, write_summed
-from photofinish.params.datasets import DatasetPlan
+from photofinish.files import explained_when_full, sha256_of_file, write_summed
+from photofinish.params.datasets import DatasetPlan, drawn_counts
 
 Channels = tuple[float, ...]
 _SHADES = 256
@@ -22,7 +24,7 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
-    """Write the packed split into `folder`; its manifest."""
+    """Write the packed split into `folder`, and print what is odd about it; its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
     if mean is not None and len(mean) != raw.shape[0]:
         raise MistakeError(
@@ -30,13 +32,17 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
         )
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
-    statistics = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
+    with explained_when_full(folder, f"the split of data set '{plan.name}'"):
+        packed = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
+    fingerprints = {part: content.fingerprints for part, content in packed.items()}
+    for line in (*raw.notes, *odd_classes(plan, raw), *duplicates(plan, raw, rows, fingerprints)):
+        print(f"note: {line}")
     manifest = Manifest(
         class_names=raw.class_names,
         shape=raw.shape,
         counts={part: len(chosen) for part, chosen in rows.items()},
-        mean=mean or statistics["train"][0],
-        std=std or statistics["train"][1],
+        mean=mean or packed["train"].mean,
+        std=std or packed["train"].std,
         sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
     )
     write_summed(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
@@ -51,20 +57,15 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     own, dataset = raw.own_parts, plan.dataset
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
     sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
-    counts: dict[PartName, int] = {}
     for part, size in sizes.items():
         if part not in own and size is None:
             raise MistakeError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
         if part in own and size is not None:
             raise MistakeError(f"datasets.{plan.name}.{part} is of no use in params.yaml: the source has such a part")
-        if size is not None:
-            counts[part] = size if isinstance(size, int) else max(1, round(size * len(rest)))
-    if len(rest) - sum(counts.values()) < 1:
-        told = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
-        raise MistakeError(
-            f"{told} leave nothing to train on: there are {len(rest)} images to divide; make them smaller in"
-            f" params.yaml, datasets.{plan.name}"
-        )
+    try:
+        counts = drawn_counts(dataset, len(rest))
+    except ValueError as error:
+        raise MistakeError(f"{error}; make them smaller in params.yaml, datasets.{plan.name}") from None
     drawn: dict[PartName, Int64Array] = {}
     for part, count in counts.items():
         rest, drawn[part] = _draw(rest, count, part, raw, plan)
@@ -95,21 +96,29 @@ def _draw(
     return rest, np.sort(chosen)
 
 
-def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> tuple[Channels, Channels]:
-    """Write the part's files, some images at a time; its mean and standard deviation, a channel each.
+class _Packed(NamedTuple):
+    """What was seen of a part's images on the way."""
 
-    On the scale from 0 to 1, and exact: from how often each of the 256 values occurs.
-    """
-    np.save(folder / labels_file(part), raw.labels[rows])
-    np.save(folder / rows_file(part), rows)
+    mean: Channels
+    """on the scale from 0 to 1, a channel each, and exact: from how often each of the 256 values occurs"""
+    std: Channels
+    fingerprints: Fingerprints
+
+
+def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> _Packed:
+    """Write the part's files, some images at a time."""
+    save_array(folder / labels_file(part), raw.labels[rows])
+    save_array(folder / rows_file(part), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
+    fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
     images_at_a_time = max(1, _BYTES_AT_A_TIME // math.prod(raw.shape))
     with (folder / images_file(part)).open("wb") as packed:  # a memory map would count as memory until it is on disk
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), *raw.shape)}
         np.lib.format.write_array_header_1_0(packed, header)
         for start in range(0, len(rows), images_at_a_time):
-            images = raw.read(rows[start : start + images_at_a_time])
-            packed.write(np.ascontiguousarray(images).data)
+            images = np.ascontiguousarray(raw.read(rows[start : start + images_at_a_time]))
+            packed.write(images.data)
+            fingerprints.append(fingerprints_of(images))
             for channel in range(raw.shape[0]):
                 counts[channel] += np.bincount(images[:, channel].ravel(), minlength=_SHADES)
     values = np.arange(_SHADES) / (_SHADES - 1)
@@ -119,4 +128,4 @@ def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -
         means.append(float(share @ values))
         std = float(np.sqrt(share @ (values - means[-1]) ** 2))
         stds.append(std if std > 0 else 1.0)  # a channel of one value: dividing by it must be safe
-    return tuple(means), tuple(stds)
+    return _Packed(tuple(means), tuple(stds), np.concatenate(fingerprints))

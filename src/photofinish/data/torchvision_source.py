@@ -78,7 +78,11 @@ def fetch(plan: DatasetPlan, folder: Path) -> None:
         for _, _ in _parts(plan, folder):
             pass
     except (RuntimeError, OSError) as error:
-        raise UserError(f"the files aren't as torchvision expects them: {error}") from error
+        raise UserError(
+            f"{' and '.join(files.md5_of)} of {plan.dataset.source}: not what torchvision expects"
+            f" ({' '.join(str(error).split())}): delete it where downloads are kept ({fetcher.cache}) and run again; if"
+            " that changes nothing, get a good copy and let `mirror:` in params.yaml name its folder"
+        ) from error
 
 
 def read(plan: DatasetPlan, folder: Path) -> LabelledImages:

@@ -24,6 +24,8 @@ MOST_SHARE_WAITED = 0.10
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
 """of the time watched: what happens in less of it, medians pass over"""
+_FILLED_SHARE = 0.9
+"""of the cores, by the training and its own worker processes: then its threads wait for each other, and no one else"""
 _TICKS_SECONDS = 0.05
 """The system counts the time of processes in hundredths of a second; a few of them are no evidence."""
 
@@ -79,7 +81,12 @@ def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     """Why times measured meanwhile are to be taken with care, in words; nothing where the machine was quiet."""
     seen = list(windows)
     busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
-    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS]
+    waiting = [
+        one
+        for one in seen
+        if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS
+        and one.own_cpu_seconds < _FILLED_SHARE * one.core_seconds
+    ]
     paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
     slowed = [one for one in seen if one.gpu_slowdowns]
 
@@ -154,6 +161,10 @@ class MachineWatch:
         """Look at what is left since the last reading."""
         if self._pending:
             self._look(*self._pending)
+
+    def measured(self, repeat: int, epoch: int) -> None:
+        """Look once more, after what is measured when the training is over."""
+        self._look(repeat, epoch)
 
     def _look(self, repeat: int, epoch: int) -> None:
         before = self._last

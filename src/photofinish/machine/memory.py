@@ -14,7 +14,7 @@ import psutil
 from photofinish.errors import MistakeError
 from photofinish.machine.cpu import read_or_empty
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.params.datasets import Dataset, SyntheticDataset
+from photofinish.params.datasets import Dataset, SyntheticDataset, drawn_counts
 from photofinish.params.experiment import Experiment
 from photofinish.wording import byte_size
 
@@ -140,8 +140,5 @@ def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manife
         pass
     if not isinstance(dataset, SyntheticDataset):
         return None
-    validation, test = (
-        round(size * dataset.images) if isinstance(size, float) else size or 0
-        for size in (dataset.validation, dataset.test)
-    )
-    return SplitSize(dataset.shape, dataset.images - validation - test, validation)
+    counts = drawn_counts(dataset, dataset.images)
+    return SplitSize(dataset.shape, dataset.images - sum(counts.values()), counts["validation"])

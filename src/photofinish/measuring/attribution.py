@@ -5,16 +5,18 @@ part of a step, which makes the whole of it slower where a device works ahead: t
 other, and how long a step really takes comes from the timed passes. The step is the trainer's own, which hands its loss
 to a scaler before the backward pass and its optimiser after it: a scaler that looks at the clock sees each part end.
 
-Two more things are taken that no part tells. What the input path alone takes, with no step between, says whether it
-or the step is what an epoch waits for, whether or not worker processes load ahead. And a step with another number of
-images, by turns with one on the batch, tells what takes its time: each image, or being a step at all.
+More is taken that no part tells. What the input path alone takes, with no step between, says whether it or the step
+is what an epoch waits for, whether or not worker processes load ahead. A step with another number of images, by turns
+with one on the batch, tells what takes its time: each image, or being a step at all. And what may be advised is tried:
+that other batch is a larger one where there can be one, steps get their batches from images on the device where the
+training takes them from a loader, and they compute in bf16 where the device is made for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, count, islice, pairwise
 
 import torch
 
@@ -22,19 +24,22 @@ from photofinish.machine.memory import available_memory_bytes
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_steps
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
+from photofinish.training.batches import Batches
 from photofinish.training.torch_device import has_fast_bf16, memory_bytes, memory_format
 from photofinish.training.trainer import Trainer
 
 _MOST_SHARE = 0.01
 """of the training's time, for each of two passes"""
 _LEAST_SECONDS = 0.05
-_MOST_SECONDS = 0.5
+_MOST_SECONDS = 1.0
 _MOST_STEPS = 100
+_ENOUGH_STEPS = 5
 _LEAST_STEPS = 2
 _LEAST_STEPS_A_WORKER = 4
 """the first batches of several workers come all at once; only several rounds of them tell how fast they are"""
-_MANY_IMAGES = 16
-"""A batch of half as many, or less, is held against one of so many; a larger one against one of few."""
+_TIMES_LARGER = (8, 4, 2)
+"""a batch to hold against the training's own: the largest of these that leaves an epoch enough steps to learn by"""
+LEAST_STEPS_AN_EPOCH = 4
 _FEW_IMAGES = 2
 """Not one: that can't be normalised over its batch, and convolutions have a way of their own for it, which took half
 the time of two where it was tried."""
@@ -57,17 +62,21 @@ class AttributionPlan:
 def plan_attribution(
     trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
 ) -> AttributionPlan:
-    """As many steps as fit into 1 % of the training, and half a second at most, but for the few it takes at least.
+    """As many steps as fit into 1 % of the training, and a second at most; of slow ones enough, if a second holds them.
 
     `most_images` is how many there is surely memory for in a step.
     """
     settings, batch_images, devices = trainer.experiment.input, trainer.training.batch_size, trainer.team.device_count
     workers = settings.workers if settings.name == "loader" else 0
-    seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * training_seconds))
-    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, min(_MOST_STEPS, int(seconds / step_seconds)))
-    # Far from the batch's own number; the same, which tells nothing, where a batch of one can't be any larger.
-    many = min(_MANY_IMAGES * devices, most_images)
-    images = many if many >= 2 * batch_images else min(_FEW_IMAGES * devices, batch_images)
+    share_seconds = max(_LEAST_SECONDS, _MOST_SHARE * training_seconds)
+    steps = int(min(_MOST_SECONDS, share_seconds) / step_seconds)
+    slow_steps = min(_ENOUGH_STEPS, int(max(_MOST_SECONDS, share_seconds) / step_seconds))
+    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, slow_steps, min(_MOST_STEPS, steps))
+    # The same number, which tells nothing, where a batch of one can't be any larger.
+    most_images = min(most_images, trainer.training.image_count // LEAST_STEPS_AN_EPOCH)
+    most_times = min(most_images / batch_images, _MOST_SECONDS / step_seconds)
+    larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]
+    images = larger[0] if larger else min(_FEW_IMAGES * devices, batch_images)
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
     if trainer.device.type == "cpu":  # which does nothing ahead: the shorter a sample, the likelier it is undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
@@ -86,8 +95,8 @@ def images_with_room(device: torch.device, image_bytes: int) -> int:
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
-def attribute(trainer: Trainer, plan: AttributionPlan, *, resident_fits: bool) -> Attribution:
-    """Where the trainer's steps go; `resident_fits` is whether its images fit into the device's memory."""
+def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None) -> Attribution:
+    """Where the trainer's steps go; `resident` are its batches from images on the device, if they come another way."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return Attribution(
         parts=_measure_parts(trainer, plan.steps),
@@ -97,7 +106,7 @@ def attribute(trainer: Trainer, plan: AttributionPlan, *, resident_fits: bool) -
         other_batch=other_batch,
         issuing_seconds=_measure_issuing(trainer, plan.steps) if trainer.device.type != "cpu" else (),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        resident_fits=resident_fits,
+        resident=_measure_steps_on(trainer, resident, plan.steps) if resident else None,
     )
 
 
@@ -107,6 +116,19 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
     # Without its cache, which lives as long as this block: a real step makes each weight's short copy anew.
     with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
         return measure_steps(trainer, plan, layout)
+
+
+def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyState:
+    """Steps as the training would have them with these batches, one epoch after the other."""
+    stream, ends = chain.from_iterable(map(batches.shuffled, count())), []
+    with rehearsal(trainer) as state:
+        for batch in islice(stream, WARM_UP_STEPS):
+            trainer.step(state, 0, batch)
+        ends.append(trainer.clock.now_seconds())
+        for batch in islice(stream, steps):
+            trainer.step(state, 0, batch)
+            ends.append(trainer.clock.now_seconds())
+    return SteadyState(steps_per_sample=1, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
 
 
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:

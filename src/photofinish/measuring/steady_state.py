@@ -19,6 +19,7 @@ _LEAST_SAMPLES = 5
 """for an interval"""
 _MOST_STEPS = 50
 _MOST_SECONDS = 0.5
+_MOST_SECONDS_OF_SLOW_STEPS = 1.0
 _LEAST_SECONDS = 0.05
 _MOST_SHARE = 0.02
 """of the training's time"""
@@ -35,16 +36,16 @@ class SamplePlan:
 def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     """So many samples of so many steps as fit into the time there is: 2 % of the training, and half a second at most.
 
-    Slow steps may take longer than that half second, if there are just enough samples for an interval.
+    Slow steps may take longer than that half second, if there are just enough samples for an interval; of those that
+    are too slow for that, as many are taken as a second holds.
     """
     allowed_seconds = _MOST_SHARE * training_seconds
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, allowed_seconds))
     steps = int(seconds / step_seconds)
     if steps >= _SAMPLES:
         return SamplePlan(_SAMPLES, min(_MOST_STEPS, steps // _SAMPLES))
-    if _LEAST_SAMPLES * step_seconds <= max(seconds, allowed_seconds):
-        return SamplePlan(max(_LEAST_SAMPLES, steps), 1)
-    return SamplePlan(max(1, steps), 1)
+    slow_seconds = max(_MOST_SECONDS_OF_SLOW_STEPS, allowed_seconds)
+    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, int(slow_seconds / step_seconds))), 1)
 
 
 def measure_steps(trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None) -> SteadyState:

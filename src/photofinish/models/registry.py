@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from photofinish.errors import MistakeError, UserError
+from photofinish.params.image_shapes import shape_problem
 
 if TYPE_CHECKING:
     from photofinish.params.networks import Init, Model, TorchvisionModel
@@ -34,6 +35,8 @@ def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Pa
 
     `weights` is the file of the published ones, where the model names some.
     """
+    if problem := shape_problem(model, shape[0], shape[1:]):
+        raise MistakeError(problem)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if model.name in _BUILDERS:
@@ -49,24 +52,14 @@ def count_parameters(network: nn.Module) -> int:
 def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
     """For each entry of `channels`: a convolution, max-pooling that halves the image, and ReLU."""
     layers: list[nn.Module] = []
-    channels, side = shape[0], min(shape[1:])
-    for depth, width in enumerate(model.channels, start=1):
-        convolved = side + 2 * model.padding - model.kernel_size + 1
-        if convolved < 2:
-            raise MistakeError(
-                f"model.channels {list(model.channels)} with kernel_size {model.kernel_size} and padding "
-                f"{model.padding} leaves nothing of images of {shape[1]}x{shape[2]} pixels at convolution {depth}, "
-                f"which sees {side} of them at the shorter side: give fewer channels, a smaller kernel_size or more "
-                f"padding"
-            )
+    channels = shape[0]
+    for width in model.channels:
         layers += [nn.Conv2d(channels, width, model.kernel_size, padding=model.padding), *_pooled_relu()]
-        channels, side = width, convolved // 2
+        channels = width
     return _classifier(layers, shape, model.hidden, classes, model.init)
 
 
 def _lenet(model: Any, shape: Shape, classes: int) -> nn.Module:
-    if min(shape[1:]) < 16:
-        raise MistakeError(f"model lenet needs images of at least 16x16 pixels; these are {shape[1]}x{shape[2]}")
     layers = [
         nn.Conv2d(shape[0], 6, kernel_size=5), *_pooled_relu(),
         nn.Conv2d(6, 12, kernel_size=5), *_pooled_relu(),
@@ -111,11 +104,6 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
     """Where `model` names published weights but no file is given: the same network, to load a trained one's into."""
     from torchvision.models import get_model, get_model_weights  # takes a second to import
 
-    if shape[0] != 3:
-        raise MistakeError(
-            f"model {model.name} takes images of 3 channels; these have {shape[0]}: "
-            f"set channels: 3 for the data set in params.yaml"
-        )
     is_published = model.weights is not None
     arguments: dict[str, Any] = {"num_classes": _PUBLISHED_CLASSES if is_published else classes}
     # And what torchvision itself passes for these weights; auxiliary heads are for another way of training.

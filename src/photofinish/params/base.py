@@ -40,6 +40,16 @@ def is_whole_number(value: object) -> bool:
     return type(value) is int
 
 
+def is_number_in_quotes(value: object) -> bool:
+    """Whether it would be a number without the quotes."""
+    return isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value) is not None
+
+
+def refusal(value: object, what: str) -> ValueError:
+    """That it must be something else, for a validator to raise."""
+    return ValueError(f"must be {what}{', without quotes' if is_number_in_quotes(value) else ''}")
+
+
 def list_of(count: int, what: str) -> BeforeValidator:
     """A list of exactly so many items, as the tuple that strict pydantic wants."""
 

@@ -5,36 +5,58 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from photofinish.files import project_root
-from photofinish.params.base import Name, PositiveFloat, PositiveInt, Seed, Settings, Share, is_whole_number, list_of
-from photofinish.params.torchvision_names import DATASETS, EMNIST_VARIANTS
+from photofinish.params.base import Name, PositiveInt, Seed, Settings, is_whole_number, list_of, refusal
+from photofinish.params.torchvision_names import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
 
 if TYPE_CHECKING:
     from photofinish.data.images import PartName
 
 
+LONGEST_CLASS_NAME = 100
+"""in characters; pictures and tables have room for few, and take long to draw thousands"""
 _SIZES = "a fraction between 0 and 1, or a count of at least 1"
 
 
 def _check_part_size(value: Any) -> Any:
     if value is None or (is_whole_number(value) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise ValueError(f"must be {_SIZES}")
+    raise refusal(value, _SIZES)
 
 
 def _check_side_lengths(value: Any) -> Any:
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2 or not all(is_whole_number(side) and 1 <= side <= 4096 for side in sides):
-        raise ValueError("must be a side length from 1 to 4096, or a list of height and width")
+        raise refusal(value, "a side length from 1 to 4096, or a list of height and width")
     return tuple(sides)
+
+
+def _check_channels(value: Any) -> Any:
+    if value is None or (is_whole_number(value) and value in (1, 3)):
+        return value
+    raise refusal(value, "1 (grey) or 3 (colours)")
+
+
+def _on_the_scale_of_pixels(least: float) -> AfterValidator:
+    """Of 58.4 for 0.229, or 1e308, normalising makes images that all look the same."""
+
+    def check(value: float) -> float:
+        if not least <= value <= 1:
+            raise ValueError(f"must be from {least:g} to 1: pixels are on the scale from 0 to 1")
+        return value
+
+    return AfterValidator(check)
 
 
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
 SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
+Channels = Annotated[Literal[1, 3] | None, BeforeValidator(_check_channels)]
+Means = Annotated[tuple[Annotated[float, _on_the_scale_of_pixels(0)], ...], Field(min_length=1)]
+Deviations = Annotated[tuple[Annotated[float, _on_the_scale_of_pixels(0.001)], ...], Field(min_length=1)]
 
 
 class _DatasetSettings(Settings):
@@ -47,11 +69,11 @@ class _DatasetSettings(Settings):
     """decides which images go into which part"""
     size: SideLengths | None = None
     """height and width that images are resized to; by default they stay as they are"""
-    channels: Literal[1, 3] | None = None
+    channels: Channels = None
     """1 for grey, 3 for colours; by default as the source has them"""
-    mean: tuple[Share, ...] | None = None
+    mean: Means | None = None
     """to normalise with, a channel each; by default that of the training part"""
-    std: tuple[PositiveFloat, ...] | None = None
+    std: Deviations | None = None
 
     @field_validator("validation", "test")
     @classmethod
@@ -78,10 +100,20 @@ class _DatasetSettings(Settings):
             raise ValueError("mean and std go together: a number each for every channel")
         if self.mean is not None and self.channels is not None and len(self.mean) != self.channels:
             raise ValueError(f"mean and std have {len(self.mean)} numbers for {self.channels} channels")
+        to_divide = known_images(self).to_divide
+        if to_divide is not None:
+            drawn_counts(self, to_divide)
         return self
 
 
-class DigitsDataset(_DatasetSettings):
+class _OfOneShape(_DatasetSettings):
+    """Images that are all of one size and number of channels, and stay so."""
+
+    size: None = None
+    channels: None = None
+
+
+class DigitsDataset(_OfOneShape):
     """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn."""
 
     source: Literal["digits"]
@@ -101,7 +133,7 @@ class EmnistDataset(TorchvisionDataset):
     """EMNIST comes in several variants, each a data set of its own."""
 
     source: Literal["EMNIST"]
-    variant: Literal[EMNIST_VARIANTS]  # type: ignore[valid-type]
+    variant: Literal[tuple(EMNIST_VARIANTS)]  # type: ignore[valid-type]
 
 
 class Parts(Settings):
@@ -117,6 +149,8 @@ class _LocalDataset(_DatasetSettings):
 
     path: str | None = None
     parts: Parts | None = None
+    allow_duplicates: bool = False
+    """whether parts that are given apart may have the same images"""
 
     @classmethod
     def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
@@ -164,6 +198,8 @@ class CsvDataset(_LocalDataset):
     def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if classes is not None and (len(set(classes)) != len(classes) or "" in classes or not classes):
             raise ValueError("must name each class once")
+        if classes is not None and max(map(len, classes)) > LONGEST_CLASS_NAME:
+            raise ValueError(f"a class may have {LONGEST_CLASS_NAME} characters at most")
         return classes
 
 
@@ -173,7 +209,7 @@ class FolderDataset(_LocalDataset):
     source: Literal["folder"]
 
 
-class SyntheticDataset(_DatasetSettings):
+class SyntheticDataset(_OfOneShape):
     """Images made from the seed, of any shape, that can be learned."""
 
     source: Literal["synthetic"]
@@ -186,6 +222,45 @@ Dataset = Annotated[
     DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
+
+
+class KnownImages(NamedTuple):
+    """What is known of a data set's images before they are fetched; None for what only the files tell."""
+
+    to_divide: int | None
+    """how many there are that parts are drawn from"""
+    channels: int | None
+    sides: tuple[int, int] | None
+    """height and width"""
+
+
+def known_images(dataset: _DatasetSettings) -> KnownImages:
+    """As its source has them, or as its settings make them."""
+    if isinstance(dataset, DigitsDataset):
+        return KnownImages(1797, 1, (8, 8))
+    if isinstance(dataset, SyntheticDataset):
+        return KnownImages(dataset.images, dataset.shape[0], dataset.shape[1:])
+    if not isinstance(dataset, TorchvisionDataset):
+        return KnownImages(None, dataset.channels, dataset.size)
+    to_divide = IMAGES_TO_DIVIDE.get(dataset.source)
+    if isinstance(dataset, EmnistDataset):
+        to_divide = EMNIST_VARIANTS[dataset.variant]
+    channels, sides = CHANNELS_AND_SIDES.get(dataset.source, (3, None))  # torchvision makes all files coloured
+    return KnownImages(to_divide, dataset.channels or channels, dataset.size or sides)
+
+
+def drawn_counts(dataset: _DatasetSettings, images: int) -> dict[PartName, int]:
+    """How many of so many images each part that is drawn has; raises where that leaves none to train on."""
+    sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
+    counts = {
+        part: size if isinstance(size, int) else max(1, round(size * images))
+        for part, size in sizes.items()
+        if size is not None
+    }
+    if sum(counts.values()) >= images:
+        told = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
+        raise ValueError(f"{told} leave nothing to train on: there are {images} images to divide")
+    return counts
 
 
 class DatasetPlan(Settings):

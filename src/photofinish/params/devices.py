@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from photofinish.errors import MistakeError
-from photofinish.params.base import NonNegativeInt, PositiveInt, Settings, is_whole_number
+from photofinish.params.base import NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
 from photofinish.params.experiment import Experiment
 from photofinish.params.mistakes import Mistake
 
@@ -21,7 +21,7 @@ def _check_threads(value: Any) -> Any:
         return None
     if is_whole_number(value) and 1 <= value <= _MOST_THREADS:
         return value
-    raise ValueError(f"must be 'auto' (all the cores this process may use) or a count from 1 to {_MOST_THREADS}")
+    raise refusal(value, f"'auto' (all the cores this process may use) or a count from 1 to {_MOST_THREADS}")
 
 
 class CpuDevice(Settings):
@@ -37,7 +37,7 @@ class CpuDevice(Settings):
 def _check_gpu_count(value: Any) -> Any:
     if value == "all" or (is_whole_number(value) and value >= 1):
         return value
-    raise ValueError("must be a count of at least 1, or 'all'")
+    raise refusal(value, "'all', or a count of at least 1")
 
 
 class GpuDevice(Settings):

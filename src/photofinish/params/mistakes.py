@@ -12,15 +12,14 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from photofinish.params.base import is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.params.yaml_reader import KeyPath
-from photofinish.wording import did_you_mean
+from photofinish.wording import did_you_mean, printable, shortened
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 _MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
-_MOST_CHARACTERS = 70
-"""of a value"""
 _TYPES_IN_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -48,17 +47,20 @@ class Mistake:
         # A part is quoted where a dot or a space in it would mislead.
         parts = (text if re.fullmatch(r"[\w-]+", text) else _as_json(text) for text in map(str, self.path))
         key = ".".join(parts) or "(the whole file)"
-        value = _as_json(self.value)
-        shown = value if len(value) <= _MOST_CHARACTERS else value[: _MOST_CHARACTERS - 1] + "…"
-        return f"{file}:{line}  {key}{f' = {shown}' if self.has_value else ''}\n    {self.problem}"
+        value = f" = {shortened(_as_json(self.value))}" if self.has_value else ""
+        return f"{file}:{line}  {key}{value}\n    {printable(self.problem)}"
 
 
 def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     """'unknown optimizer; did you mean adam? allowed: ...'"""
-    shown = ", ".join(allowed)
-    if len(allowed) > _MOST_NAMES_SHOWN:
-        shown = f"{', '.join(allowed[:_FIRST_NAMES])} and {len(allowed) - _FIRST_NAMES} more"
-    return f"unknown {what};{did_you_mean(name, allowed)} allowed: {shown}"
+    return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
+
+
+def all_or_some(names: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    if len(names) <= _MOST_NAMES_SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_FIRST_NAMES])} and {len(names) - _FIRST_NAMES} more"
 
 
 def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:
@@ -91,6 +93,8 @@ def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     if kind == "too_short":
         least = context["min_length"]
         return Mistake(path, f"must have at least {least} item{'' if least == 1 else 's'}", value)
+    if kind == "none_required":
+        return Mistake(path, "this source's images are of one shape: leave this key out", value)
     if kind in _TYPES_IN_WORDS:
         return Mistake(path, f"must be {_type_in_words(kind, path[-1], value)}", value)
     problem = error["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
@@ -101,10 +105,14 @@ def _type_in_words(kind: str, key: str | int, value: Any) -> str:
     if key in SHORTHAND_KEYS:
         return "a name, or a mapping of its name and settings"
     words = _TYPES_IN_WORDS[kind]
-    if "number" in words and isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
+    if "number" in words and is_number_in_quotes(value):
         return f"{words}, without quotes"
-    if isinstance(value, float) and value.is_integer():
+    if words == "a whole number" and isinstance(value, float) and value.is_integer():
         return f"{words}, without a point or an exponent"
+    if words == "text" and isinstance(value, int | float):
+        return f"{words}, so in quotes"
+    if words == "a list" and isinstance(value, int | float | str):
+        return f"{words}, in brackets"
     return words
 
 
@@ -135,4 +143,4 @@ def _unquote(names: str) -> list[str]:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return printable(json.dumps(value, ensure_ascii=False, default=str))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -53,9 +53,9 @@ class TorchvisionModel(Settings):
     weights: str | None = None
     """The name of published weights to start from, the last layer replaced; by default none."""
 
-    @field_validator("weights")
+    @field_validator("weights", mode="before")
     @classmethod
-    def _published(cls, weights: str | None, info: ValidationInfo) -> str | None:
+    def _published(cls, weights: Any, info: ValidationInfo) -> Any:
         name = info.data.get("name")
         if weights is not None and name is not None and weights not in CLASSIFIERS[name]:
             raise ValueError(f"{name} has no such weights; allowed: {', '.join(CLASSIFIERS[name]) or 'none'}")

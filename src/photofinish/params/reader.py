@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from photofinish.errors import MistakeError
 from photofinish.params.base import is_name
 from photofinish.params.compare import Comparing
-from photofinish.params.datasets import Dataset
+from photofinish.params.datasets import Dataset, known_images
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
+from photofinish.params.image_shapes import shape_problem
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import did_you_mean, nearest_name
 
@@ -24,6 +27,12 @@ _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirro
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
+_MIRROR = re.compile(r"https?://[^/\s]|(?!.*://)\s*\S", re.IGNORECASE)
+WITH_LOGIN = re.compile(r"https?://[^/\s]*@", re.IGNORECASE)
+USE_NETRC = (
+    "must have no name or password in it, for plans and messages show it:"
+    " write a line `machine HOST login NAME password PASSWORD` into ~/.netrc instead, which downloads go by"
+)
 _SettingsT = TypeVar("_SettingsT")
 
 
@@ -89,13 +98,16 @@ class _Reader:
         for name, given in self._named_section("experiments").items():
             if experiment := self._read_experiment(name, given, defaults):
                 experiments[name] = experiment
-        for mistake in misfits(devices, experiments):
+        for mistake in [*misfits(devices, experiments), *_unfit_networks(datasets, experiments)]:
             self.mistakes.setdefault(mistake.path, mistake)
         given = self._section_or_empty("compare")
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
         mirror = document.get("mirror")
-        if mirror is not None and not (isinstance(mirror, str) and mirror):
+        if mirror is not None and not (isinstance(mirror, str) and _MIRROR.match(mirror)):
             self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
+            mirror = None
+        elif mirror is not None and WITH_LOGIN.match(mirror):
+            self._note(("mirror",), USE_NETRC, has_value=False)
         return Params(experiments, datasets, devices, mirror, comparing)
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
@@ -160,9 +172,9 @@ class _Reader:
             self._note(where, "must be a mapping of settings, at least dataset and model", given)
             return None
         dataset, names = given.get("dataset"), self._document.get("datasets")
-        if isinstance(dataset, str) and isinstance(names, dict) and names and dataset not in names:
+        if isinstance(dataset, str | date) and isinstance(names, dict) and names and str(dataset) not in names:
             hint = did_you_mean(dataset, names)
-            problem = f"not listed under datasets ({', '.join(names)}){';' if hint else ''}{hint}"
+            problem = f"not listed under datasets ({all_or_some(list(names))}){';' if hint else ''}{hint}"
             self._note((*where, "dataset"), problem, dataset)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
@@ -199,6 +211,17 @@ class _Reader:
             for mistake in mistakes_of(error, schema, lambda location: (*where, *location[tags:])):
                 self.mistakes.setdefault(mistake.path, mistake)
         return None
+
+
+def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> Iterator[Mistake]:
+    """Networks that can't take the images of their data set, where those are known before they are fetched."""
+    for name, experiment in experiments.items():
+        dataset = datasets.get(experiment.dataset)
+        if dataset is None:
+            continue
+        images = known_images(dataset)
+        if problem := shape_problem(experiment.model, images.channels, images.sides):
+            yield Mistake(("experiments", name, "model"), problem, experiment.model.name)
 
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

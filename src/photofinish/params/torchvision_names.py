@@ -79,4 +79,21 @@ Drive as HDF5 (PCAM), whose test images have no labels (Places365, CLEVRClassifi
 other classes each (Omniglot), and those that aren't for classification. A folder or a CSV takes them all.
 """
 
-EMNIST_VARIANTS = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")
+IMAGES_TO_DIVIDE = {
+    "CIFAR10": 50_000, "CIFAR100": 50_000, "Caltech101": 8_677, "Caltech256": 30_607, "EuroSAT": 27_000,
+    "FashionMNIST": 60_000, "Food101": 75_750, "GTSRB": 26_640, "Imagenette": 9_469, "KMNIST": 60_000, "MNIST": 60_000,
+    "OxfordIIITPet": 3_680, "QMNIST": 60_000, "SEMEION": 1_593, "STL10": 5_000, "SUN397": 108_754, "SVHN": 73_257,
+    "USPS": 7_291,
+}  # fmt: skip
+"""How many images parts are drawn from: the training part's, or all. EMNIST's are below; no part of others is drawn."""
+EMNIST_VARIANTS = {
+    "balanced": 112_800, "byclass": 697_932, "bymerge": 697_932, "digits": 240_000, "letters": 124_800, "mnist": 60_000,
+}  # fmt: skip
+CHANNELS_AND_SIDES = {
+    **dict.fromkeys(("EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST"), (1, (28, 28))),
+    **dict.fromkeys(("SEMEION", "USPS"), (1, (16, 16))),
+    **dict.fromkeys(("CIFAR10", "CIFAR100", "SVHN"), (3, (32, 32))),
+    "EuroSAT": (3, (64, 64)),
+    "STL10": (3, (96, 96)),
+}
+"""Of the data sets whose images are all of one size; the others have three channels and images of many sizes."""

@@ -1,66 +1,44 @@
 """The report's pictures: speed-ups, break-evens, the parts of a step, learning curves, confusion matrices.
 
-Drawn by matplotlib, as SVG with its text left as text, its colours left to the page.
+Each is an SVG with its colours left to the page.
 """
 
 from __future__ import annotations
 
 import html
-import io
+import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.axis import XAxis, YAxis
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from photofinish.comparing.speedups import NAMES
+from photofinish.report.drawing import CHARACTER, INK, PAPER, SOFT, WIDTH, Drawing, Scale, plain
+from photofinish.report.rows import Rows, grouped
 from photofinish.wording import listed, ratio, seconds
 
-INK, SOFT, PAPER = "#1c2127", "#5b636d", "#fffffe"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#d55e00"}
 """of Okabe and Ito's palette, which is told apart with every kind of colour vision"""
-DEVICE_MARKERS, DEVICE_LINES = {"cpu": "o", "gpu": "s"}, {"cpu": "-", "gpu": "--"}
-_WIDTH_INCHES = 3.7
-"""of each picture: as wide as a phone, so that its text is as large there as the page's"""
-_ROW_INCHES = 0.36
+_DASHES = {"cpu": "none", "gpu": "4 2"}
+_ROW = 26.0
+_FLOOR, _BELOW = 180.0, 26.0
+"""where an x axis lies that has no rows above it; what it takes with its label"""
+_LEFT, _RIGHT = 40.0, WIDTH - 8
+"""of what is drawn beside a y axis"""
 _LEAST_SPAN = 2.0
 """the axis reaches as far as this on each side of 1, so that a difference of a few percent looks small"""
-_PART_COLOURS = ("#0068a4", "#b94c00", "#007a5e", "#a05a8c", "#6b7280", "#8a6d00")
-"""each dark enough for white text, light enough for a dark page"""
-_HATCHES = ("", "///", "", "\\\\\\", "", "...")
-_LEAST_LABELLED_SHARE = 0.14
 _MOST_MARKED_EPOCHS = 30
-_MOST_NUMBERED, _MOST_NAMED = 12, 25
+_MOST_NUMBERED, _MOST_NAMED, _LONGEST_NAME = 12, 25, 12
 """classes: with more, figures or names would lie upon each other"""
 _STRONG_SHARE = 0.55
 """of a row: from here on, the cell is dark whatever the page's colour"""
-_BLUE = to_rgb("#0063a0")
-_FROM_NOTHING = LinearSegmentedColormap.from_list("from nothing", [(*_BLUE, 0.0), (*_BLUE, 1.0)])
-"""a cell without images shows the page, be it light or dark"""
-_NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
-_STYLE: Any = {
-    **dict.fromkeys(
-        ["axes.labelcolor", "legend.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"], INK
-    ),
-    **dict.fromkeys(["axes.edgecolor", "grid.color", "xtick.color", "ytick.color"], SOFT),
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 8,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "photofinish",
-    "text.parse_math": False,
-}
+_BLUE = "#0063a0"
+_SHADES = 20
+_CSS_NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
+_IN_BETWEEN = "the CPU is faster  \N{LEFTWARDS ARROW}  speed-up  \N{RIGHTWARDS ARROW}  the GPU is faster"
 
 
 @dataclass(frozen=True)
@@ -68,7 +46,7 @@ class Picture:
     """One drawing, with what is said of it to those who see it and to those who don't."""
 
     name: str
-    """of its file, and of what belongs to it on the page"""
+    """of its file"""
     caption: str
     told: str
     """what it shows, in words, for those who can't see it"""
@@ -76,11 +54,11 @@ class Picture:
 
     @property
     def inline(self) -> str:
-        """As a part of a page: with the page's colours, and ids that no other picture has."""
-        text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", self.svg)
-        for colour, name in _NAMES.items():
-            text = re.sub(rf"(fill|stroke): {colour}", rf"\1: var(--{name}, {colour})", text)
-        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.told, quote=True)}" ', 1)
+        """As a part of a page, with the page's colours."""
+        text = self.svg
+        for colour, name in _CSS_NAMES.items():
+            text = text.replace(f'"{colour}"', f'"var(--{name}, {colour})"')
+        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(plain(self.told))}" ', 1)
 
     @property
     def file(self) -> str:
@@ -88,222 +66,263 @@ class Picture:
         return self.svg.replace("<svg ", '<svg style="background: #fff" ', 1)
 
 
-@mpl.rc_context(_STYLE)
-def speedup_pictures(speedups: pd.DataFrame) -> list[Picture]:
+def speedup_pictures(speedups: Rows) -> list[Picture]:
     """One for each kind, drawn to the same scale: a row for each experiment."""
-    limits, pictures = _limits(speedups[["speedup", "low", "high"]]), []
-    for kind, part in speedups.groupby("of", sort=False):
-        figure, axes = _figure(0.75 + _ROW_INCHES * len(part))
-        axes.set_xlim(*limits)
-        _logarithmic(axes.xaxis)
-        axes.axvline(1.0, color=SOFT, linewidth=1, zorder=1)
-        told = []
-        for y, row in enumerate(part.to_dict("records")):
-            interval = _interval(row["low"], row["high"])
-            between = f"{ratio(interval[0])} to {ratio(interval[1])}" if interval else "no interval"
-            found = f"{ratio(row['speedup'])} ({between})"
+    x, pictures = Scale(*_limits(speedups), 8.0, _RIGHT, logarithmic=True), []
+    for (kind,), part in grouped(speedups, "of").items():
+        bottom = 6 + _ROW * len(part)
+        drawing, told = Drawing(bottom + 26), []
+        drawing.x_axis(x, 4.0, bottom, _IN_BETWEEN)
+        drawing.line([(x(1.0), 4.0), (x(1.0), bottom)])
+        for number, row in enumerate(part):
+            interval = _interval(row)
+            found = f"{ratio(row['speedup'])} ({_told(interval)})"
             told.append(f"{row['experiment']} {found}")
-            _dot(axes, row["speedup"], y, interval)
-            said, place = f"{row['experiment']}: {found}", axes.get_yaxis_transform()
-            axes.text(0.0, y - 0.32, said, transform=place, bbox={"color": PAPER, "pad": 0.8, "linewidth": 0})
-        axes.set_ylim(len(part) - 0.6, -0.9)
-        axes.yaxis.set_visible(False)
-        axes.spines["left"].set_visible(False)
-        axes.grid(axis="x")
-        axes.set_xlabel("the CPU is faster  \N{LEFTWARDS ARROW}  speed-up  \N{RIGHTWARDS ARROW}  the GPU is faster")
+            y = 20 + _ROW * number
+            _estimate(drawing, x, row["speedup"], y, interval)
+            drawing.text(
+                (8.0, y - 10),
+                f"{row['experiment']}: {found}",
+                "start",
+                stroke=PAPER,
+                stroke_width=4,
+                paint_order="stroke",
+            )
         name = NAMES[kind]  # type: ignore[index]
         caption = name[0].upper() + name[1:]
-        pictures.append(_picture(figure, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))
+        pictures.append(_picture(drawing, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))
     return pictures
 
 
-@mpl.rc_context(_STYLE)
-def break_even_pictures(points: pd.DataFrame, break_evens: pd.DataFrame) -> list[Picture]:
-    """One for each series: the speed-up against the batch size or the width, and where it passes 1."""
-    kinds, pictures = ["series", "x_name"], []
-    found = {kind: part.iloc[0] for kind, part in break_evens.groupby(kinds)}
-    for kind, part in points.groupby(kinds, sort=False):
-        series, x_name = map(str, kind)
-        part = part.sort_values("x")
-        figure, axes = _figure(2.7)
-        axes.set_ylim(*_limits(part[["speedup", "speedup_low", "speedup_high"]]))
-        axes.set_xlim(part["x"].min() / 1.3, part["x"].max() * 1.3)
-        _logarithmic(axes.xaxis)
-        _logarithmic(axes.yaxis)
-        axes.axhline(1.0, color=SOFT, linewidth=1, zorder=1)
-        axes.plot(part["x"], part["speedup"], color=DEVICE_COLOURS["gpu"], linewidth=1)
-        for row in part.to_dict("records"):
-            _dot(axes, row["x"], row["speedup"], _interval(row["speedup_low"], row["speedup_high"]), upright=True)
-        passes = _mark_break_even(axes, found.get(kind))
-        axes.set_xlabel(x_name)
-        axes.set_ylabel("speed-up")
-        axes.grid()
-        told = "; ".join(f"{x:g}: {ratio(speedup)}" for x, speedup in zip(part["x"], part["speedup"], strict=True))
+def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
+    """Of any number of experiments: what accuracy each training reached in what time; how much faster the GPU is."""
+    trained = [row for row in comparison if row["status"] == "trained"]
+    times, accuracies = ([row[column] for row in trained] for column in ("total_seconds", "test_accuracy"))
+    x = Scale(min(times) / 1.2, max(times) * 1.2, _LEFT, _RIGHT, logarithmic=True)
+    y = Scale(max(0.0, min(accuracies) - 0.02), min(1.0, max(accuracies) + 0.02), _FLOOR, 18.0)
+    drawing = Drawing(_FLOOR + _BELOW)
+    drawing.x_axis(x, 18.0, _FLOOR, "seconds from start to end")
+    drawing.y_axis(y, _LEFT, _RIGHT, "test accuracy")
+    _legend(drawing, dict.fromkeys((row["device"] for row in trained), ""), 8.0)
+    for row in trained:
+        device, place = row["device"], (x(row["total_seconds"]), y(row["test_accuracy"]))
+        colour, title = DEVICE_COLOURS[device], f"{row['experiment']} {device}"
+        drawing.dot(place, colour, filled=False, square=device == "gpu", radius=1.6, title=title)
+    told = (
+        f"{len(trained)} trainings took {seconds(min(times))} to {seconds(max(times))} and reached "
+        f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
+    )
+    pictures = [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
+    ordered = sorted((row for row in speedups if row["of"] == "epoch"), key=lambda row: row["speedup"])
+    if not ordered:
+        return pictures
+    drawing, x = Drawing(_FLOOR + _BELOW), Scale(*_limits(ordered), 8.0, _RIGHT, logarithmic=True)
+    drawing.x_axis(x, 4.0, _FLOOR, _IN_BETWEEN)
+    drawing.line([(x(1.0), 4.0), (x(1.0), _FLOOR)])
+    for number, row in enumerate(ordered):
+        height = 8 + (_FLOOR - 12) * (number + 0.5) / len(ordered)
+        _estimate(drawing, x, row["speedup"], height, _interval(row), radius=1.2, title=row["experiment"])
+    lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
+    told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
+    return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
+
+
+def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:
+    """One for each series, all to one scale: the speed-up against the batch size or a width, and where it passes 1."""
+    y, pictures = Scale(*_limits(points, "speedup_"), _FLOOR, 6.0, logarithmic=True), []
+    found = {(row["series"], row["x_name"]): row for row in break_evens}
+    for (series, x_name), rows in grouped(points, "series", "x_name").items():
+        rows.sort(key=lambda row: row["x"])
+        x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, _LEFT, _RIGHT, logarithmic=True)
+        drawing = Drawing(_FLOOR + _BELOW)
+        drawing.x_axis(x, 6.0, _FLOOR, x_name)
+        drawing.y_axis(y, _LEFT, _RIGHT, "speed-up")
+        passes = _mark_break_even(drawing, x, y, found.get((series, x_name)))
+        drawing.line([(_LEFT, y(1.0)), (_RIGHT, y(1.0))])
+        drawing.line([(x(row["x"]), y(row["speedup"])) for row in rows], DEVICE_COLOURS["gpu"])
+        for row in rows:
+            _estimate(drawing, y, row["speedup"], x(row["x"]), _interval(row, "speedup_"), is_upright=True)
+        told = "; ".join(f"{row['x']:g}: {ratio(row['speedup'])}" for row in rows)
         told = f"Speed-up by {x_name}: {told}"
-        pictures.append(_picture(figure, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
+        pictures.append(_picture(drawing, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
     return pictures
 
 
-def _mark_break_even(axes: Axes, found: pd.Series | None) -> str:
+def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: dict[str, Any] | None) -> str:
     """The line and what is said of it."""
-    if found is None or pd.isna(found["break_even"]):
+    if found is None or found["break_even"] is None:
         return "no break-even within what was measured"
-    axes.axvline(found["break_even"], color=INK, linestyle=":", linewidth=1.2)
     told, low, high = f"break-even at {found['break_even']:,.3g}", found["low"], found["high"]
-    if pd.isna(low) and pd.isna(high):
+    place = x(found["break_even"])
+    drawing.line([(place, y.start), (place, y.end)], INK, stroke_dasharray="1 2", stroke_width=1.2)
+    if low is None and high is None:
         return f"{told} by the medians, no interval"
-    leftmost, rightmost = axes.get_xlim()
-    axes.axvspan(leftmost if pd.isna(low) else low, rightmost if pd.isna(high) else high, color=SOFT, alpha=0.18, lw=0)
-    bounds = "below" if pd.isna(low) else f"{low:,.3g}", "above" if pd.isna(high) else f"{high:,.3g}"
+    left, right = x.start if low is None else x(low), x.end if high is None else x(high)
+    drawing.shape("rect", x=left, y=y.end, width=right - left, height=y.start - y.end, fill=SOFT, fill_opacity=0.18)
+    bounds = "below" if low is None else f"{low:,.3g}", "above" if high is None else f"{high:,.3g}"
     return f"{told} ({' to '.join(bounds)})"
 
 
-@mpl.rc_context(_STYLE)
-def step_pictures(attribution: pd.DataFrame) -> list[Picture]:
-    """One for each experiment: a bar for each device, cut into the parts of its step."""
-    parts, pictures = list(dict.fromkeys(attribution["part"])), []
-    for experiment, rows in attribution.groupby("experiment", sort=False):
-        devices = {str(device): own.set_index("part") for device, own in rows.groupby("device", sort=False)}
-        figure, axes = _figure(0.9 + 0.45 * len(devices) + 0.18 * ((len(parts) + 1) // 2))
-        for y, own in enumerate(devices.values()):
-            left = 0.0
-            for part, colour, hatch in zip(parts, cycle(_PART_COLOURS), cycle(_HATCHES), strict=False):
-                share = float(own["share"].get(part, 0.0))
-                label = part if y == 0 else None  # once in the legend
-                axes.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER, hatch=hatch, label=label)
-                if share >= _LEAST_LABELLED_SHARE:
-                    place, box = left + share / 2, {"color": colour, "pad": 1.0, "linewidth": 0}
-                    axes.text(
-                        place, y, f"{share:.0%}", color="white", weight="bold", ha="center", va="center", bbox=box
-                    )
-                left += share
-        labels = [f"{name.upper()}\n{seconds(float(own['median_seconds'].sum()))}" for name, own in devices.items()]
-        axes.set_yticks(range(len(devices)), labels)
-        axes.set_ylim(len(devices) - 0.5, -0.5)
-        axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        axes.set_xlabel("share of a step")
-        axes.tick_params(axis="y", length=0)
-        figure.legend(loc="outside lower center", ncols=2)
-        told = [f"{row['device']} {row['part']} {seconds(row['median_seconds'])}" for row in rows.to_dict("records")]
+def step_pictures(attribution: Rows) -> list[Picture]:
+    """One for each experiment: of each part of a step, a bar for each device."""
+    pictures = []
+    for (experiment,), rows in grouped(attribution, "experiment").items():
+        devices, parts = grouped(rows, "device"), grouped(rows, "part")
+        whole = {device: seconds(sum(row["median_seconds"] for row in own)) for (device,), own in devices.items()}
+        left, thickness = 100.0, 8.0
+        row_height = thickness * len(devices) + 6
+        bottom = 18 + row_height * len(parts)
+        drawing, x = Drawing(bottom + _BELOW), Scale(0.0, 100.0, left, WIDTH - 30)
+        _legend(drawing, whole, 8.0)
+        drawing.x_axis(x, 18.0, bottom, "percent of a step")
+        for number, ((part,), own) in enumerate(parts.items()):
+            top = 21 + row_height * number
+            drawing.text((left - 4, top + thickness * len(devices) / 2), part, "end")
+            for row in own:
+                y, end = top + thickness * list(whole).index(row["device"]), x(100 * row["share"])
+                colour = DEVICE_COLOURS[row["device"]]
+                drawing.shape("rect", x=left, y=y, width=end - left, height=thickness - 1, fill=colour)
+                drawing.text((end + 3, y + thickness / 2), f"{row['share']:.0%}", "start")
+        told = [f"{row['device']} {row['part']} {seconds(row['median_seconds'])}" for row in rows]
         said = f"The parts of a step of {experiment}: {listed(told)}"
-        pictures.append(_picture(figure, f"step-{experiment}", str(experiment), said))
+        pictures.append(_picture(drawing, f"step-{experiment}", experiment, said))
     return pictures
 
 
-@mpl.rc_context(_STYLE)
-def learning_curves(history: pd.DataFrame) -> list[Picture]:
-    """One for each experiment, with a line for each device."""
+def learning_curves(history: Rows) -> list[Picture]:
+    """One for each experiment, with a line for each device: against epochs, and against seconds, both from 0."""
     pictures = []
-    for experiment, rows in history.groupby("experiment", sort=False):
-        devices = {str(device): part for device, part in rows.groupby("device", sort=False)}
-        figure = Figure(figsize=(_WIDTH_INCHES, 3.6), layout="constrained")
-        upper, lower = figure.subplots(2, 1, sharey=True)
-        shown = (upper, "epoch", "epoch"), (lower, "training_seconds_so_far", "seconds of training")
-        for axes, column, label in shown:
-            for device, part in devices.items():
-                axes.plot(
-                    part[column],
-                    part["validation_loss"],
-                    color=DEVICE_COLOURS[device],
-                    linestyle=DEVICE_LINES[device],
-                    marker=DEVICE_MARKERS[device] if len(part) <= _MOST_MARKED_EPOCHS else None,
-                    markersize=3,
-                    label=device.upper(),
-                )
-            axes.set_xlabel(label)
-            axes.set_ylabel("validation loss")
-            axes.grid(axis="y")
-        upper.set_ylim(bottom=0)
-        upper.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(devices) > 1:  # who takes ten times as long would squeeze the other's line against the edge
-            _logarithmic(lower.xaxis)
-        upper.legend(loc="upper right")
+    for (experiment,), rows in grouped(history, "experiment").items():
+        devices = {device: own for (device,), own in grouped(rows, "device").items()}
+        highest = max((row["validation_loss"] for row in rows if math.isfinite(row["validation_loss"])), default=1.0)
+        drawing = Drawing(264.0)
+        _legend(drawing, dict.fromkeys(devices, ""), 8.0)
+        shown = (18.0, "epoch", "epoch"), (146.0, "training_seconds_so_far", "seconds of training")
+        for top, column, label in shown:
+            x = Scale(0.0, max(row[column] for row in rows), _LEFT, _RIGHT - 4)
+            y = Scale(0.0, 1.05 * highest or 1.0, top + 90, top)
+            drawing.x_axis(x, top, y.start, label)
+            drawing.y_axis(y, _LEFT, _RIGHT, "validation loss")
+            for device, own in devices.items():
+                _curve(drawing, device, x, y, ((row[column], row["validation_loss"]) for row in own))
         told = [
-            f"on the {device.upper()} from {part['validation_loss'].iloc[0]:.3g} to "
-            f"{part['validation_loss'].iloc[-1]:.3g} in {len(part)} epochs and "
-            f"{seconds(part['training_seconds_so_far'].iloc[-1])} of training"
-            for device, part in devices.items()
+            f"on the {device.upper()} from {own[0]['validation_loss']:.3g} to {own[-1]['validation_loss']:.3g} in "
+            f"{len(own)} epochs and {seconds(own[-1]['training_seconds_so_far'])} of training"
+            for device, own in devices.items()
         ]
         said = f"Validation loss of {experiment}: {listed(told)}"
-        pictures.append(_picture(figure, f"loss-{experiment}", str(experiment), said))
+        pictures.append(_picture(drawing, f"loss-{experiment}", experiment, said))
     return pictures
 
 
-@mpl.rc_context(_STYLE)
-def confusion_pictures(confusion: pd.DataFrame) -> dict[str, list[Picture]]:
+def _curve(drawing: Drawing, device: str, x: Scale, y: Scale, points: Iterable[tuple[float, float]]) -> None:
+    """What is no number is left out."""
+    places = [(x(value), y(loss)) for value, loss in points if math.isfinite(loss)]
+    colour = DEVICE_COLOURS[device]
+    drawing.line(places, colour, stroke_width=1.5, stroke_dasharray=_DASHES[device])
+    for place in places if len(places) <= _MOST_MARKED_EPOCHS else ():
+        drawing.dot(place, colour, square=device == "gpu", radius=1.5)
+
+
+def confusion_pictures(confusion: Rows) -> dict[str, list[Picture]]:
     """Of each experiment, one for each device."""
-    pictures: dict[str, list[Picture]] = {str(experiment): [] for experiment in confusion["experiment"].unique()}
-    for kind, rows in confusion.groupby(["experiment", "device"]):
-        experiment, device = map(str, kind)
-        names = list(dict.fromkeys(map(str, rows["actual"])))
-        matrix = rows["images"].to_numpy(int).reshape(len(names), len(names))
-        figure, axes = _figure(_WIDTH_INCHES)
-        _draw_matrix(axes, matrix, names)
+    pictures: dict[str, list[Picture]] = {}
+    for (experiment, device), rows in grouped(confusion, "experiment", "device").items():
+        names = list(dict.fromkeys(row["actual"] for row in rows))
+        matrix = np.array([row["images"] for row in rows]).reshape(len(names), len(names))
+        drawing = _drawn_matrix(matrix, names)
         right, wrong = int(np.trace(matrix)), matrix - np.diag(np.diag(matrix))
         told = f"{right:,} of {matrix.sum():,} images right"
         if wrong.any():
             row, column = np.unravel_index(wrong.argmax(), wrong.shape)
             told += f"; the commonest mistake: {names[row]} taken for {names[column]} ({wrong[row, column]:,})"
         told = f"Confusion matrix of {experiment}, {device.upper()}: {told}"
-        pictures[experiment].append(_picture(figure, f"confusion-{experiment}-{device}", device.upper(), told))
+        picture = _picture(drawing, f"confusion-{experiment}-{device}", device.upper(), told)
+        pictures.setdefault(experiment, []).append(picture)
     return pictures
 
 
-def _draw_matrix(axes: Axes, matrix: npt.NDArray[np.int_], names: list[str]) -> None:
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap=_FROM_NOTHING, vmin=0, vmax=1, interpolation="none")
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("actual")
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-    shown = names if len(names) <= _MOST_NAMED else []
-    labels = [name if len(name) <= 12 else f"{name[:11]}\N{HORIZONTAL ELLIPSIS}" for name in shown]
-    axes.set_xticks(range(len(labels)), labels, rotation=90 if max(map(len, names)) > 2 else 0)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.tick_params(length=0)
-    if len(names) <= _MOST_NUMBERED:
-        for (row, column), count in np.ndenumerate(matrix):
-            if count:
-                colour = "#ffffff" if shares[row, column] >= _STRONG_SHARE else INK
-                axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=6.5)
+def _drawn_matrix(matrix: npt.NDArray[np.int_], names: Sequence[str]) -> Drawing:
+    """A cell without images shows the page, be it light or dark."""
+    count, shares = len(names), matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    short = [
+        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names
+    ]
+    labels = short if count <= _MOST_NAMED else []
+    longest = CHARACTER * max(map(len, labels), default=0)
+    are_upright = longest > 2 * CHARACTER
+    left, below = 18 + longest, 8 + (longest if are_upright else 8)
+    side = WIDTH - left - 8
+    cell = side / count
+    drawing = Drawing(4 + side + below + 14)
+    shades = np.ceil(shares * _SHADES).astype(int)
+    for shade in np.unique(shades[shades > 0]).tolist():
+        cells = "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(shades == shade).tolist())
+        placed = f"translate({left:.5g} 4) scale({cell:.5g})"
+        drawing.shape("path", d=cells, fill=_BLUE, fill_opacity=shade / _SHADES, transform=placed)
+    drawing.shape("rect", x=left, y=4, width=side, height=side, fill="none", stroke=SOFT)
+    for number, label in enumerate(labels):
+        middle = cell * (number + 0.5)
+        drawing.text((left - 4, 4 + middle), label, "end")
+        if are_upright:
+            drawing.upright((left + middle, 8 + side), label, "end")
+        else:
+            drawing.text((left + middle, 12 + side), label)
+    drawing.text((left + side / 2, 4 + side + below + 6), "predicted")
+    drawing.upright((6.0, 4 + side / 2), "actual")
+    if count <= _MOST_NUMBERED:
+        for row, column in np.argwhere(matrix).tolist():
+            colour = "#ffffff" if shares[row, column] >= _STRONG_SHARE else INK
+            place = left + cell * (column + 0.5), 4 + cell * (row + 0.5)
+            drawing.text(place, str(matrix[row, column]), colour=colour, font_size=6.5)
+    return drawing
 
 
-def _figure(height_inches: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
-    return figure, figure.add_subplot()
+def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
+    return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)  # what addresses and file systems take
 
 
-def _picture(figure: Figure, name: str, caption: str, told: str) -> Picture:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    name = re.sub(r"[^\w.-]", "_", name)  # what an id, an address and a file system take
-    return Picture(name, caption, told, text.getvalue()[text.getvalue().index("<svg") :])
+def _legend(drawing: Drawing, devices: dict[str, str], y: float) -> None:
+    """Above what is drawn, each with a note; of one device alone too, as its colour tells nothing by itself."""
+    for number, (device, note) in enumerate(devices.items()):
+        left, colour = _LEFT + 100 * number, DEVICE_COLOURS[device]
+        drawing.line([(left, y), (left + 18, y)], colour, stroke_width=1.5, stroke_dasharray=_DASHES[device])
+        drawing.dot((left + 9, y), colour, square=device == "gpu", radius=1.5)
+        drawing.text((left + 22, y), f"{device.upper()} {note}".strip(), "start")
 
 
-def _logarithmic(axis: XAxis | YAxis) -> None:
-    """With ticks at 1, 2 and 5 of each decade, or at its powers alone where there are many; written out in full."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}")
-
-
-def _dot(axes: Axes, x: float, y: float, interval: tuple[float, float] | None, *, upright: bool = False) -> None:
-    """Open where there is no interval: a ratio of which it isn't known how sure it is."""
+def _estimate(
+    drawing: Drawing,
+    scale: Scale,
+    value: float,
+    other: float,
+    interval: tuple[float, float] | None,
+    *,
+    is_upright: bool = False,
+    radius: float = 3.0,
+    title: str = "",
+) -> None:
+    """A dot with its interval; open where there is none: a ratio of which it isn't known how sure it is."""
     colour = DEVICE_COLOURS["gpu"]
+
+    def place(value: float) -> tuple[float, float]:
+        return (other, scale(value)) if is_upright else (scale(value), other)
+
     if interval:
-        place = ([x, x], interval) if upright else (interval, [y, y])
-        axes.plot(*place, color=colour, linewidth=2.2, solid_capstyle="butt", marker="_" if upright else "|")
-    axes.plot(x, y, marker="o", markersize=6, color=colour, markerfacecolor=colour if interval else "none")
+        drawing.line([place(end) for end in interval], colour, stroke_width=0.7 * radius)
+    drawing.dot(place(value), colour, filled=interval is not None, radius=radius, title=title)
 
 
-def _interval(low: float, high: float) -> tuple[float, float] | None:
-    return None if pd.isna(low) or pd.isna(high) else (low, high)
+def _interval(row: dict[str, Any], prefix: str = "") -> tuple[float, float] | None:
+    low, high = row[f"{prefix}low"], row[f"{prefix}high"]
+    return None if low is None or high is None else (low, high)
 
 
-def _limits(ratios: pd.DataFrame) -> tuple[float, float]:
-    known = [value for value in ratios.to_numpy().ravel() if not pd.isna(value)]
+def _told(interval: tuple[float, float] | None) -> str:
+    return " to ".join(map(ratio, interval)) if interval else "no interval"
+
+
+def _limits(rows: Rows, prefix: str = "") -> tuple[float, float]:
+    columns = "speedup", f"{prefix}low", f"{prefix}high"
+    known = [row[column] for row in rows for column in columns if row[column] is not None]
     return min([1 / _LEAST_SPAN, *(value / 1.2 for value in known)]), max([_LEAST_SPAN, *known]) * 1.2

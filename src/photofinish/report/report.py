@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup, escape
 
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.scaling import all_series
+from photofinish.comparing.scaling import Series, all_series
 from photofinish.comparing.verdict import Verdict, verdict
-from photofinish.files import write_json_atomically, write_text_atomically
-from photofinish.report import frames, pictures, tables
+from photofinish.files import to_json, write_text_atomically
+from photofinish.report import pictures, rows, tables
 from photofinish.report.pictures import Picture
-from photofinish.wording import markdown_cell
+from photofinish.report.rows import Rows
+from photofinish.report.tables import Table
+from photofinish.wording import markdown_text
 
-FIGURES, METRICS = "figures", "metrics"
+FIGURES, EXPERIMENTS = "figures", "experiments"
+MOST_ON_ONE_PAGE = 20
+"""experiments; of more, each has a page of its own behind an overview"""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
+_MEASURED = "Where and how often it was measured"
 
 
 @dataclass(frozen=True)
@@ -38,105 +45,183 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page and the Markdown tell, in its order; what would be empty is left out."""
+    """All that a page and the Markdown tell, in its order; what would be empty is left out."""
 
+    title: str
     verdicts: list[Verdict]
     galleries: list[Gallery]
     matrices: dict[str, list[Picture]]
     """by experiment, a picture for each device; folded away where there are many"""
-    tables: dict[str, pd.DataFrame]
-    """by title, all cells text"""
-    measured: pd.DataFrame
+    tables: dict[str, Table]
+    """by title"""
+    recorded_elsewhere: list[str]
+    """the hardware that others' records are of"""
+    overview: Table = field(default_factory=list)
+    """of many experiments, whose rest is on pages of their own"""
+    is_one_of_many: bool = False
 
     @property
     def reasons(self) -> list[str]:
         """Why devices were missing, each reason once."""
         return list(dict.fromkeys(each.missing for each in self.verdicts if each.missing))
 
+    @property
+    def counts(self) -> str:
+        """How often each answer was found."""
+        found = Counter(each.short for each in self.verdicts).most_common()
+        return f"{len(self.verdicts)} experiments. The GPU: {', '.join(f'{short} {count}' for short, count in found)}."
+
 
 def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
-    series = all_series(pairs)
+    series, comparison = all_series(pairs), rows.comparison_rows(pairs, run_began_at_unix_seconds)
+    for former in (FIGURES, EXPERIMENTS):  # none is left of another report
+        shutil.rmtree(folder / former, ignore_errors=True)
     files = {
-        "comparison.csv": frames.comparison_frame(pairs, run_began_at_unix_seconds),
-        "history.csv": frames.history_frame(pairs),
-        "confusion.csv": frames.confusion_frame(pairs),
-        "speedups.csv": frames.speedup_frame(pairs),
-        "attribution.csv": frames.attribution_frame(pairs),
-        "scaling.csv": frames.scaling_frame(series),
-        "elsewhere.csv": frames.elsewhere_frame(pairs),
+        "comparison.csv": comparison,
+        "history.csv": rows.history_rows(pairs),
+        "confusion.csv": rows.confusion_rows(pairs),
+        "speedups.csv": rows.speedup_rows(pairs),
+        "attribution.csv": rows.attribution_rows(pairs),
+        "scaling.csv": rows.scaling_rows(series),
+        "elsewhere.csv": rows.elsewhere_rows(pairs),
     }
+    for name, content in files.items():
+        write_text_atomically(folder / name, rows.as_csv(content, rows.COLUMNS[name]))
+    if len(pairs) <= MOST_ON_ONE_PAGE:
+        report = _whole(pairs, series, comparison)
+    else:
+        report = _overview(pairs, series, comparison)
+        series_of = defaultdict(list)
+        for each in series:
+            for point in each.points:
+                series_of[point.experiment].append(each)
+        figures = rows.grouped(comparison, "experiment")
+        for pair in pairs:
+            part = _whole([pair], series_of[pair.experiment], figures[pair.experiment,])
+            page = _template().render(report=replace(part, title=pair.experiment, is_one_of_many=True))
+            _write(folder / EXPERIMENTS / f"{pair.experiment}.html", page)
+    drawn = [gallery.pictures for gallery in report.galleries] + list(report.matrices.values())
+    for picture in chain.from_iterable(drawn):  # for MLflow and for documents
+        _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
+    write_text_atomically(folder / "comparison.md", _as_markdown(report))
+    write_text_atomically(folder / "index.html", _template().render(report=report))
+    return report.verdicts
+
+
+def write_for_dvc(pairs: list[Pair], metrics: Path, plots: Path) -> None:
+    """What DVC shows of it, in folders that Git keeps: in the report's, which DVC keeps, it would be kept twice."""
+    for former in (metrics, plots):
+        shutil.rmtree(former, ignore_errors=True)
+    for experiment, figures in rows.comparison_metrics(rows.comparison_rows(pairs)).items():  # DVC makes a row of each
+        _write(metrics / f"{experiment}.json", to_json(figures))
+    drawn = {
+        "history.csv": rows.history_rows(pairs),
+        "confusion.csv": rows.confusion_rows(pairs),
+        "speedups.csv": rows.speedup_rows(pairs),
+    }
+    for name, content in drawn.items():
+        _write(plots / name, rows.as_csv(content, rows.COLUMNS[name]))
+
+
+def _write(path: Path, text: str) -> None:
+    """Without forcing it to the disk, as there may be thousands of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
+    """Everything that is known of these experiments."""
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "When does it pay?": tables.paying_table(pairs, series),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
-        "All figures": tables.shown_table(files["comparison.csv"]),
+        "All figures": tables.shown_table(comparison),
+        _MEASURED: tables.measured_table(pairs),
     }
-    report = Report(
+    return Report(
+        "Is the GPU worth it?",
         [verdict(pair) for pair in pairs],
-        [gallery for gallery in _galleries(files, frames.break_even_frame(series)) if gallery.pictures],
-        pictures.confusion_pictures(files["confusion.csv"]),
-        {title: table for title, table in shown.items() if len(table)},
-        tables.measured_table(pairs),
+        [gallery for gallery in _galleries(pairs, series) if gallery.pictures],
+        pictures.confusion_pictures(rows.confusion_rows(pairs)),
+        {title: table for title, table in shown.items() if table},
+        _recorded_elsewhere(pairs),
     )
-    for former in (METRICS, FIGURES):  # none is left of another report
-        shutil.rmtree(folder / former, ignore_errors=True)
-    for name, content in files.items():
-        write_text_atomically(folder / name, content.to_csv(index=False, lineterminator="\n"))
-    for experiment, metrics in frames.comparison_metrics(files["comparison.csv"]).items():  # DVC makes a row of each
-        write_json_atomically(folder / METRICS / f"{experiment}.json", metrics)
-    drawn = [gallery.pictures for gallery in report.galleries] + list(report.matrices.values())
-    for picture in (picture for kind in drawn for picture in kind):  # for MLflow and for documents
-        write_text_atomically(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    write_text_atomically(folder / "comparison.md", _as_markdown(report))
-    write_text_atomically(folder / "index.html", _as_page(report))
-    return report.verdicts
 
 
-def _galleries(files: dict[str, pd.DataFrame], break_evens: pd.DataFrame) -> list[Gallery]:
+def _overview(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
+    """What can be said of many experiments at once."""
+    drawn = Gallery(
+        "All of them",
+        "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
+        "comparison.csv",
+        pictures.overview_pictures(comparison, rows.speedup_rows(pairs)),
+    )
+    return Report(
+        "Is the GPU worth it?",
+        [verdict(pair) for pair in pairs],
+        [drawn],
+        {},
+        {"Where the GPU begins to pay, by size": tables.series_table(series)} if series else {},
+        _recorded_elsewhere(pairs),
+        tables.overview_table(pairs),
+    )
+
+
+def _recorded_elsewhere(pairs: list[Pair]) -> list[str]:
+    return sorted({found.hardware for pair in pairs for found in pair.elsewhere})
+
+
+def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
     return [
         Gallery(
             "How much faster is the GPU?",
             "Right of 1 the GPU is faster. A line is the 95 % interval; a dot without one is open.",
             "speedups.csv",
-            pictures.speedup_pictures(files["speedups.csv"]),
+            pictures.speedup_pictures(rows.speedup_rows(pairs)),
         ),
         Gallery(
             "Where a step's time goes",
             "Each part of a step, the clock waiting for the device after it, as a share of the whole.",
             "attribution.csv",
-            pictures.step_pictures(files["attribution.csv"]),
+            pictures.step_pictures(rows.attribution_rows(pairs)),
         ),
         Gallery(
             "Where the GPU begins to pay",
             "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
             "scaling.csv",
-            pictures.break_even_pictures(files["scaling.csv"], break_evens),
+            pictures.break_even_pictures(rows.scaling_rows(series), rows.break_even_rows(series)),
         ),
         Gallery(
             "How they learned",
             "Validation loss: where devices' curves agree against epochs they learn alike; further left is sooner.",
             "history.csv",
-            pictures.learning_curves(files["history.csv"]),
+            pictures.learning_curves(rows.history_rows(pairs)),
         ),
     ]
 
 
 def _as_markdown(report: Report) -> str:
     lines = ["# photofinish", ""]
-    for each in report.verdicts:
-        lines += [f"* **{each.experiment}**: {each.answer}", *(f"  * {detail}" for detail in each.details)]
-    lines += [f"\nWhy no GPU: {reason}" for reason in report.reasons]
-    for title, table in {**report.tables, "Where and how often it was measured": report.measured}.items():
-        lines += ["", f"## {title}", ""]
-        lines += ["| " + " | ".join(table.columns) + " |", "|" + " --- |" * len(table.columns)]
-        lines += ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in table.to_numpy().tolist()]
+    if report.overview:
+        lines.append(report.counts)
+    else:
+        for each in report.verdicts:
+            lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
+            lines += [f"  * {markdown_text(detail)}" for detail in each.details]
+    lines += [f"\nWhy no GPU: {markdown_text(reason)}" for reason in report.reasons]
+    for title, table in {"All experiments": report.overview, **report.tables}.items():
+        if table:
+            lines += ["", f"## {title}", ""]
+            lines += ["| " + " | ".join(table[0]) + " |", "|" + " --- |" * len(table[0])]
+            lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in table]
     return "\n".join(lines) + "\n"
 
 
-def _as_page(report: Report) -> str:
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("photofinish.report"),
         autoescape=True,
@@ -147,10 +232,10 @@ def _as_page(report: Report) -> str:
     environment.globals["number_columns"] = number_columns
     # Lines of params.yaml, which stand between backticks, are set as such.
     environment.filters["with_code"] = lambda text: Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
-    return environment.get_template("report.html.j2").render(report=report)
+    return environment.get_template("report.html.j2")
 
 
-def number_columns(table: pd.DataFrame) -> list[bool]:
+def number_columns(table: Table) -> set[str]:
     """Which columns hold figures: these are set flush right, and sorted by value."""
-    columns = ([cell for cell in table.iloc[:, place] if cell != tables.NOTHING] for place in range(table.shape[1]))
-    return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in columns]
+    columns = {heading: [row[heading] for row in table if row[heading] != tables.NOTHING] for heading in table[0]}
+    return {heading for heading, cells in columns.items() if cells and all(map(_NUMBER.fullmatch, cells))}

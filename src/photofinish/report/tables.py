@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import pandas as pd
-
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME
 from photofinish.comparing.payback import Cost, Outlay
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import NAMES
-from photofinish.comparing.verdict import in_words
+from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.report.rows import Rows, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
@@ -21,10 +20,39 @@ NOTHING = "n/a"
 """where there is no figure"""
 _COMMIT_CHARACTERS = 10
 
+Table = list[dict[str, str]]
+"""a row each, its cells by their headings, which are the same in all rows"""
 
-def speedup_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+
+def overview_table(pairs: Iterable[Pair]) -> Table:
+    """A row for each experiment; columns that would be empty are left out."""
+    rows = []
+    for pair in pairs:
+        cpu, gpu = pair.cpu, pair.compared.gpu if pair.compared else None
+        speedups = pair.compared.speedups if pair.compared else None
+        interval = speedups["epoch"].interval if speedups else None
+        row = {"experiment": pair.experiment, "the GPU": verdict(pair).short}
+        for heading, kind in (("whole job", "end_to_end"), ("an epoch", "epoch")):
+            row[f"speed-up, {heading}"] = f"{ratio(speedups[kind].ratio)}x" if speedups else NOTHING  # type: ignore[index]
+        row["95 % interval"] = " to ".join(map(ratio, interval)) if interval else NOTHING
+        for device, result in (("CPU", cpu), ("GPU", gpu)):
+            row[f"{device}: total"] = seconds(result.timings.total_seconds) if result else NOTHING
+            row[f"{device}: accuracy"] = f"{result.scores.test_accuracy:.2%}" if result else NOTHING
+            row[f"{device}: epochs are"] = result.diagnoses[-1].cause if result and result.diagnoses else NOTHING
+        row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
+        rows.append(row)
+    filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
+    return [{heading: row[heading] for heading in filled} for row in rows]
+
+
+def series_table(series: Iterable[Series]) -> Table:
+    """A row for each series of sizes."""
+    return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
+
+
+def speedup_table(pairs: Iterable[Pair]) -> Table:
     """Three rows for each experiment that a GPU trained."""
-    rows = [
+    return [
         {
             "experiment": pair.experiment,
             "of": NAMES[speedup.kind],
@@ -38,12 +66,11 @@ def speedup_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         if pair.compared
         for speedup in pair.compared.speedups.values()
     ]
-    return pd.DataFrame(rows)
 
 
-def why_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+def why_table(pairs: Iterable[Pair]) -> Table:
     """A row for each cause: of an epoch, and of the job where it is mostly start-up."""
-    rows = [
+    return [
         {
             "experiment": result.experiment,
             "device": result.device,
@@ -57,10 +84,9 @@ def why_table(pairs: Iterable[Pair]) -> pd.DataFrame:
         for result in pair.trained
         for found in result.diagnoses
     ]
-    return pd.DataFrame(rows)
 
 
-def parity_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+def parity_table(pairs: Iterable[Pair]) -> Table:
     """What is the same in one row; then the rest, from the start of the training to its end."""
     rows = []
     for pair in pairs:
@@ -71,10 +97,10 @@ def parity_table(pairs: Iterable[Pair]) -> pd.DataFrame:
             if layer.finding != THE_SAME:
                 likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
                 rows.append((pair.experiment, layer.name, layer.finding, likeness))
-    return pd.DataFrame(rows, columns=["experiment", "compared", "found", "verdict"])
+    return [dict(zip(("experiment", "compared", "found", "verdict"), row, strict=True)) for row in rows]
 
 
-def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> pd.DataFrame:
+def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:
     """A few rows for each experiment, then one for each series of sizes."""
     rows = [row for pair in pairs for row in _paying_rows(pair)]
     rows += [(each.name, f"break-even {each.x_name}", NOTHING, NOTHING, each.break_even.finding) for each in series]
@@ -91,7 +117,7 @@ def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> pd.DataFram
     kept = [row for row in rows if row[1:] not in several]
     for finding, names in several.items():
         kept.append(("all experiments" if len(names) == len(pairs) else listed(names), *finding))
-    return pd.DataFrame(kept, columns=["experiment", "of", "CPU", "GPU", "finding"])
+    return [dict(zip(("experiment", "of", "CPU", "GPU", "finding"), row, strict=True)) for row in kept]
 
 
 def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
@@ -146,7 +172,7 @@ def _time(spent: Outlay) -> str:
     return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
 
 
-def elsewhere_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+def elsewhere_table(pairs: Iterable[Pair]) -> Table:
     """A row for each record of another machine, beside this one's CPU."""
     rows = []
     for pair in pairs:
@@ -166,7 +192,7 @@ def elsewhere_table(pairs: Iterable[Pair]) -> pd.DataFrame:
                 "test accuracy": f"{reference.scores.test_accuracy:.2%}",
             }
             rows.append(row | ({"time to target": _time(spent)} if spent.target else {}))
-    return pd.DataFrame(rows)
+    return rows
 
 
 _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -188,23 +214,23 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
 """of comparison.csv, what the report shows: below which heading, and how it is written"""
 
 
-def shown_table(comparison: pd.DataFrame) -> pd.DataFrame:
-    """All figures; of a device that was unavailable, that it was."""
+def shown_table(comparison: Rows) -> Table:
+    """All figures of `comparison_rows`; of a device that was unavailable, that it was."""
     rows = []
-    for row in comparison.to_dict("records"):
+    for row in map(dict, comparison):
         if row["status"] == "unavailable":
             row["device_name"] = "unavailable"
         else:
-            run = f" ({row['measured_in']})" if pd.notna(row["measured_in"]) else ""  # the one that made this report
+            run = f" ({row['measured_in']})" if row["measured_in"] else ""  # the one that made this report
             row["measured"] = f"{utc_minute(row['measured_at_unix_seconds'])}, {row['host_name']}{run}"
             row["overhead"] = f"{seconds(row['overhead_seconds'])} ({row['overhead_share']:.1%})"
-            row["doubts"] = "nothing noticed" if pd.isna(row["doubts"]) else row["doubts"]
+            row["doubts"] = row["doubts"] or "nothing noticed"
         cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
-        rows.append({heading: NOTHING if pd.isna(cell) else write(cell) for heading, (cell, write) in cells.items()})
-    return pd.DataFrame(rows)
+        rows.append({heading: write(cell) if is_known(cell) else NOTHING for heading, (cell, write) in cells.items()})
+    return rows
 
 
-def measured_table(pairs: Iterable[Pair]) -> pd.DataFrame:
+def measured_table(pairs: Iterable[Pair]) -> Table:
     """A row for each run. How often: epochs and repeats, then samples of the step and steps in each."""
     rows = []
     for result in (result for pair in pairs for result in pair.trained):
@@ -232,7 +258,7 @@ def measured_table(pairs: Iterable[Pair]) -> pd.DataFrame:
             "freed memory": "kept" if isinstance(host, CpuHost) and host.keep_freed_memory else "as usual",
         }
         rows.append(row)
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _times(count: int, what: str) -> str:

@@ -131,14 +131,14 @@ class Attribution(_Record):
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """steps on the batch, by turns with steps on so many images, nothing else changed: few where the batch has many, or
-    the other way round"""
+    """steps on the batch, by turns with steps on so many images, nothing else changed: more where an epoch has room for
+    larger batches, else few"""
     issuing_seconds: tuple[float, ...] = ()
     """of single steps on the batch, how long the host was busy with each; of an accelerator only"""
     bf16: SteadyState | None = None
     """steps in bfloat16, where the training takes a longer type and the device is made for it"""
-    resident_fits: bool
-    """whether the images fit into the device's memory, as input: resident asks"""
+    resident: SteadyState | None = None
+    """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
 
 
 class Overhead(_Record):
@@ -199,7 +199,8 @@ class Timings(_Record):
     steady_state: SteadyState
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """how busy the machine was, from one reading between two epochs to the next"""
+    """how busy the machine was, from one reading between two epochs to the next; the last one while more was measured
+    after the training"""
     energy: tuple[Energy, ...] = ()
     """of the first training, a part of the machine each"""
     attribution: Attribution | None = None

@@ -55,10 +55,9 @@ class Run:
         refuse_too_large(self.name, self.experiment, self._split_size(), room_now(self.host, processes))
 
     def resident_fits(self) -> bool:
-        """Whether `input: resident` would be let through, or is there already."""
+        """Whether `input: resident` would be let through now."""
         needed_bytes = resident_bytes(self.experiment, self._split_size())
-        is_there = self.experiment.input.name == "resident"
-        return is_there or all(needed_bytes <= room.available_bytes for room in room_now(self.host, 1))
+        return all(needed_bytes <= room.available_bytes for room in room_now(self.host, 1))
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest

@@ -19,7 +19,7 @@ from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.measuring.steady_state import measure_steps, plan_samples
 from photofinish.models.registry import build_model, refuse_lone_images
-from photofinish.params.experiment import LoaderInput
+from photofinish.params.experiment import LoaderInput, ResidentInput
 from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.learned import weights_of
 from photofinish.results.records import Attribution, FirstStep, SteadyState
@@ -131,9 +131,16 @@ class Setup:
         training_seconds = passed_seconds(trained.progress.timings)
         plan = plan_attribution(trained, step_seconds, training_seconds, most_images=most_images)
         try:
-            return attribute(trained, plan, resident_fits=self.run.resident_fits()), None
+            return attribute(trained, plan, self._resident_instead()), None
         except torch.OutOfMemoryError:  # a result is there, and not to be lost for want of its reasons
             return None, "the device's memory is too small for more than the training"
+
+    def _resident_instead(self) -> Batches | None:
+        """The training's batches from images on the device, if it has them from elsewhere and they fit."""
+        if self.run.experiment.input.name == "resident" or not self.run.resident_fits():
+            return None
+        resident = self.run.experiment.model_copy(update={"input": ResidentInput(name="resident")})
+        return self.team.placed(make_batches(resident, self._part("train"), self.device, self.team.share))
 
 
 def repeat_training(

@@ -64,7 +64,7 @@ def _lead(run: Run, rank: Rank | None) -> None:
         if rank is None and _handed_over(run):
             return
         if rank is None and isinstance(run.host, GpuHost) and run.host.missing:
-            # MLflow's process would take longer to start than all of this; the next stage that has one tells it.
+            # MLflow has no run of it: nothing ran.
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
         # The machine is held from before MLflow's process starts, which is work too, to after its end. Where the stage
@@ -87,7 +87,7 @@ def _lead(run: Run, rank: Rank | None) -> None:
                     lead_training(run, device, team, tracker, lock_seconds + waited_seconds)
             except NoAcceleratorError as error:
                 _record_unavailable(run, str(error))
-                tracker.training_ended(run.name, run.device, run.out.parent.parent, [])
+                tracker.stop("KILLED", str(error))
 
 
 def _sole_writer(run: Run) -> AbstractContextManager[float]:

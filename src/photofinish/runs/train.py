@@ -132,7 +132,9 @@ class _Leader:
             untimed_from_seconds = time.monotonic()  # what follows is no part of the job
             with self._training_kept():
                 self._repeat()
+                self._watch.begin()
                 further = self._setup.measure_further(self._trainer)
+            self._watch.measured(self._run.experiment.repeats, self._run.experiment.epochs)
             self._untimed_seconds = time.monotonic() - untimed_from_seconds
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from photofinish.errors import TerminatedError
+from photofinish.processes import seconds_since_stage_start
 from photofinish.tracking.documents import RunFacts
 
 _REMOTE_PATIENCE_SECONDS = 7.5
@@ -69,14 +70,15 @@ class Tracker:
     ) -> None:
         if error is not None:
             status = "KILLED" if isinstance(error, (KeyboardInterrupt, TerminatedError)) else "FAILED"
-            self._ask("stopped", status=status, reason=str(error) or type(error).__name__)
+            self.stop(status, str(error) or type(error).__name__)
         self._wait()
         self._close()
 
     def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
         """Open a run, or that of the same training again if it was killed."""
         self._training_images = training_images
-        self._ask("start", facts=asdict(facts), training_key=training_key)
+        started_ms = round((time.time() - seconds_since_stage_start()) * 1000)
+        self._ask("start", facts=asdict(facts), training_key=training_key, started_ms=started_ms)
 
     def wait_until_ready(self) -> None:
         """Before the timed pass, so that the worker's start doesn't compete with it for the cores."""
@@ -97,6 +99,10 @@ class Tracker:
         paths = [str(path) for path in checkpoints]
         self._ask("training_ended", name=name, device=device, results=str(results), checkpoints=paths)
         self._wait()
+
+    def stop(self, status: str, reason: str) -> None:
+        """Close the run, if one was opened, of a training that won't end."""
+        self._ask("stopped", status=status, reason=reason)
 
     def sync(self, names: list[str], results: Path, report: Path | None = None) -> None:
         """Let MLflow show what these experiments, and their comparison, left on disk."""

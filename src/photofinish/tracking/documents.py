@@ -31,9 +31,13 @@ Artifact = tuple[Path, str]
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
 TAG_STATUS = "photofinish.status"
-TAG_TRAINING_KEY = "photofinish.training_key"
-TAG_RESULT = "photofinish.result"
-TAG_MIRRORED = "photofinish.mirrored"
+TAG_CURRENT = "photofinish.current"
+"""true or false: whether this is the experiment's result as it is on disk, or an earlier one"""
+TAG_TRAINING_KEY = "sha256.training_key"  # in a list by name, these come after all that is to be read
+TAG_RESULT = "sha256.result"
+TAG_RESULT_BEFORE = "photofinish.result"
+"""what runs that an earlier version told are found by"""
+TAG_MIRRORED = "sha256.mirrored"
 TAG_RESTORED = "photofinish.restored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
@@ -84,7 +88,9 @@ class RunDocument:
     """the folder to make the model from, if one was trained"""
     started_ms: int | None = None
     ended_ms: int | None = None
-    note: str = ""
+    """of the last epoch"""
+    duration_ms: int | None = None
+    """of the job"""
 
 
 def dataset_facts(name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> DatasetFacts:
@@ -139,16 +145,14 @@ def is_written(folder: Path) -> bool:
     return all((folder / file).is_file() for file in _RECORDS)
 
 
-def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument:
-    """Of one experiment on one device, from its folder under `results`."""
+def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument | None:
+    """Of one experiment on one device, from its folder under `results`; None where the device was unavailable."""
     folder = results / name / device
     learned = folder / records.LEARNED
     record = records.read_training(learned)
-    result = _digest(*(folder / file for file in _RECORDS), text=f"{name}/{device}")
     if isinstance(record, records.Unavailable):
-        facts = run_facts(name, device, record.experiment, None, {}, None, None)
-        facts.tags[TAG_STATUS] = record.status
-        return RunDocument(facts, result, mirrored=result, note=f"Not trained: {record.reason}")
+        return None
+    result = _digest(*(folder / file for file in _RECORDS), text=f"{name}/{device}")
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
     dataset = dataset_facts(record.experiment.dataset, record.data_sha256, record.image_shape, record.class_names)
     facts = run_facts(name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset)
@@ -171,7 +175,8 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
     started_ms = _milliseconds(timings.started_at_unix_seconds)
-    return RunDocument(facts, result, mirrored, points, artifacts, learned, started_ms, ended_ms)
+    duration_ms = _milliseconds(timings.total_seconds)
+    return RunDocument(facts, result, mirrored, points, artifacts, learned, started_ms, ended_ms, duration_ms)
 
 
 def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:

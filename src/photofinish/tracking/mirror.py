@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
@@ -11,8 +12,19 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, Run, RunTag
-from mlflow.models import ModelSignature
+import psutil
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
+from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
@@ -20,7 +32,7 @@ from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.processes import quick_imports
 from photofinish.results import records
 from photofinish.tracking import documents
-from photofinish.tracking.documents import TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
+from photofinish.tracking.documents import TAG_CURRENT, TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
 from photofinish.tracking.store import Store
 
 _MOST_METRICS_A_CALL = 1000
@@ -31,7 +43,8 @@ _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
 
 def create_run(store: Store, facts: RunFacts, tags: dict[str, str], started_ms: int | None = None) -> str:
-    """With the tags that it is found by: it has them from the first moment, if this is cut off in the next."""
+    """With all its tags in the one call: it is found by them if this is cut off in the next moment."""
+    tags = {"mlflow.user": psutil.Process().username(), **facts.tags, **tags}
     run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=facts.name)
     run_id = str(run.info.run_id)
     write_facts(store.client, run_id, facts)
@@ -57,9 +70,9 @@ def write_facts(client: MlflowClient, run_id: str, facts: RunFacts) -> None:
         client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
 
-def write_points(client: MlflowClient, run_id: str, points: Iterable[Point]) -> None:
-    """As metrics of the run, whatever it has of them."""
-    metrics = [Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points]
+def write_points(client: MlflowClient, run_id: str, points: Iterable[Point], model_id: str | None = None) -> None:
+    """As metrics of the run, whatever it has of them, and of its model, if one is named."""
+    metrics = [Metric(point.key, point.value, point.timestamp_ms, point.step, model_id) for point in points]
     for start in range(0, len(metrics), _MOST_METRICS_A_CALL):
         client.log_batch(run_id, metrics=metrics[start : start + _MOST_METRICS_A_CALL])
 
@@ -68,32 +81,41 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     """Everything in the document, each thing once; the tag that says so comes last."""
     client = store.client
     write_facts(client, run_id, document.facts)
-    _write_missing_points(client, run_id, document.points)
+    for earlier in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name = '{document.facts.name}'"):
+        client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
+    client.set_tag(run_id, TAG_CURRENT, "true")
     run = client.get_run(run_id)
+    model_id = (_model_id(run) or _create_model(store, run, document)) if document.learned else None
+    _write_missing_points(client, run, document.points, model_id)
     _mirror_artifacts(store, run, document.artifacts)
-    if document.learned and not _has_model(store, run):
-        _log_model(store, run, document.learned, document.facts.tags)
-    if document.note:
-        client.set_tag(run_id, documents.TAG_NOTE, document.note)
+    if document.learned and model_id and not _is_whole(store, model_id):
+        _write_model(store, run, model_id, document.learned, document.facts.tags)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
-    client.set_terminated(run_id, "FINISHED", document.ended_ms)
+    # From the job's start, its duration: not until what was measured after the job, or until MLflow was back.
+    ended_ms = run.info.start_time + document.duration_ms if document.duration_ms is not None else None
+    client.set_terminated(run_id, "FINISHED", ended_ms)
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
 def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
     """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
-    if run.data.tags.get(TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
+    tags, model_id = run.data.tags, _model_id(run)
+    if (tags.get(TAG_MIRRORED), tags.get(TAG_CURRENT)) != (document.mirrored, "true") or run.info.status != "FINISHED":
         return False
-    if document.learned and not _has_model(store, run):
+    if document.learned and not (model_id and _is_whole(store, model_id)):
         return False
     return all(_is_there(store, run, artifact) for artifact in document.artifacts)
 
 
-def _write_missing_points(client: MlflowClient, run_id: str, points: list[Point]) -> None:
+def _write_missing_points(client: MlflowClient, run: Run, points: list[Point], model_id: str | None) -> None:
     """MLflow keeps a step that is logged twice twice; a resumed run repeats the epochs after its checkpoint. Of a step
-    with several values it shows the latest, so one that has changed comes after what is there."""
+    with several values it shows the latest, so one that has changed comes after what is there.
+
+    Points of the last step, test scores among them, are the model's too.
+    """
+    run_id = str(run.info.run_id)
     latest: dict[tuple[str, int], Metric] = {}
-    for key in {point.key for point in points} & client.get_run(run_id).data.metrics.keys():
+    for key in {point.key for point in points} & run.data.metrics.keys():
         for metric in sorted(client.get_metric_history(run_id, key), key=lambda metric: metric.timestamp):
             latest[key, metric.step] = metric
     missing = []
@@ -103,7 +125,9 @@ def _write_missing_points(client: MlflowClient, run_id: str, points: list[Point]
             missing.append(point)
         elif there.value != point.value and not (math.isnan(there.value) and math.isnan(point.value)):
             missing.append(replace(point, timestamp_ms=max(point.timestamp_ms, there.timestamp + 1)))
-    write_points(client, run_id, missing)
+    last_step = max((point.step for point in points), default=0)
+    write_points(client, run_id, [point for point in missing if point.step < last_step])
+    write_points(client, run_id, [point for point in missing if point.step == last_step], model_id)
 
 
 def _mirror_artifacts(store: Store, run: Run, artifacts: list[Artifact]) -> None:
@@ -135,41 +159,57 @@ def _model_id(run: Run) -> str | None:
     return next((str(output.model_id) for output in run.outputs.model_outputs), None)
 
 
-def _has_model(store: Store, run: Run) -> bool:
-    model_id = _model_id(run)
-    if model_id is None or store.local_artifacts is None:
-        return model_id is not None
-    return (store.local_artifacts / "models" / model_id / "artifacts" / "MLmodel").is_file()
+def _is_whole(store: Store, model_id: str) -> bool:
+    if store.client.get_logged_model(model_id).status != LoggedModelStatus.READY:
+        return False
+    artifacts = store.local_artifacts
+    return artifacts is None or (artifacts / "models" / model_id / "artifacts" / "MLmodel").is_file()
 
 
-def _log_model(store: Store, run: Run, learned: Path, tags: dict[str, str]) -> None:
-    """As `mlflow.pytorch.load_model` opens it anywhere, or give the run's model its files back.
+def _create_model(store: Store, run: Run, document: RunDocument) -> str:
+    """An output of the run from its first moment, so that one that is cut off is found, and completed, again."""
+    facts = document.facts
+    name, run_id = facts.name.replace("/", "-"), str(run.info.run_id)  # which a model's name must not hold
+    tags = {key: value for key, value in run.data.tags.items() if key.startswith(("mlflow.user", "mlflow.source."))}
+    model = store.client.create_logged_model(store.experiment_id, name, run_id, tags, facts.params)
+    model_id = str(model.model_id)
+    store.client.log_outputs(run_id, [LoggedModelOutput(model_id, step=max(point.step for point in document.points))])
+    return model_id
 
-    It becomes an output of its run when it is whole, so one that was cut off is logged anew.
-    """
+
+def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dict[str, str]) -> None:
+    """As `mlflow.pytorch.load_model` opens it anywhere, and `mlflow models serve` serves it."""
     with quick_imports():  # of torch: seconds
-        from mlflow.pytorch import log_model
+        import cloudpickle
+        from mlflow.pytorch import save_model
 
         from photofinish.results.learned import load_network
+        from photofinish.tracking import served
 
+    cloudpickle.register_pickle_by_value(served)
     record = records.read_record(learned / records.RECORD, records.Training)
-    network = load_network(learned, record).eval()
-    client, run_id, known_id = store.client, run.info.run_id, _model_id(run)
-    model_id = known_id or (
-        client.create_logged_model(
-            store.experiment_id, name="model", source_run_id=run_id, params={"model": record.experiment.model.name}
-        ).model_id
-    )
-    log_model(
-        network,
+    classifier = served.ImageClassifier(load_network(learned, record), record.mean, record.std).eval()
+    client = store.client
+    model = Model(
+        artifact_path=client.get_logged_model(model_id).artifact_location,
+        run_id=str(run.info.run_id),
+        model_uuid=model_id,
         model_id=model_id,
-        serialization_format="pickle",  # MLflow's default traces the network with an example of its input
-        signature=ModelSignature(
-            inputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *record.image_shape))]),
-            outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))]),
-        ),
-        metadata={"mean": list(record.mean), "std": list(record.std), "class_names": list(record.class_names)},
-        pip_requirements=[f"{package}=={tags[f'package.{package}']}" for package in _REQUIREMENTS],
     )
-    if known_id is None:
-        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=record.experiment.epochs)])
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(  # not log_model, which asks a server for the history of every metric, and loads what it has saved
+            classifier,
+            path := str(Path(folder, "model")),
+            mlflow_model=model,
+            serialization_format="pickle",  # MLflow's default traces the network with an example of its input
+            # What comes as JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
+            signature=ModelSignature(
+                inputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *record.image_shape))]),
+                outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))]),
+            ),
+            input_example=np.full((1, *record.image_shape), 0.5, dtype=np.float32),
+            metadata={"mean": list(record.mean), "std": list(record.std), "class_names": list(record.class_names)},
+            pip_requirements=[f"{package}=={tags[f'package.{package}']}" for package in _REQUIREMENTS],
+        )
+        client.log_model_artifacts(model_id, path)
+    client.finalize_logged_model(model_id, LoggedModelStatus.READY)

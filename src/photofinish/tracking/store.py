@@ -43,9 +43,22 @@ from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
 from photofinish.tracking.documents import TAG_PROCESS  # noqa: E402
 
-EXPERIMENT = "photofinish"
-MLFLOW_ERRORS = (MlflowException, RequestException, SQLAlchemyError, CommandError, sqlite3.Error, OSError)
-"""What MLflow raises when its store or server fails."""
+_OWN_EXPERIMENT = "photofinish"
+"""in the project's own store; in one that several projects may share, each is named after its folder"""
+MLFLOW_ERRORS = (
+    MlflowException, RequestException, SQLAlchemyError, CommandError, sqlite3.Error, OSError, ModuleNotFoundError
+)  # fmt: skip
+"""What MLflow raises when its store or server fails, or needs a package that isn't there."""
+
+_DAMAGED = "the database is damaged: move its file away (mlflow.db, unless MLFLOW_TRACKING_URI names another)"
+_REMEDIES = {
+    "file is not a database": _DAMAGED,
+    "disk image is malformed": _DAMAGED,
+    "No module named": "MLFLOW_TRACKING_URI names a database that needs this module: install it, or change that",
+    "unsupported URI": "change MLFLOW_TRACKING_URI",
+    "Could not parse": "change MLFLOW_TRACKING_URI",
+    "Can't load plugin": "change MLFLOW_TRACKING_URI",
+}
 
 _MOST_SILENT_SECONDS = 7 * 24 * 3600
 """without an epoch: then a process of another machine, which can't be looked for, is taken for gone"""
@@ -135,14 +148,15 @@ def open_store(root: Path, state: Path) -> Store:
     database, artifacts = root / "mlflow.db", None
     uri = _in_project(os.environ.get("MLFLOW_TRACKING_URI"), root)
     if not uri:
-        uri, artifacts = f"sqlite:///{database}", root / "mlruns" / EXPERIMENT
+        uri, artifacts = f"sqlite:///{database}", root / "mlruns" / _OWN_EXPERIMENT
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (_OWN_EXPERIMENT if artifacts else root.name)
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
-        experiment = client.get_experiment_by_name(EXPERIMENT)
+        experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            experiment_id = client.create_experiment(EXPERIMENT, artifacts.as_uri() if artifacts else None)
+            experiment_id = client.create_experiment(name, artifacts.as_uri() if artifacts else None)
         else:
             experiment_id = experiment.experiment_id
             if experiment.lifecycle_stage == "deleted":
@@ -153,8 +167,9 @@ def open_store(root: Path, state: Path) -> Store:
 
 
 def first_line(error: Exception) -> str:
-    """What it says, without the page of SQL or HTML that may follow."""
-    return next(iter(str(error).strip().splitlines()), repr(error))
+    """What it says, without the page of SQL or HTML that may follow, and what to do where that is known."""
+    line = next(iter(str(error).strip().splitlines()), repr(error))
+    return "; ".join([line, *(remedy for sign, remedy in _REMEDIES.items() if sign in line)])
 
 
 def _in_project(uri: str | None, root: Path) -> str | None:

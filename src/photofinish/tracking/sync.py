@@ -44,8 +44,7 @@ def sync_experiments(store: Store, names: list[str], results: Path) -> int:
     """Mirror what these experiments left on disk; how many runs were created or completed."""
     store.close_abandoned_runs()
     found = (document for name in names for document in _written(name, results))
-    # Of a training, MLflow should have been told live; of a device that isn't there, there was nothing to tell.
-    return sum(_sync_document(store, document, restored=document.learned is not None) for document in found)
+    return sum(_sync_document(store, document, restored=True) for document in found)
 
 
 def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
@@ -55,7 +54,7 @@ def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
 
 def _written(name: str, results: Path) -> list[RunDocument]:
     devices = [device for device in DEVICE_LABELS if documents.is_written(results / name / device)]
-    return [documents.training_document(name, device, results) for device in devices]
+    return list(filter(None, (documents.training_document(name, device, results) for device in devices)))
 
 
 def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
@@ -73,7 +72,9 @@ def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bo
 
 
 def _run_of(store: Store, document: RunDocument) -> Run | None:
-    return next(iter(store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")), None)
+    tags = (documents.TAG_RESULT, documents.TAG_RESULT_BEFORE)
+    found = (run for tag in tags for run in store.find_runs(f"tags.`{tag}` = '{document.result}'"))
+    return next(found, None)
 
 
 def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
@@ -111,7 +112,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
 
 def _side_by_side(store: Store, name: str, results: Path) -> str | None:
     """MLflow's page that compares both runs; none where a device was unavailable."""
-    found = [_run_of(store, document) for document in _written(name, results) if document.learned]
+    found = [_run_of(store, document) for document in _written(name, results)]
     runs = [run.info.run_id for run in found if run]
     if len(runs) < len(DEVICE_LABELS):
         return None

@@ -45,7 +45,7 @@ class Worker:
         """MLflow's own, without the thread of its own"""
         self._sampled_seconds = time.monotonic()
 
-    def start(self, facts: dict[str, Any], training_key: str) -> None:
+    def start(self, facts: dict[str, Any], training_key: str, started_ms: int) -> None:
         """Open the run of a training that begins, or go on with the one of a training that was killed."""
         store, client, own = self._store, self._store.client, Process.own()
         store.close_abandoned_runs()
@@ -63,7 +63,7 @@ class Worker:
                 write_facts(client, self._run_id, run_facts)
                 break
         else:
-            self._run_id = create_run(store, run_facts, tags)
+            self._run_id = create_run(store, run_facts, tags, started_ms)
         told = client.get_metric_history(self._run_id, "training_loss")
         self._last_epoch = max((metric.step for metric in told), default=0)
         self._system = SystemMetricsMonitor(self._run_id, resume_logging=True)
@@ -91,8 +91,10 @@ class Worker:
         self._sample_system()  # also of a training of a second
         for path in checkpoints:
             self._store.client.log_artifact(self._run_id, path, "checkpoints")
+        document = documents.training_document(name, device, Path(results))
+        assert document  # it was trained
         with self._store.mirroring:
-            mirror_run(self._store, self._run_id, documents.training_document(name, device, Path(results)))
+            mirror_run(self._store, self._run_id, document)
         self._run_id = ""
 
     def _sample_system(self) -> None:

@@ -20,7 +20,24 @@ function sort(table, heading) {
   table.tBodies[0].append(...rows);
 }
 
+// Of a long table, the rows are shown that have every word in the box above it.
+function filter(table) {
+  const rows = [...table.tBodies[0].rows], texts = rows.map((row) => row.innerText.toLowerCase());
+  const label = document.createElement("label"), input = document.createElement("input");
+  const count = document.createElement("output");
+  input.type = "search";
+  input.addEventListener("input", () => {
+    const words = input.value.toLowerCase().split(/\s+/);
+    rows.forEach((row, place) => { row.hidden = !words.every((word) => texts[place].includes(word)); });
+    count.value = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+  });
+  label.className = "filter";
+  label.append("Only rows with ", input, " ", count);
+  table.parentElement.before(label);
+}
+
 for (const table of document.querySelectorAll("table")) {
+  if (table.tBodies[0].rows.length > 12) filter(table);
   for (const heading of table.tHead.rows[0].cells) {
     const button = document.createElement("button");
     button.type = "button";

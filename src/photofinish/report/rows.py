@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import platform
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from itertools import accumulate
 from typing import Any
-
-import pandas as pd
 
 from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
 from photofinish.comparing.payback import Outlay
 from photofinish.comparing.scaling import Series
-from photofinish.comparing.speedups import NAMES
+from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts
+from photofinish.results.epochs import EpochMetrics
 
+Rows = list[dict[str, Any]]
+"""a dictionary each, all with the same keys; None where there is no figure"""
 COMPARISON = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
     "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds", "total_seconds",
@@ -30,18 +35,32 @@ COMPARISON = (
     "backward_share", "optimizer_share", "rest_share", "doubts", "resumed_at_epochs", "host_name",
     "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
-"""the columns of comparison.csv"""
+_RUN = ("experiment", "device", "run")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "comparison.csv": COMPARISON,
+    "history.csv": (*(field.name for field in fields(EpochMetrics)), "training_seconds_so_far", *_RUN),
+    "confusion.csv": (*_RUN, "actual", "predicted", "images"),
+    "speedups.csv": ("experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict"),
+    "attribution.csv": ("experiment", "device", "part", "median_seconds", "share"),
+    "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
+    "elsewhere.csv": (
+        "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
+        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
+    ),
+}  # fmt: skip
+"""of the report's files"""
 _AS_RECORDED = {
     "device_name", "host_name", "images_per_second", "startup_seconds", "total_seconds", "test_accuracy", "test_loss",
     "macro_f1",
 }  # fmt: skip
+_TAKEN_AS_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _METRICS = (
     "test_accuracy", "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "total_seconds",
     *(f"{kind}_speedup" for kind in NAMES),
 )  # fmt: skip
 
 
-def comparison_frame(pairs: Iterable[Pair], run_began_at_unix_seconds: float | None = None) -> pd.DataFrame:
+def comparison_rows(pairs: Iterable[Pair], run_began_at_unix_seconds: float | None = None) -> Rows:
     """A row for each experiment and device; a speed-up of 2 is half the CPU's time.
 
     Given when the run of dvc began that this is part of, it tells which figures were measured in it.
@@ -53,16 +72,15 @@ def comparison_frame(pairs: Iterable[Pair], run_began_at_unix_seconds: float | N
             rows[-1] |= _against_cpu(pair.compared)  # the GPU's row
         elif isinstance(pair.gpu, NotTrained):
             rows.append(_identity(pair.gpu) | {"reason": pair.gpu.record.reason})
-    return pd.DataFrame(rows, columns=list(COMPARISON))
+    return [{column: row.get(column) for column in COMPARISON} for row in rows]
 
 
-def comparison_metrics(comparison: pd.DataFrame) -> dict[str, Any]:
+def comparison_metrics(comparison: Rows) -> dict[str, Any]:
     """Its figures for `dvc metrics`: experiment, device, figure."""
     metrics: dict[str, Any] = {}
-    for row in comparison.to_dict("records"):
-        present = {figure: row[figure] for figure in _METRICS if pd.notna(row[figure])}
-        if present:
-            metrics.setdefault(str(row["experiment"]), {})[str(row["device"])] = present
+    for row in comparison:
+        if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
+            metrics.setdefault(row["experiment"], {})[row["device"]] = present
     return metrics
 
 
@@ -115,7 +133,6 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
 
 
 def _against_cpu(compared: Compared) -> dict[str, object]:
-    low, high = compared.payback.interval or (None, None)
     cpu, gpu, parts_at = compared.cpu.record, compared.gpu.record, compared.parity.parts_at
     row: dict[str, object] = {
         "same_model": compared.parity.likeness,
@@ -123,38 +140,38 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
         "mcnemar_p": compared.parity.mcnemar_p,
         "same_initial_weights": gpu.initial_weights_sha256 == cpu.initial_weights_sha256,
         "payback_epochs": compared.payback.epochs,
-        "payback_epochs_low": low,
-        "payback_epochs_high": high,
+        **_ends(compared.payback.interval, "payback_epochs_"),
     }
     for kind, speedup in compared.speedups.items():
-        low, high = speedup.interval or (None, None)
-        row |= {f"{kind}_speedup": speedup.ratio, f"{kind}_speedup_low": low, f"{kind}_speedup_high": high}
+        row |= {f"{kind}_speedup": speedup.ratio, **_ends(speedup.interval, f"{kind}_speedup_")}
     return row
 
 
-def history_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+def history_rows(pairs: Iterable[Pair]) -> Rows:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
-    parts = [
-        result.history.assign(
-            training_seconds_so_far=list(accumulate(epoch.training_seconds for epoch in result.timings.epochs)),
-            **_run(result),
+    return [
+        {**{str(column): value for column, value in epoch.items()}, "training_seconds_so_far": seconds, **_run(result)}
+        for result in _trained(pairs)
+        for epoch, seconds in zip(
+            result.history.to_dict("records"),
+            accumulate(epoch.training_seconds for epoch in result.timings.epochs),
+            strict=True,
         )
-        for pair in pairs
-        for result in pair.trained
     ]
-    return pd.concat(parts, ignore_index=True)
 
 
-def confusion_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+def confusion_rows(pairs: Iterable[Pair]) -> Rows:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
-    rows = [
+    return [
         {**_run(result), "actual": actual, "predicted": predicted, "images": count}
-        for pair in pairs
-        for result in pair.trained
+        for result in _trained(pairs)
         for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
         for predicted, count in zip(result.record.class_names, counts, strict=True)
     ]
-    return pd.DataFrame(rows, columns=["experiment", "device", "run", "actual", "predicted", "images"])
+
+
+def _trained(pairs: Iterable[Pair]) -> Iterator[Trained]:
+    return (result for pair in pairs for result in pair.trained)
 
 
 def _run(result: Trained) -> dict[str, str]:
@@ -163,64 +180,121 @@ def _run(result: Trained) -> dict[str, str]:
     return {"experiment": result.experiment, "device": result.device, "run": name}
 
 
-def speedup_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+def speedup_rows(pairs: Iterable[Pair]) -> Rows:
     """Three rows for each experiment that a GPU trained."""
-    rows = [
-        (pair.experiment, speedup.kind, speedup.ratio, *(speedup.interval or (None, None)), speedup.cpu_seconds,
-         speedup.device_seconds, in_words(speedup))
+    return [
+        {
+            "experiment": pair.experiment,
+            "of": speedup.kind,
+            "speedup": speedup.ratio,
+            **_ends(speedup.interval),
+            "cpu_seconds": speedup.cpu_seconds,
+            "gpu_seconds": speedup.device_seconds,
+            "verdict": in_words(speedup),
+        }
         for pair in pairs
         if pair.compared
         for speedup in pair.compared.speedups.values()
-    ]  # fmt: skip
-    columns = ["experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict"]
-    return pd.DataFrame(rows, columns=columns).astype({"low": float, "high": float})
+    ]
 
 
-def attribution_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+def _ends(interval: Interval | None, prefix: str = "") -> dict[str, float | None]:
+    low, high = interval or (None, None)
+    return {f"{prefix}low": low, f"{prefix}high": high}
+
+
+def attribution_rows(pairs: Iterable[Pair]) -> Rows:
     """In the order of the results and of a step; none of runs whose steps were not taken apart.
 
     `share` is of a synchronised step, its mean over an epoch: so it counts what only an epoch's first step waits for.
     """
-    rows = [
-        (result.experiment, result.device, part, attribution.parts.median_seconds[field], result.costs.shares[part])
-        for pair in pairs
-        for result in pair.trained
-        if result.costs and (attribution := result.timings.attribution)
+    return [
+        {
+            "experiment": result.experiment,
+            "device": result.device,
+            "part": part,
+            "median_seconds": medians[field],
+            "share": result.costs.shares[part],
+        }
+        for result in _trained(pairs)
+        if result.costs and result.timings.attribution
+        for medians in [result.timings.attribution.parts.median_seconds]
         for part, field in PARTS.items()
     ]
-    return pd.DataFrame(rows, columns=["experiment", "device", "part", "median_seconds", "share"])
 
 
-def scaling_frame(series: Iterable[Series]) -> pd.DataFrame:
+def scaling_rows(series: Iterable[Series]) -> Rows:
     """A row for each size of each series."""
-    rows = [
-        (each.name, each.x_name, point.x, point.experiment, point.speedup.ratio,
-         *(point.speedup.interval or (None, None)))
+    return [
+        {
+            "series": each.name,
+            "x_name": each.x_name,
+            "x": point.x,
+            "experiment": point.experiment,
+            "speedup": point.speedup.ratio,
+            **_ends(point.speedup.interval, "speedup_"),
+        }
         for each in series
         for point in each.points
-    ]  # fmt: skip
-    columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
-    return pd.DataFrame(rows, columns=columns)
+    ]
 
 
-def break_even_frame(series: Iterable[Series]) -> pd.DataFrame:
+def break_even_rows(series: Iterable[Series]) -> Rows:
     """A row for each series."""
-    rows = [(each.name, each.x_name, even.size, even.low, even.high) for each in series for even in [each.break_even]]
-    return pd.DataFrame(rows, columns=["series", "x_name", "break_even", "low", "high"])
+    return [
+        {"series": each.name, "x_name": each.x_name, "break_even": even.size, "low": even.low, "high": even.high}
+        for each in series
+        for even in [each.break_even]
+    ]
 
 
-def elsewhere_frame(pairs: Iterable[Pair]) -> pd.DataFrame:
+def elsewhere_rows(pairs: Iterable[Pair]) -> Rows:
     """What other machines recorded; in a file of its own, so that nothing takes it for this machine's."""
-    rows = [
-        (pair.experiment, each.reference.training.device, "reference", each.reference.machine, each.hardware,
-         timings.started_at_unix_seconds, timings.git_commit, each.reference.scores.test_accuracy,
-         each.against_cpu.device_seconds, timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio)
+    return [
+        {
+            "experiment": pair.experiment,
+            "device": each.reference.training.device,
+            "provenance": "reference",
+            "machine": each.reference.machine,
+            "hardware": each.hardware,
+            "measured_at_unix_seconds": timings.started_at_unix_seconds,
+            "git_commit": timings.git_commit,
+            "test_accuracy": each.reference.scores.test_accuracy,
+            "epoch_seconds": each.against_cpu.device_seconds,
+            "startup_seconds": timings.startup_seconds,
+            "total_seconds": timings.total_seconds,
+            "epoch_speedup_over_this_cpu": each.against_cpu.ratio,
+        }
         for pair in pairs
         for each in pair.elsewhere
         for timings in [each.reference.timings]
-    ]  # fmt: skip
-    columns = [
-        "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
-        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    ]
+
+
+def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
+    """The rows by what they have in these columns, in their order."""
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def is_known(value: object) -> bool:
+    """Whether it is a figure or a word: neither missing nor what a diverged training has for a number."""
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def as_csv(rows: Rows, columns: Iterable[str]) -> str:
+    """With every digit, and nothing where there is no figure. Text that a spreadsheet would compute gets the apostrophe
+    that keeps it text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row[column]) for column in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_TAKEN_AS_FORMULA) else value
+    return value if is_known(value) else None

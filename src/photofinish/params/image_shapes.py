@@ -1,0 +1,42 @@
+"""Which images a network can take, as far as that is known without building it.
+
+`plan` asks where the data set's images are known, and the training asks in any case; it does without pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from photofinish.params.torchvision_names import CLASSIFIERS
+
+if TYPE_CHECKING:
+    from photofinish.params.networks import CnnModel, Model
+
+_LEAST_SIDE_OF_LENET = 16
+
+
+def shape_problem(model: Model, channels: int | None, sides: tuple[int, int] | None) -> str | None:
+    """Why the network can't take images of so many channels, and of this height and width; None is not known."""
+    if model.name in CLASSIFIERS and channels not in (3, None):
+        return (
+            f"model {model.name} takes images of 3 channels; these have {channels}: "
+            f"set channels: 3 for the data set in params.yaml"
+        )
+    if sides and model.name == "lenet" and min(sides) < _LEAST_SIDE_OF_LENET:
+        return f"model lenet needs images of at least 16x16 pixels; these are {sides[0]}x{sides[1]}"
+    return _problem_of_convolutions(cast("CnnModel", model), sides) if sides and model.name == "cnn" else None
+
+
+def _problem_of_convolutions(model: CnnModel, sides: tuple[int, int]) -> str | None:
+    side = min(sides)
+    for depth in range(1, len(model.channels) + 1):
+        convolved = side + 2 * model.padding - model.kernel_size + 1
+        if convolved < 2:  # and max-pooling by 2 follows
+            return (
+                f"model.channels {list(model.channels)} with kernel_size {model.kernel_size} and padding "
+                f"{model.padding} leaves nothing of images of {sides[0]}x{sides[1]} pixels at convolution {depth}, "
+                f"which sees {side} of them at the shorter side: give fewer channels, a smaller kernel_size or more "
+                f"padding"
+            )
+        side = convolved // 2
+    return None

@@ -1,0 +1,145 @@
+"""The model in MLflow answers to images as they are what `evaluate` found, wherever it is loaded and served."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import MakeResult, MakeTrainer
+from mlflow.entities import LoggedModelStatus
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
+from result_files import trained, write_scores, write_trained
+from torch.nn.functional import cross_entropy
+
+from photofinish.data.packed import PackedSplit
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.results import records
+from photofinish.results.learned import weights_of
+from photofinish.runs.evaluation import evaluate
+from photofinish.tracking import mirror
+from photofinish.tracking.store import Store
+from photofinish.tracking.sync import sync_experiments
+
+# sqlite3 and MLflow's readers of old formats warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
+
+NAME = "small-mlp"
+
+
+@pytest.fixture
+def results(tmp_path: Path, make_result: MakeResult, make_trainer: MakeTrainer, packed_split: PackedSplit) -> Path:
+    """A training on the small data set, with the weights that it came to."""
+    result, manifest = trained(make_result, NAME), packed_split.manifest
+    folder = write_trained(tmp_path / "results", result) / records.LEARNED
+    trainer = make_trainer(result.record.experiment)
+    trainer.train(lambda *_: None)
+    weights = weights_of(trainer.network)
+    facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
+    record = result.record.model_copy(update={**facts, "weights_sha256": sha256_of_bytes(weights)})
+    records.write_record(folder / records.RECORD, record)
+    write_bytes_atomically(folder / records.WEIGHTS, weights)
+    return tmp_path / "results"
+
+
+def model_address(store: Store) -> str:
+    (run,) = store.find_runs()
+    (output,) = run.outputs.model_outputs
+    return f"models:/{output.model_id}"
+
+
+def served(address: str, request: str) -> InvocationsResponse:
+    """What the server of `mlflow models serve` answers."""
+    model = mlflow.pyfunc.load_model(address)
+    return invocations(request, "application/json", model, model.metadata.get_input_schema())
+
+
+def as_json(images: Any) -> str:
+    return json.dumps({"inputs": images.tolist()})
+
+
+def predictions(answer: InvocationsResponse) -> Any:
+    assert answer.status == 200, answer.response
+    return np.array(json.loads(answer.response)["predictions"])
+
+
+def test_a_served_model_is_as_accurate_on_the_test_images_as_evaluate_found(
+    store: Store, results: Path, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = evaluate(NAME, {"cpu": results / NAME / "cpu" / records.LEARNED}, packed_split)
+    expected = judged.predicted["cpu"]
+    assert judged.evaluation.devices["cpu"].test_accuracy > 0.9  # by chance, 1 in 3
+    sync_experiments(store, [NAME], results)
+    # As where this package isn't installed:
+    monkeypatch.setitem(sys.modules, "photofinish.tracking.served", None)
+    monkeypatch.setattr(mirror, "_write_model", None)
+    address, images = model_address(store), np.array(packed_split.images("test"))
+    fractions = images.astype(np.float32) / 255
+    scores = predictions(served(address, as_json(images / 255)))
+    assert (scores.argmax(axis=1) == expected).all()
+    loss = cross_entropy(torch.from_numpy(scores), torch.from_numpy(judged.actual)).item()
+    # Classes this easy are told apart without normalising, too; the loss is not the same then.
+    assert loss == pytest.approx(judged.evaluation.devices["cpu"].test_loss, rel=1e-5)
+    assert (mlflow.pyfunc.load_model(address).predict(fractions).argmax(axis=1) == expected).all()
+    loaded = mlflow.pytorch.load_model(address)
+    assert not loaded.training
+    for given in (images, fractions, images / 255):
+        assert (loaded(torch.from_numpy(given)).argmax(dim=1).numpy() == expected).all()
+
+
+def test_what_a_served_model_would_misread_is_refused_with_what_to_send(
+    store: Store, results: Path, packed_split: PackedSplit
+) -> None:
+    sync_experiments(store, [NAME], results)
+    address, images = model_address(store), np.array(packed_split.images("test"))
+    with pytest.raises(MlflowException) as refused:
+        served(address, as_json(images))
+    assert "floats from 0 to 1: divide pixels by 255" in refused.value.serialize_as_json()
+    with pytest.raises(ValueError, match="divide pixels by 255"):
+        mlflow.pytorch.load_model(address)(torch.from_numpy(images.astype(np.int64)))
+    with pytest.raises(MlflowException, match="does not match expected"):
+        mlflow.pyfunc.load_model(address).predict(images)
+
+
+def test_a_logged_model_says_what_it_is_of_and_how_good(
+    store: Store, results: Path, packed_split: PackedSplit, make_result: MakeResult
+) -> None:
+    for times in range(2):
+        sync_experiments(store, [NAME], results)
+        (run,) = store.find_runs()
+        model = store.client.get_logged_model(model_address(store).removeprefix("models:/"))
+        assert (model.name, model.source_run_id) == (f"{NAME}-cpu", run.info.run_id)
+        assert model.status == LoggedModelStatus.READY
+        assert model.params == run.data.params
+        assert model.tags["mlflow.user"] == run.data.tags["mlflow.user"]
+        shown = {metric.key: metric.value for metric in model.metrics}
+        assert shown.get("test_accuracy") == (0.75 if times else None)
+        write_scores(results, make_result(NAME, accuracy=0.75))
+    described = yaml.safe_load((Path(model.artifact_location.removeprefix("file://")) / "MLmodel").read_text())
+    assert (described["run_id"], described["model_id"]) == (run.info.run_id, model.model_id)
+    assert described["metadata"]["class_names"] == list(packed_split.manifest.class_names)
+    example = Path(model.artifact_location.removeprefix("file://"), "serving_input_example.json").read_text()
+    assert predictions(served(f"models:/{model.model_id}", example)).shape == (1, 3)
+
+
+def test_a_model_that_was_cut_off_is_completed_and_not_logged_twice(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: Any) -> None:
+        raise ConnectionError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.client, "finalize_logged_model", cut_off)
+        with pytest.raises(ConnectionError):
+            sync_experiments(store, [NAME], results)
+    sync_experiments(store, [NAME], results)
+    (model,) = store.client.search_logged_models([store.experiment_id])
+    assert model_address(store) == f"models:/{model.model_id}"
+    assert model.status == LoggedModelStatus.READY
