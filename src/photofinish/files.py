@@ -80,9 +80,9 @@ def add_sums(folder: Path, sha256: Mapping[str, str]) -> None:
 
 
 def write_summed(path: Path, data: bytes) -> None:
-    """Write a file all at once, then note its sha256 beside it."""
-    write_bytes_atomically(path, data)
+    """Write a file all at once, its sha256 noted beside it before: who finds the file finds that too."""
     add_sums(path.parent, {path.name: sha256_of_bytes(data)})
+    write_bytes_atomically(path, data)
 
 
 def read_summed(path: Path) -> bytes:
