@@ -288,7 +288,8 @@ def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
     assert "Traceback" not in ran.stderr + ran.stdout
     assert files_in(tmp_path) == {"params.yaml"}
     # Of the processor, not by the clock: other programs must not decide what this test says.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
 
 
 def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
@@ -301,8 +302,9 @@ def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_
     ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert len(list((tmp_path / "data/plan/experiments").iterdir())) == 1003
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    assert len(list((tmp_path / "data/plan/experiments").glob("*.json"))) == 1003
+    used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
 
 
 def test_a_bad_file_leaves_the_plan_before_it_as_it_was(params_file: Path, folder: Path) -> None:
