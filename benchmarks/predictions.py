@@ -26,6 +26,7 @@ from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.trial import with_line
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
+from photofinish.files import write_summed
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.reader import Params, read_params
@@ -113,8 +114,8 @@ def _train(folder: Path, params: Params, data: Path) -> Recorded:
     """As the stage does, in a process forked from this one, which has everything imported."""
     folder.mkdir()
     experiment, host, out = folder / "tried.json", folder / "cpu.json", folder / "tried" / "cpu"
-    experiment.write_text(params.experiments["tried"].model_dump_json(), encoding="utf-8")
-    host.write_text(fingerprint(params.devices)[0].model_dump_json(), encoding="utf-8")
+    write_summed(experiment, params.experiments["tried"].model_dump_json().encode())
+    write_summed(host, fingerprint(params.devices)[0].model_dump_json().encode())
 
     def train() -> None:
         os.chdir(folder)

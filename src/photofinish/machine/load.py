@@ -24,8 +24,6 @@ MOST_SHARE_WAITED = 0.10
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
 """of the time watched: what happens in less of it, medians pass over"""
-_FILLED_SHARE = 0.9
-"""of the cores, by the training and its own worker processes: then its threads wait for each other, and no one else"""
 _TICKS_SECONDS = 0.05
 """The system counts the time of processes in hundredths of a second; a few of them are no evidence."""
 
@@ -46,7 +44,8 @@ class LoadWindow(BaseModel):
     others_cpu_seconds: float
     """of everything else, on the same cores"""
     waited_for_core_seconds: float | None
-    """how long this process's threads were ready to run and had no core; only Linux tells"""
+    """how long this process's threads were ready to run and had no core; only Linux tells, and nothing is told of a
+    training whose own processes share the cores"""
     major_page_faults: int
     """pages that had to be read from a disk"""
     swapped_pages: int | None
@@ -81,12 +80,7 @@ def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     """Why times measured meanwhile are to be taken with care, in words; nothing where the machine was quiet."""
     seen = list(windows)
     busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
-    waiting = [
-        one
-        for one in seen
-        if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS
-        and one.own_cpu_seconds < _FILLED_SHARE * one.core_seconds
-    ]
+    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS]
     paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
     slowed = [one for one in seen if one.gpu_slowdowns]
 
@@ -127,8 +121,8 @@ class _Reading:
 class MachineWatch:
     """Takes readings between epochs, seldom enough to cost nothing, and keeps what lay between them."""
 
-    def __init__(self, gpu_state: Callable[[], GpuState | None]) -> None:
-        self._gpu_state = gpu_state
+    def __init__(self, gpu_state: Callable[[], GpuState | None], *, own_processes_share_cores: bool = False) -> None:
+        self._gpu_state, self._own_processes_share_cores = gpu_state, own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
         # Where several processes train together, all that their common parent started is ours.
@@ -143,7 +137,7 @@ class MachineWatch:
             at_seconds=time.monotonic(),
             cores_busy_seconds=_busy_seconds(self._cores),
             own_cpu_seconds=_tree_cpu_seconds(self._root),
-            waited_for_core_seconds=_waited_for_core_seconds(),
+            waited_for_core_seconds=None if self._own_processes_share_cores else _waited_for_core_seconds(),
             major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
             swapped_pages=_swapped_pages(),
         )

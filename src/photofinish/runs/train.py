@@ -98,7 +98,10 @@ class _Leader:
         self._store = CheckpointStore(state_folder() / "checkpoints" / run.key())
         self._epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
         self._meter = OverheadMeter()
-        self._watch = MachineWatch(nvidia_gpu_state(nvidia_uuid(device)))
+        loader = run.experiment.input
+        shares_cores = run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+        gpu_state = nvidia_gpu_state(nvidia_uuid(device))
+        self._watch = MachineWatch(gpu_state, own_processes_share_cores=shares_cores)
         self._energy = TeamEnergy(team)
         _apply_policy(run, device)
         self._setup = Setup(run, device, team)
