@@ -77,7 +77,7 @@ def test_a_remedy_is_tried_and_told_and_nothing_of_the_users_is_touched(folder: 
     assert contents(folder) == before
     first, predicted, really, learned, diagnosis, line = ran.stdout.splitlines()[-6:]
     assert first.startswith(f"{NAME} on the cpu: the loader takes 90% of an epoch's time")
-    assert predicted.startswith("predicted: 9.09 to 11 times as fast (an epoch).")
+    assert predicted.startswith("predicted: 8.33 to 12 times as fast (an epoch).")
     assert "times as fast; an epoch took 3.80 s without (the results on disk)," in really
     assert learned.startswith("learned:   something else")  # than the made-up results
     assert "diagnosis: " in diagnosis
