@@ -42,7 +42,7 @@ def main() -> None:
         pairs = paired(read_results(names, args.results), settings, references)
         for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
-        write_for_dvc(pairs, args.metrics, args.plots)
+        write_for_dvc(pairs, args.out, args.metrics, args.plots)
         tracker.sync(names, args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")

@@ -243,7 +243,9 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_pat
 def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair], tmp_path: Path) -> None:
     former = tmp_path / "metrics" / "former.json"
     write_json_atomically(former, {})
-    write_for_dvc(pair, tmp_path / "metrics", tmp_path / "plots")
+    write_report(pair, tmp_path)
+    write_for_dvc(pair, tmp_path, tmp_path / "metrics", tmp_path / "plots")
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"history.csv", "confusion.csv", "speedups.csv"}
     (file,) = (tmp_path / "metrics").iterdir()
     metrics = json.loads(file.read_text(encoding="utf-8"))
     assert file.name == "small-mlp.json"
@@ -259,7 +261,7 @@ def test_what_is_no_number_is_left_out_everywhere(make_result: MakeResult, tmp_p
         history=cpu.history.assign(validation_loss=float("nan")),
     )
     write_report([pair_of(diverged)], tmp_path)
-    write_for_dvc([pair_of(diverged)], tmp_path / "metrics", tmp_path / "plots")
+    write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")
     assert "test_loss" not in json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))["cpu"]
     assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
     assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()

@@ -6,7 +6,7 @@ A step then is mostly what it costs whatever its batch, or mostly its images. No
 carry one: too few steps, a busy machine, or parts that don't add up to the epoch.
 
 A remedy is one line of params.yaml, with the gain that it should bring, between two figures. It was tried for some
-steps after the training; where it wasn't, the gain is the most that it can be. None under a tenth is advised.
+steps after the training; where it wasn't, the gain is the most that it can be. Less than LEAST_GAIN is not advised.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ MOST_UNEXPLAINED_SHARE = 0.25
 LEAST_STEPS = 3
 """that must have been timed to tell anything by them"""
 LEAST_GAIN = 1.1
+"""in the middle of what is predicted"""
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
@@ -173,11 +174,7 @@ def _cause(
             f"most of a step is not its images' arithmetic: {seconds(costs.fixed_seconds)} of {step} it would take "
             f"with none, for starting each operation and updating {record.parameter_count:,} weights"
         )
-        return (
-            "launch-bound",
-            sentence,
-            _against_launching(key, record, timings, attribution, costs),
-        )
+        return "launch-bound", sentence, _against_launching(key, record, timings, attribution, costs)
     sentence = f"the arithmetic of its images is {costs.images_seconds / costs.step_alone_seconds:.0%} of a step"
     if isinstance(host, CpuHost) and host.threads != cores:
         count = "one thread computes" if host.threads == 1 else f"{host.threads} threads compute"

@@ -52,7 +52,7 @@ class StepCosts:
 
     steps_per_epoch: int
     steps_timed: int
-    """one by one, after the training: the fewest of any measurement"""
+    """after the training: taken apart or, if those were fewer, over and over on one batch"""
     epoch_share_seconds: float
     """the median epoch's training time over its steps: what a step takes with all that belongs to it"""
     epoch_share_spread: tuple[float, float]

@@ -109,19 +109,15 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
     return report.verdicts
 
 
-def write_for_dvc(pairs: list[Pair], metrics: Path, plots: Path) -> None:
-    """What DVC shows of it, in folders that Git keeps: in the report's, which DVC keeps, it would be kept twice."""
+def write_for_dvc(pairs: list[Pair], folder: Path, metrics: Path, plots: Path) -> None:
+    """What DVC shows of the report in `folder`, where Git keeps it: it may keep nothing of a folder of DVC's."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)
     for experiment, figures in rows.comparison_metrics(rows.comparison_rows(pairs)).items():  # DVC makes a row of each
         _write(metrics / f"{experiment}.json", to_json(figures))
-    drawn = {
-        "history.csv": rows.history_rows(pairs),
-        "confusion.csv": rows.confusion_rows(pairs),
-        "speedups.csv": rows.speedup_rows(pairs),
-    }
-    for name, content in drawn.items():
-        _write(plots / name, rows.as_csv(content, rows.COLUMNS[name]))
+    plots.mkdir(parents=True)
+    for name in ("history.csv", "confusion.csv", "speedups.csv"):
+        shutil.copy(folder / name, plots)
 
 
 def _write(path: Path, text: str) -> None:
