@@ -377,3 +377,29 @@ def make_project(tmp_path: Path) -> Callable[[str], Project]:
 @pytest.fixture
 def project(make_project: Callable[[str], Project]) -> Project:
     return make_project("project")
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """Files of a user's own code, in a folder that is the project's for as long as a test runs."""
+
+    folder: Path
+
+    def write(self, name: str, text: str) -> str:
+        """The file's name as params.yaml has it."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return f"./{name}"
+
+
+@pytest.fixture
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnFiles]:
+    """Python forgets afterwards what it imported from there."""
+    monkeypatch.chdir(tmp_path)
+    before, paths = set(sys.modules), [*sys.path]
+    yield OwnFiles(tmp_path)
+    sys.path[:] = paths
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.base import read_plan
 from photofinish.params.datasets import DatasetPlan
-from photofinish.params.experiment import Experiment
+from photofinish.params.experiment import Experiment, ExperimentPlan
 from photofinish.params.networks import FetchedWeights, InitialWeights
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
@@ -32,14 +33,14 @@ from photofinish.training.torch_device import CPU
 
 FILES = sorted((ROOT / "examples").glob("*.yaml"))
 EXPERIMENTS = [(path.stem, name) for path in FILES for name in read_params(path).experiments]
-CHANNELS_AND_SIDE = {"mnist": (1, 28), "fashion": (1, 28), "caltech101": (3, 32), "cifar10": (3, 32)}
+CHANNELS_AND_SIDE = {"digits": (1, 8), "mnist": (1, 28), "fashion": (1, 28), "caltech101": (3, 32), "cifar10": (3, 32)}
 IMAGES = 70  # no batch of one among them: ResNet's batch-norm could not learn from it
 
 
 @pytest.fixture(autouse=True)
 def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
-    folder.mkdir()
+    shutil.copytree(ROOT / "examples", folder / "examples")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder
@@ -53,8 +54,10 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
     Image.new("RGB", (4, 4)).save(own_images / "a.png")
     params = read_params(path)
     write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
-    planned = {file.stem: read_plan(file, Experiment) for file in Path("plan/experiments").glob("*.json")}
-    assert planned == params.experiments
+    planned = {file.stem: dict(read_plan(file, ExperimentPlan)) for file in Path("plan/experiments").glob("*.json")}
+    for name, experiment in params.experiments.items():
+        own_code = planned[name].pop("own_code")
+        assert (planned[name], bool(own_code)) == (dict(experiment), ".py:" in experiment.model.name)
     assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").glob("*.json")} == set(params.datasets)
 
 

@@ -15,8 +15,8 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
     "measuring.rehearsal", "models.registry", "results.epochs", "training.batches", "training.checkpoint",
-    "training.failures", "training.input_paths", "training.optimisation", "training.teams", "training.torch_device",
-    "training.trainer",
+    "training.failures", "training.input_paths", "training.losses", "training.optimisation", "training.teams",
+    "training.torch_device", "training.trainer",
 )  # fmt: skip
 THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
@@ -29,8 +29,8 @@ FREE_OF_TORCH = (
     "report.report", "results.records", "results.references", "tracking.client", "runs.run", "runs.stage",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "wording"), ("processes", "locks", "source_code"), ("params",), ("machine",),
-    ("data",), ("plan",), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",), ("params",),
+    ("machine",), ("data",), ("plan",), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
     ("runs",), ("comparing",), ("report",),
 )  # fmt: skip
 

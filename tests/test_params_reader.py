@@ -41,8 +41,8 @@ LAST = "optimizer: {lr: 0.05}"
 A_NAME_IS = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 OPTIMIZERS = "allowed: sgd, adam, adamw"
 SETTINGS = (
-    "allowed: dataset, model, optimizer, schedule, input, precision, epochs, batch_size, validation_batch_size, seed, "
-    "augmentation, save_weights"
+    "allowed: dataset, model, loss, optimizer, schedule, input, precision, epochs, batch_size, validation_batch_size, "
+    "seed, augmentation, save_weights"
 )
 LONG_NAME = "x" * 65
 

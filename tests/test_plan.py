@@ -22,7 +22,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.params.base import read_plan
 from photofinish.params.datasets import DatasetPlan
-from photofinish.params.experiment import Experiment
+from photofinish.params.experiment import ExperimentPlan
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 
@@ -105,7 +105,9 @@ def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(fol
 
 def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path) -> None:
     params = read_params(params_file)
-    assert read_plan(folder / "experiments/adam.json", Experiment) == params.experiments["adam"]
+    assert read_plan(folder / "experiments/adam.json", ExperimentPlan) == ExperimentPlan(
+        **dict(params.experiments["adam"])
+    )
     assert read_plan(folder / "datasets/few-digits.json", DatasetPlan).dataset == params.datasets["few-digits"]
     assert read_plan(folder / "hosts/cpu.json", CpuHost).threads >= 1
     assert read_plan(folder / "hosts/gpu.json", GpuHost).if_missing == "skip"
@@ -182,7 +184,7 @@ def test_a_damaged_file_is_written_again(params_file: Path, folder: Path) -> Non
     (folder / "experiments/long.json").write_bytes(b"\xff\xfe")
     plan(params_file, folder, PARAMS)
     assert written_since(folder) == {"experiments/long.json"}
-    assert read_plan(folder / "experiments/long.json", Experiment).epochs == 50
+    assert read_plan(folder / "experiments/long.json", ExperimentPlan).epochs == 50
 
 
 def test_files_beside_the_plans_own_folders_are_left_alone(params_file: Path, folder: Path) -> None:
@@ -248,9 +250,9 @@ def test_a_plan_with_another_digit_is_refused_by_name_and_the_next_plan_mends_it
     changed = folder / "experiments" / "long.json"
     change_a_digit(changed)
     with pytest.raises(UserError, match=f"{changed} is damaged: its sha256"):
-        read_plan(changed, Experiment)
+        read_plan(changed, ExperimentPlan)
     assert planned_anew(folder) == {"experiments/long.json"}
-    assert read_plan(changed, Experiment).epochs == 50
+    assert read_plan(changed, ExperimentPlan).epochs == 50
 
 
 # -- the stage ------------------------------------------------------------------------------------------

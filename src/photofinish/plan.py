@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -14,10 +15,21 @@ from photofinish.errors import MistakeError
 from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
+from photofinish.own_code import Reference
+from photofinish.params.base import OwnCode
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
-from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
+from photofinish.params.experiment import Experiment, ExperimentPlan
+from photofinish.params.mistakes import Mistake, unknown_name
+from photofinish.params.networks import (
+    GIVEN_TO_NETWORKS,
+    Model,
+    OwnModel,
+    PublishedWeights,
+    TorchvisionModel,
+    WeightsPlan,
+)
 from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
-from photofinish.source_code import stage_code
+from photofinish.source_code import code_of_users, stage_code
 
 
 def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
@@ -38,7 +50,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         "compare": params.comparing,
         # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
         "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
-        **{f"experiments/{name}": experiment for name, experiment in params.experiments.items()},
+        **{f"experiments/{name}": _planned(experiment) for name, experiment in params.experiments.items()},
         **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, dataset in params.datasets.items():
@@ -67,6 +79,29 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
                 path.unlink()
+
+
+def faults_in_own_code(params: Params) -> Iterator[Mistake]:
+    """What is wrong with networks and losses that users wrote themselves, as far as reading them tells."""
+    for where, code in params.own_code.items():
+        reference, arguments, takes = Reference.of(code.name), code.arguments, None
+        if problem := reference.problem():
+            yield Mistake(where, problem, code.name)
+        else:
+            takes = reference.takes()
+        if takes is None:
+            continue
+        given = GIVEN_TO_NETWORKS if isinstance(code, OwnModel) else set(() if takes.is_class else takes.names[:2])
+        for argument in arguments.keys() - takes.names if not takes.any_more else ():
+            yield Mistake((*where, argument), unknown_name("argument", argument, takes.names), arguments[argument])
+        for argument in takes.required - arguments.keys() - given:
+            problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
+            yield Mistake((*where, argument), problem, has_value=False)
+
+
+def _planned(experiment: Experiment) -> ExperimentPlan:
+    own = [part for part in (experiment.model, experiment.loss) if isinstance(part, OwnCode)]
+    return ExperimentPlan(**dict(experiment), own_code=code_of_users([Reference.of(part.name) for part in own]))
 
 
 def set_aside_results(params: Params, results: Path) -> None:

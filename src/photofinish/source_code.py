@@ -10,17 +10,27 @@ files made dvc.lock so long that with 15 experiments DVC took 6 s to see that no
 
 from __future__ import annotations
 
+import ast
+import os
 import re
-from functools import cache
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 
 from pydantic import RootModel
 
 import photofinish
+from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file
+from photofinish.own_code import Reference
 
 MIRRORS = frozenset({"photofinish.tracking.worker"})
 """started as processes that write nothing but copies of results, into MLflow"""
+
+PACKAGE = "package "
+"""in a list of the user's code, what the name of an installed package begins with"""
 
 _PACKAGE = Path(photofinish.__file__).parent
 _NEVER_EXECUTED = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t].*)?\n)+", re.MULTILINE)
@@ -29,6 +39,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _NAME = re.compile(r"(\w+)(?:\s+as\s+\w+)?")
+_IMPORTING = ("importlib.import_module", "import_module", "__import__")
 _START = re.compile(r"""["']-m["'],\s*["'](photofinish[\w.]*)["']""")
 
 
@@ -43,19 +54,88 @@ class StageCode(RootModel[dict[str, str]]):
 
 def stage_code(script: Path) -> StageCode:
     """The code that a stage runs: its script, and all that it runs of this package."""
+    return StageCode(
+        {
+            path.relative_to(_PACKAGE.parent if path != script else script.parent.parent).as_posix(): _sha256(path)
+            for path in sorted(_all_run([script], _files_run_by))
+        }
+    )
+
+
+def code_of_users(references: list[Reference]) -> dict[str, str]:
+    """The sha256 of each of the user's files that run with these, by its path from the project's folder, and the
+    version of each installed package that those name. Nothing of it is run."""
+    found: dict[str, str] = {}
+    for reference in references:
+        root, packages = reference.root, set[str]()
+        if root is None or reference.file is None:
+            packages.add(reference.module.partition(".")[0])
+        else:
+            first = [path for path in (reference.file, *_files_of(reference.module_name, root)) if path]
+            for path in _all_run(first, partial(_users_files_run_by, root, packages)):
+                found[Path(os.path.relpath(path, Path.cwd())).as_posix()] = _sha256(path)
+        found |= {f"{PACKAGE}{name}": version for name, version in filter(None, map(_installed, packages))}
+    return dict(sorted(found.items()))
+
+
+def refuse_changed_code(own_code: dict[str, str]) -> None:
+    """What the user wrote must be what `plan` saw, or a result would be told to be of other code than it is of."""
+    for name, expected in own_code.items():
+        if not name.startswith(PACKAGE) and not (Path(name).is_file() and sha256_of_file(Path(name)) == expected):
+            raise UserError(f"{name} is not what it was when `plan` read it: run `dvc repro` again")
+
+
+def _all_run(first: list[Path], files_run_by: Callable[[Path], set[Path]]) -> set[Path]:
+    """These files, and all that they run, directly or through others."""
     found: set[Path] = set()
-    todo = [script]
+    todo = [*first]
     while todo:
         path = todo.pop()
         if path not in found:
             found.add(path)
-            todo += _files_run_by(path)
-    return StageCode(
-        {
-            path.relative_to(_PACKAGE.parent if path != script else script.parent.parent).as_posix(): _sha256(path)
-            for path in sorted(found)
-        }
-    )
+            todo += files_run_by(path)
+    return found
+
+
+def _users_files_run_by(root: Path, packages: set[str], path: Path) -> set[Path]:
+    """Those of the user's; what is imported from elsewhere is added to `packages`."""
+    files: set[Path] = set()
+    for name in _modules_named_in(path, root):
+        if own := _files_of(name, root):
+            files.update(own)
+        elif _files_of(name.partition(".")[0], root) == ():
+            packages.add(name.partition(".")[0])
+    return files
+
+
+def _modules_named_in(path: Path, root: Path) -> Iterator[str]:
+    """Each by its full name; for `from a import b`, both a and a.b, for b may be a module."""
+    around = list(path.relative_to(root).with_suffix("").parts[:-1])
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise MistakeError(f"{os.path.relpath(path)}, line {error.lineno}: {error.msg}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = around[: len(around) - node.level + 1] if node.level else []
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from filter(None, (module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _IMPORTING:
+            yield from (str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant))
+
+
+@cache
+def _installed(module: str) -> tuple[str, str] | None:
+    """Name and version of the package that a module is installed with; None for what comes with Python."""
+    if module in sys.stdlib_module_names or module == _PACKAGE.name:
+        return None
+    try:
+        return module, metadata.version(module)
+    except metadata.PackageNotFoundError:  # called otherwise, as PIL is pillow; looking all of them up takes longer
+        names = metadata.packages_distributions().get(module)
+        return (names[0], metadata.version(names[0])) if names else None
 
 
 _sha256 = cache(sha256_of_file)
@@ -75,9 +155,9 @@ def _files_run_by(path: Path) -> set[Path]:
 
 
 @cache
-def _files_of(name: str) -> tuple[Path, ...]:
+def _files_of(name: str, root: Path = _PACKAGE.parent) -> tuple[Path, ...]:
     """The module's file and the packages around it, which Python runs first."""
     around, _, _ = name.rpartition(".")
-    place = _PACKAGE.parent.joinpath(*name.split("."))
+    place = root.joinpath(*name.split("."))
     own = tuple(file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file())
-    return (_files_of(around) if around else ()) + own
+    return (_files_of(around, root) if around else ()) + own

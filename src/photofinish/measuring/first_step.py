@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from photofinish.data.images import Int64Array
+from photofinish.models.own import tensors_in
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order
+from photofinish.training.losses import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast
 
@@ -43,7 +44,13 @@ def first_batch(training: Batches, team: Team) -> Batch | None:
 
 
 def first_step(
-    network: nn.Module, batch: Batch, device: torch.device, precision: str, labels: Int64Array, seed: int
+    network: nn.Module,
+    criterion: Loss,
+    batch: Batch,
+    device: torch.device,
+    precision: str,
+    labels: Int64Array,
+    seed: int,
 ) -> FirstStep:
     """Of a network with its initial weights; `labels` are those of all training images."""
     weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
@@ -59,7 +66,7 @@ def first_step(
         if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
             module.eval()
     with autocast(device, precision):
-        loss = cross_entropy(network(images), targets)
+        loss = criterion.mean(network(images), targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
@@ -91,8 +98,8 @@ def _signs() -> torch.Tensor:
 
 
 def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-    tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
-    prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES]))
+    for tensor in tensors_in(output)[:1]:
+        prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES]))
 
 
 def _sha256(*arrays: np.typing.NDArray[Any]) -> str:

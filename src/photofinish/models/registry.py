@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 from photofinish.errors import MistakeError, UserError
+from photofinish.models.own import build_own, generators_seeded
+from photofinish.own_code import is_reference
 from photofinish.params.image_shapes import shape_problem
 
 if TYPE_CHECKING:
-    from photofinish.params.networks import Init, Model, TorchvisionModel
+    from photofinish.params.networks import Init, Model, OwnModel, TorchvisionModel
 
 
 Shape = tuple[int, int, int]
@@ -37,8 +39,9 @@ def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Pa
     """
     if problem := shape_problem(model, shape[0], shape[1:]):
         raise MistakeError(problem)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with generators_seeded(seed):
+        if is_reference(model.name):
+            return build_own(cast("OwnModel", model), shape, classes)
         if model.name in _BUILDERS:
             return _BUILDERS[model.name](model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)

@@ -6,10 +6,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from photofinish.errors import UserError
 from photofinish.files import read_summed
+from photofinish.own_code import Reference, is_reference
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
 
@@ -33,6 +42,39 @@ class Settings(BaseModel):
 
     # Most are parts of others: a checker of its own is built only for what is read or written by itself.
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
+
+
+BUILT_IN, OWN = "built-in", "own"
+"""which of the two, as a part of pydantic's paths"""
+
+
+class OwnCode(Settings):
+    """A class or function of the user's own, or of an installed package, called with the keys beside its name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """file.py:Name, or package.module:Name"""
+
+    @field_validator("name")
+    @classmethod
+    def _names_code(cls, name: str) -> str:
+        Reference.of(name)
+        return name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it is called with."""
+        return dict(self.model_extra or {})
+
+
+def _built_in_or_own(given: Any) -> str:
+    name = given.get("name") if isinstance(given, dict) else getattr(given, "name", None)
+    return OWN if is_reference(name) else BUILT_IN
+
+
+built_in_or_own = Discriminator(_built_in_or_own)
+"""between settings by whether their name is that of code"""
 
 
 def is_whole_number(value: object) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
 from photofinish.params.base import (
+    BUILT_IN,
+    OWN,
     Decay,
     Name,
     NonNegativeFloat,
+    OwnCode,
     PositiveFloat,
     PositiveInt,
     Seed,
     Settings,
     Share,
+    built_in_or_own,
     list_of,
 )
 from photofinish.params.networks import Model
@@ -60,6 +64,22 @@ class AdamW(_AdamSettings):
 
 
 Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
+
+# -- losses ------------------------------------------------------------------------------------------
+
+
+class CrossEntropy(Settings):
+    """torch.nn.CrossEntropyLoss, for one label an image."""
+
+    name: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: Share = 0.0
+
+
+class OwnLoss(OwnCode):
+    """A class or function of (outputs, labels) that gives the mean over the batch; a class is made first."""
+
+
+Loss = Annotated[Annotated[CrossEntropy, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
 
 # -- schedules ----------------------------------------------------------------------------------------
 
@@ -136,7 +156,7 @@ Input = Annotated[ResidentInput | LoaderInput, Field(discriminator="name")]
 
 # -- experiments --------------------------------------------------------------------------------------
 
-SHORTHAND_KEYS = ("model", "optimizer", "schedule", "input")
+SHORTHAND_KEYS = ("model", "loss", "optimizer", "schedule", "input")
 
 
 class Augmentation(Settings):
@@ -153,6 +173,7 @@ class Experiment(Settings):
 
     dataset: Name
     model: Model
+    loss: Loss = CrossEntropy()
     optimizer: Optimizer
     schedule: Schedule = ConstantSchedule()
     input: Input
@@ -166,3 +187,10 @@ class Experiment(Settings):
     save_weights: Literal["last", "every_epoch"] = "last"
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
+
+
+class ExperimentPlan(Experiment):
+    """data/plan/experiments/<name>.json: what the training stages go by."""
+
+    own_code: dict[str, str] = Field(default_factory=dict)
+    """the sha256 of each of the user's own files that the training runs, and the versions of packages they name"""

@@ -7,12 +7,12 @@ import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from photofinish.params.base import is_number_in_quotes
+from photofinish.params.base import BUILT_IN, OWN, is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.params.yaml_reader import KeyPath
 from photofinish.wording import did_you_mean, printable, shortened
@@ -120,6 +120,8 @@ def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
     """The keys that the part of `schema` at pydantic's `location` (tags of unions included) accepts."""
     models: list[Any] = _models_in(schema)
     for part in location:
+        if part in (BUILT_IN, OWN):
+            continue
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
         if fields:
             models = [member for field in fields for member in _models_in(field)]
@@ -133,7 +135,7 @@ def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if get_origin(annotation) is Annotated:
         return _models_in(get_args(annotation)[0])
-    if isinstance(annotation, types.UnionType):
+    if get_origin(annotation) in (types.UnionType, Union):  # the second, of what is annotated
         return [member for option in get_args(annotation) for member in _models_in(option)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
-from photofinish.params.base import Name, NonNegativeInt, PositiveInt, Settings
+from photofinish.params.base import (
+    BUILT_IN,
+    OWN,
+    Name,
+    NonNegativeInt,
+    OwnCode,
+    PositiveInt,
+    Settings,
+    built_in_or_own,
+)
 from photofinish.params.torchvision_names import CLASSIFIERS
 
+GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
+"""what one's own network is called with where it takes it: how many classes, and an image's channels, height, width"""
 Init = Literal["default", "xavier_uniform"]
 """Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""
 
@@ -62,7 +73,12 @@ class TorchvisionModel(Settings):
         return weights
 
 
-Model = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
+class OwnModel(OwnCode):
+    """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them."""
+
+
+_BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
+Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own]
 
 
 class PublishedWeights(Settings):

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.params.base import is_name
+from photofinish.own_code import is_reference
+from photofinish.params.base import BUILT_IN, OwnCode, is_name
 from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, known_images
 from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, OwnLoss
 from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
+from photofinish.params.networks import OwnModel
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import did_you_mean, nearest_name
 
@@ -45,17 +49,19 @@ class Params:
     devices: Devices
     mirror: str | None = None
     comparing: Comparing = field(default_factory=Comparing)
+    own_code: dict[KeyPath, OwnCode] = field(default_factory=dict)
+    """the code that is named, by where that is"""
 
 
-def read_params(path: Path, find_mistakes: Callable[[Params], Iterable[Mistake]] = lambda _params: ()) -> Params:
+def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]]) -> Params:
     """Read and check the whole file; raise one MistakeError that lists every mistake in it.
 
-    What only a look at the machine's files can tell, `find_mistakes` adds.
+    What only a look at the machine's files can tell, `find_mistakes` add.
     """
     document = YamlDocument(path)
     reader = _Reader(document.value)
     params = reader.read()
-    for mistake in find_mistakes(params):
+    for mistake in chain.from_iterable(find(params) for find in find_mistakes):
         reader.mistakes.setdefault(mistake.path, mistake)
     faulty_keys = {key.path: key for key in document.faulty_keys}
     found = [(key.line, Mistake(key.path, key.problem, has_value=False)) for key in faulty_keys.values()]
@@ -74,6 +80,7 @@ class _Reader:
     def __init__(self, document: Any) -> None:
         self._document = document
         self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
+        self._own_code: dict[KeyPath, OwnCode] = {}
         self.mistakes: dict[KeyPath, Mistake] = {}
 
     def read(self) -> Params:
@@ -108,7 +115,7 @@ class _Reader:
             mirror = None
         elif mirror is not None and WITH_LOGIN.match(mirror):
             self._note(("mirror",), USE_NETRC, has_value=False)
-        return Params(experiments, datasets, devices, mirror, comparing)
+        return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
         self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
@@ -176,6 +183,7 @@ class _Reader:
             hint = did_you_mean(dataset, names)
             problem = f"not listed under datasets ({all_or_some(list(names))}){';' if hint else ''}{hint}"
             self._note((*where, "dataset"), problem, dataset)
+        self._note_own_code(where, given, defaults)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:
@@ -185,6 +193,15 @@ class _Reader:
                 elif not self._is_told_of_defaults(mistake, given, defaults):
                     self._add(_with_advice(mistake, defaults), where, given)
         return None
+
+    def _note_own_code(self, where: KeyPath, given: dict[str, Any], defaults: dict[str, Any]) -> None:
+        """Whatever else is wrong with the experiment."""
+        for key, kind in (("model", OwnModel), ("loss", OwnLoss)):
+            settings = merged(defaults, given).get(key)
+            if isinstance(settings, dict) and is_reference(settings.get("name")):
+                with suppress(ValidationError):
+                    code = kind.model_validate_json(_json(settings))
+                    self._own_code[(*where, key) if key in given else ("defaults", key)] = code
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
@@ -260,8 +277,11 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
-    """Pydantic puts the tag of a union (`optimizer.sgd.lr`) where the user's file has none."""
-    return location[:1] + location[2:] if location and location[0] in SHORTHAND_KEYS else location
+    """Pydantic puts tags of unions (`optimizer.sgd.lr`, `model.built-in.mlp.hidden`) where the user's file has none."""
+    if not location or location[0] not in SHORTHAND_KEYS:
+        return location
+    tags = 2 if location[:2] == ("model", BUILT_IN) else 1
+    return location[:1] + location[1 + tags :]
 
 
 def _has(given: Any, path: KeyPath) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,16 +16,19 @@ from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
 from photofinish.results import records
+from photofinish.source_code import refuse_changed_code
 
 
 def weights_of(network: nn.Module) -> bytes:
     """The state of the network as safetensors; the same state gives the same bytes."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    return bytes(to_safetensors(state))
+    starts = Counter(tensor.data_ptr() for tensor in state.values())  # tied weights, which safetensors refuses
+    return bytes(to_safetensors({name: t.clone() if starts[t.data_ptr()] > 1 else t for name, t in state.items()}))
 
 
 def load_network(folder: Path, record: records.Training) -> nn.Module:
     """The trained network, on the CPU."""
+    refuse_changed_code(record.own_code)
     path = folder / records.WEIGHTS
     try:
         data = path.read_bytes()

@@ -10,7 +10,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from photofinish.errors import UserError
 from photofinish.files import read_summed, write_summed
@@ -58,6 +58,8 @@ class Training(_Record):
     weights_sha256: str
     epoch_weights_sha256: tuple[str, ...] = ()
     """of the files in learned/epochs, the first epoch's first; none unless every epoch's weights are kept"""
+    own_code: dict[str, str] = Field(default_factory=dict)
+    """the sha256 of each of the user's own files that ran, and the versions of packages they name"""
 
 
 class Unavailable(_Record):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit
@@ -17,6 +16,8 @@ from photofinish.files import write_summed
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.training.batches import Normaliser
+from photofinish.training.losses import Loss
+from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
 
@@ -57,7 +58,7 @@ def _evaluate_one(
     starts = range(0, len(images), _BATCH_SIZE)
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
     outputs = torch.cat([network(normalise(part).double()) for part in parts])
-    loss = cross_entropy(outputs, torch.from_numpy(np.array(labels))).item()
+    loss = Loss(record.experiment.loss, CPU).mean(outputs, torch.from_numpy(np.array(labels))).item()
     predicted: Int64Array = outputs.argmax(dim=1).numpy()
     return score(labels, predicted, loss, record.class_names), predicted
 

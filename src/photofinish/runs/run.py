@@ -14,11 +14,11 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.devices import batch_problem
-from photofinish.params.experiment import Experiment
+from photofinish.params.experiment import Experiment, ExperimentPlan
 from photofinish.params.networks import FetchedWeights
 from photofinish.processes import own_rank
 from photofinish.results import records
-from photofinish.source_code import stage_code
+from photofinish.source_code import refuse_changed_code, stage_code
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,14 @@ class Run:
         """For whoever waits for it."""
         return f"which trains {self.name} on the {self.device}"
 
+    @property
+    def own_code(self) -> dict[str, str]:
+        """The sha256 of each of the user's own files that it runs, and the versions of packages they name."""
+        return self.experiment.own_code if isinstance(self.experiment, ExperimentPlan) else {}
+
     def check(self) -> None:
         """Refuse what only the machine and the split tell, and needs no torch."""
+        refuse_changed_code(self.own_code)
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.
         count, key = max(self.processes, 1), "devices.cpu.processes"
         if isinstance(self.host, GpuHost):

@@ -16,8 +16,10 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
 from photofinish.measuring.first_step import first_batch, first_step
+from photofinish.measuring.own_network import refuse_what_cannot_be_trained
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.measuring.steady_state import measure_steps, plan_samples
+from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model, refuse_lone_images
 from photofinish.params.experiment import LoaderInput, ResidentInput
 from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
@@ -70,6 +72,12 @@ class Setup:
             refuse_lone_images(network, manifest.shape, training.image_count, training.batch_size, normalised_images)
             return network
 
+    def try_out(self, network: nn.Module) -> None:
+        """Refuse a network of the user's own that isn't the same each time, or can't be trained."""
+        refuse_another_network(self.run.experiment.model.name, network, self.new_network)
+        classes, batch = len(self.split.manifest.class_names), next(iter(self.training.shuffled(0)))
+        refuse_what_cannot_be_trained(self.run.experiment, network, batch, self.device, classes)
+
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Of a new network, or of one that `new_network` made."""
         network = network or self.new_network()
@@ -121,7 +129,8 @@ class Setup:
         batch, first = first_batch(self.training, self.team), None
         if batch is not None:
             labels = self.split.labels("train")
-            first = first_step(self.new_network(), batch, self.device, experiment.precision, labels, experiment.seed)
+            network, criterion = self.new_network(), trained.criterion
+            first = first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
         return FurtherMeasurements(steady_state, first, attribution, why_not)
 
     def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:

@@ -17,7 +17,7 @@ from photofinish.locks import machine_to_itself, sole_writer
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.software import git_commit, package_versions
 from photofinish.params.base import read_plan
-from photofinish.params.experiment import Experiment
+from photofinish.params.experiment import ExperimentPlan
 from photofinish.processes import Rank, is_started_by_stage, own_rank, quick_imports
 from photofinish.results.finished import hand_over
 from photofinish.results.records import DeviceLabel
@@ -33,7 +33,7 @@ def train(
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
     rank = own_rank()
     processes = rank.size if rank else host.processes
-    experiment = read_plan(experiment_file, Experiment)
+    experiment = read_plan(experiment_file, ExperimentPlan)
     run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes)
     if rank is None:
         run.check()

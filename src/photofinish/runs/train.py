@@ -89,7 +89,7 @@ class _Leader:
         self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self._run, self._device, self._team, self._tracker = run, device, team, tracker
         self._lock_seconds = lock_seconds
-        self._earlier_seconds = self._untimed_seconds = 0.0
+        self._earlier_seconds = self._untimed_seconds = self._trial_seconds = 0.0
         self._resumed_at_epochs: tuple[int, ...] = ()
         self._last_checkpoint_seconds = time.monotonic()
         self._epochs_saved = 0
@@ -106,6 +106,10 @@ class _Leader:
         _apply_policy(run, device)
         self._setup = Setup(run, device, team)
         network = self._setup.new_network()
+        if run.own_code:
+            began_seconds = time.monotonic()
+            self._setup.try_out(network)
+            self._trial_seconds = time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
         self._display = TrainingDisplay(
@@ -123,7 +127,7 @@ class _Leader:
             epochs_before = self._trainer.progress.epochs_done
             warm_up_seconds = warm_up(self._trainer)
             self._team.forget_peak_memory()
-            startup_seconds = seconds_since_stage_start() - self._lock_seconds
+            startup_seconds = seconds_since_stage_start() - self._lock_seconds - self._trial_seconds
             self._tracker.wait_until_ready()
             self._watch.begin()
             self._energy.begin()
@@ -244,8 +248,8 @@ class _Leader:
             self._epochs_saved = epochs_in_all
 
     def _elapsed_seconds(self) -> float:
-        idle_seconds = self._lock_seconds + self._tracker.waited_seconds + self._untimed_seconds
-        return self._earlier_seconds + seconds_since_stage_start() - idle_seconds
+        other_seconds = self._lock_seconds + self._trial_seconds + self._tracker.waited_seconds + self._untimed_seconds
+        return self._earlier_seconds + seconds_since_stage_start() - other_seconds
 
     def _write_learned(self, first_step: records.FirstStep | None) -> None:
         run, manifest, trainer = self._run, self._setup.split.manifest, self._trainer
@@ -270,6 +274,7 @@ class _Leader:
             initial_weights_sha256=self._initial_weights_sha256,
             weights_sha256=sha256_of_bytes(weights),
             epoch_weights_sha256=tuple(self._epoch_weights.sha256),
+            own_code=run.own_code,
         )
         records.write_record(folder / records.RECORD, record)
         assert first_step is not None  # this process leads

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.data.packed import Manifest
 from photofinish.files import write_summed
+from photofinish.models.own import tensors_in
 from photofinish.results import records
 from photofinish.training.batches import Batches
 
@@ -93,10 +94,10 @@ _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD = 2
 
 def _note_shape(shapes: list[str], _module: nn.Module, _inputs: Any, output: Any) -> None:
     """Each once: a module may be used several times."""
-    tensor = output if isinstance(output, torch.Tensor) else next(iter(output))
-    shape = "x".join(map(str, tensor.shape[1:]))
-    if shape not in shapes:
-        shapes.append(shape)
+    for tensor in tensors_in(output)[:1]:
+        shape = "x".join(map(str, tensor.shape[1:]))
+        if shape not in shapes:
+            shapes.append(shape)
 
 
 def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:

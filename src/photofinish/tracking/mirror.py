@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,8 +31,11 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
 from photofinish.files import sha256_of_bytes, sha256_of_file
+from photofinish.own_code import Reference
+from photofinish.params.networks import OwnModel
 from photofinish.processes import quick_imports
 from photofinish.results import records
+from photofinish.source_code import PACKAGE
 from photofinish.tracking import documents
 from photofinish.tracking.documents import TAG_CURRENT, TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
 from photofinish.tracking.store import Store
@@ -188,6 +193,10 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
 
     cloudpickle.register_pickle_by_value(served)
     record = records.read_record(learned / records.RECORD, records.Training)
+    needed = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
+    needed |= {
+        name.removeprefix(PACKAGE): version for name, version in record.own_code.items() if name.startswith(PACKAGE)
+    }
     classifier = served.ImageClassifier(load_network(learned, record), record.mean, record.std).eval()
     client = store.client
     model = Model(
@@ -197,6 +206,7 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
         model_id=model_id,
     )
     with tempfile.TemporaryDirectory() as folder:
+        own_files = _copied(record, Path(folder, "own")) if isinstance(record.experiment.model, OwnModel) else []
         save_model(  # not log_model, which asks a server for the history of every metric, and loads what it has saved
             classifier,
             path := str(Path(folder, "model")),
@@ -209,7 +219,19 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
             ),
             input_example=np.full((1, *record.image_shape), 0.5, dtype=np.float32),
             metadata={"mean": list(record.mean), "std": list(record.std), "class_names": list(record.class_names)},
-            pip_requirements=[f"{package}=={tags[f'package.{package}']}" for package in _REQUIREMENTS],
+            pip_requirements=[f"{package}=={version}" for package, version in sorted(needed.items())],
+            code_paths=own_files or None,
         )
         client.log_model_artifacts(model_id, path)
     client.finalize_logged_model(model_id, LoggedModelStatus.READY)
+
+
+def _copied(record: records.Training, folder: Path) -> list[str]:
+    """The user's files that the network is made of, as Python finds them from `folder`; what lies directly in it."""
+    root = Reference.of(record.experiment.model.name).root
+    for name in record.own_code if root else ():
+        if not name.startswith(PACKAGE):
+            place = folder / os.path.relpath(name, root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, place)
+    return sorted(map(str, folder.glob("*")))

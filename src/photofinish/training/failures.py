@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from photofinish.errors import EXIT_PEER_LOST, UserError
+from photofinish.own_code import runs_through_users_code, users_traceback
 from photofinish.training.torch_device import device_name, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
 
@@ -85,11 +86,13 @@ def failures_explained(name: str, experiment: Experiment, team: Team) -> Iterato
         raise
     except MemoryError as error:
         raise UserError(out_of_memory(name, experiment, team, str(error))) from error
-    except (RuntimeError, ValueError) as error:
-        explained = _explained(name, experiment, team, error)
-        if explained is None:
-            raise
-        raise explained from error
+    except Exception as error:
+        told = isinstance(error, RuntimeError | ValueError) and _explained(name, experiment, team, error)
+        if told:
+            raise told from error
+        if runs_through_users_code(error):
+            raise UserError(f"model {experiment.model.name} failed:\n{users_traceback(error)}") from error
+        raise
 
 
 def _explained(name: str, experiment: Experiment, team: Team, error: Exception) -> UserError | None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from photofinish.errors import UserError
 from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
+from photofinish.training.losses import Loss
 from photofinish.training.optimisation import Schedule, build_optimizer
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, memory_format
@@ -66,7 +66,7 @@ class Trainer:
     ) -> None:
         self.experiment, self.device, self.team = experiment, device, team or Team(device)
         self.training, self.validation = training, validation
-        self.clock = self.team.clock()
+        self.clock, self.criterion = self.team.clock(), Loss(experiment.loss, device)
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
         self.network = self.team.adapt(network.to(device, memory_format=layout))  # type: ignore[call-overload]
@@ -124,10 +124,10 @@ class Trainer:
         with autocast(self.device, self.experiment.precision):
             outputs = state.network(images.contiguous(memory_format=state.memory_format))
             if self.team.size == 1:
-                return cross_entropy(outputs, labels)
+                return self.criterion.mean(outputs, labels)
             # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over
             # the whole batch, however uneven the shares.
-            return cross_entropy(outputs, labels, reduction="sum") * (self.team.size / self._batch_images(number))
+            return self.criterion.total(outputs, labels) * (self.team.size / self._batch_images(number))
 
     def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """One training step on the epoch's batch of this number, from 0; its loss, still on the device."""
@@ -146,7 +146,7 @@ class Trainer:
         for images, labels in islice(self.validation.in_order(), most_batches):
             with autocast(self.device, self.experiment.precision):
                 outputs = state.network(images.contiguous(memory_format=state.memory_format))
-            losses.append(cross_entropy(outputs.float(), labels, reduction="sum"))
+            losses.append(self.criterion.total(outputs.float(), labels))
             hits.append((outputs.argmax(dim=1) == labels).sum())
         return torch.stack(losses).cpu().double().sum().item(), torch.stack(hits).sum().item()
 

@@ -1,0 +1,110 @@
+"""Networks that users wrote themselves, or that a package has: built from the seed, the same each time or refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from photofinish.errors import UserError
+from photofinish.own_code import Reference, is_users_file, users_code
+
+if TYPE_CHECKING:
+    from photofinish.params.networks import OwnModel
+
+Shape = tuple[int, ...]
+_DRAWING = ("urandom", "time", "time_ns", "perf_counter", "getpid")
+"""what gives another answer each time: a generator without a seed asks the first"""
+
+
+def build_own(model: OwnModel, shape: Shape, classes: int) -> nn.Module:
+    """The network, its lazy modules made definite; Python's, NumPy's and torch's generators are seeded already."""
+    reference = Reference.of(model.name)
+    build, takes = reference.load(), reference.takes()
+    offered = {"classes": classes, "shape": tuple(shape)}
+    given = {name: value for name, value in offered.items() if takes and name in takes.names} | model.arguments
+    with users_code(f"model {model.name} can't be built"):
+        network = build(**given)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"model {model.name} gives a {type(network).__name__}: it must give a torch.nn.Module")
+    if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
+        with users_code(f"model {model.name} can't take an image of shape {tuple(shape)}"), torch.no_grad():
+            network.eval()(torch.zeros(1, *shape))
+    return network.train()
+
+
+@contextmanager
+def generators_seeded(seed: int) -> Iterator[None]:
+    """Python's, NumPy's and torch's own, as they were before once it is over."""
+    python, numpy = random.getstate(), np.random.get_state()  # the one that users' code draws from
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def refuse_another_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
+    """Built again, it must have the same weights: else no two devices would train the same network."""
+    drawing: list[str] = []
+    with _drawing_noted(drawing):
+        again = build()
+    here, there = first.state_dict(), again.state_dict()
+    differing = [key for key in {**here, **there} if not same_bits(here.get(key), there.get(key))]
+    if differing:
+        where = f" ({', '.join(dict.fromkeys(drawing))})" if drawing else ""
+        raise UserError(
+            f"model {name} is another one each time it is built from the same seed: {differing[0]} differs{where}. "
+            f"torch, numpy.random and random are seeded before it is built: draw from these, or seed what you draw from"
+        )
+
+
+@contextmanager
+def _drawing_noted(lines: list[str]) -> Iterator[None]:
+    """The user's lines that lead to what no seed of ours reaches."""
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        name = getattr(called, "__name__", "") if event == "c_call" else frame.f_code.co_name
+        if event not in ("c_call", "call") or name not in _DRAWING:
+            return
+        caller: FrameType | None = frame
+        while caller and not is_users_file(caller.f_code.co_filename):
+            caller = caller.f_back
+        if caller:
+            lines.append(f"{os.path.relpath(caller.f_code.co_filename)}, line {caller.f_lineno}, asks {name}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def tensors_in(output: Any) -> list[torch.Tensor]:
+    """Those that a module gives, be it one, several or named ones."""
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = output.values()
+    return [tensor for each in output for tensor in tensors_in(each)] if isinstance(output, Iterable) else []
+
+
+def same_bits(here: torch.Tensor | None, there: torch.Tensor | None) -> bool:
+    """Whether both are there and hold the same, NaN for NaN."""
+    if here is None or there is None or here.shape != there.shape or here.dtype != there.dtype:
+        return False
+    return torch.equal(*(tensor.detach().flatten().contiguous().view(torch.uint8) for tensor in (here, there)))

@@ -1,0 +1,130 @@
+"""Code that params.yaml names: read without running it, and every file that it runs found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import OwnFiles
+
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import sha256_of_bytes
+from photofinish.own_code import Reference
+from photofinish.params.reader import read_params
+from photofinish.plan import faults_in_own_code
+from photofinish.source_code import code_of_users, refuse_changed_code
+
+NET = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, width, depth=2, *, classes): pass\n"
+LOSSES = "def focal(outputs, labels, gamma=2.0): ...\nclass Focal:\n    def __init__(self, gamma): ...\n"
+
+
+def told_of(own_files: OwnFiles, **settings: Any) -> str:
+    """What `plan` tells of an experiment with these settings."""
+    experiment = {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}
+    document = {
+        "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
+        "experiments": {"mine": {**experiment, "epochs": 1, "batch_size": 8, **settings}},
+    }
+    path = own_files.folder / "params.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        read_params(path, faults_in_own_code)
+    except MistakeError as error:
+        return str(error)
+    return ""
+
+
+MODELS = {
+    "right": ({"name": "./net.py:Net", "width": 8}, ""),
+    "no such file": ({"name": "./nets.py:Net"}, "there is no file ./nets.py"),
+    "no such name": ({"name": "./net.py:Nett", "width": 8}, "has no Nett; did you mean 'Net'?"),
+    "no name": ({"name": "./net.py"}, "name code as file.py:Name, or package.module:Name"),
+    "misspelt": ({"name": "./net.py:Net", "width": 8, "dept": 3}, "unknown argument; did you mean 'depth'?"),
+    "missing": ({"name": "./net.py:Net"}, "Net in ./net.py takes width, and has no default for it"),
+    "given by the trainer": ({"name": "./net.py:Net", "width": 8, "classes": 3}, ""),
+    "a syntax error": ({"name": "./broken.py:Net"}, "./broken.py, line 2: invalid syntax"),
+    "a name of Python's": ({"name": "./random.py:Net"}, "has the name of a module of Python's own"),
+    "no such package": ({"name": "nowhere.nets:Net"}, "there is no module nowhere.nets in this environment"),
+    "a package's": ({"name": "torch.nn.modules.linear:Linear", "in_features": 1, "out_features": 2}, ""),
+    "inherited": ({"name": "./net.py:Deeper", "width": 8}, ""),
+    "inherited and misspelt": ({"name": "./net.py:Deeper", "with": 8}, "did you mean 'width'?"),
+}
+
+
+@pytest.mark.parametrize(("model", "told"), MODELS.values(), ids=MODELS)
+def test_what_is_wrong_with_a_network_of_one_s_own_is_told_by_line(
+    own_files: OwnFiles, model: dict[str, Any], told: str
+) -> None:
+    own_files.write("net.py", f"{NET}class Deeper(Net): pass\n")
+    own_files.write("broken.py", "x = 1\nclass Net(:\n")
+    own_files.write("random.py", NET)
+    found = told_of(own_files, model=model)
+    assert told in found if told else not found
+    assert not told or ("params.yaml:" in found and "experiments.mine.model" in found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        ("./losses.py:focal", ""),
+        ({"name": "./losses.py:focal", "gamma": 1}, ""),
+        ({"name": "./losses.py:focal", "gama": 1}, "did you mean 'gamma'?"),
+        ("./losses.py:Focal", "takes gamma, and has no default"),
+        ({"name": "cross_entropy", "label_smoothing": 2}, "must be at most 1"),
+        ("cross_entropi", "did you mean 'cross_entropy'?"),
+    ],
+)
+def test_what_is_wrong_with_a_loss_is_told_likewise(own_files: OwnFiles, loss: Any, told: str) -> None:
+    own_files.write("losses.py", LOSSES)
+    found = told_of(own_files, loss=loss)
+    assert told in found if told else not found
+
+
+def test_all_mistakes_are_told_at_once(own_files: OwnFiles) -> None:
+    own_files.write("net.py", NET)
+    found = told_of(own_files, model={"name": "./net.py:Net", "dept": 3}, batch_size=0)
+    assert "has 3 mistakes" in found
+    assert all(key in found for key in ("mine.model.dept", "mine.model.width", "mine.batch_size"))
+
+
+def test_plan_runs_nothing_of_it(own_files: OwnFiles) -> None:
+    own_files.write("net.py", f"{NET}open('it_ran', 'w')\nraise SystemExit('it ran')\n")
+    assert told_of(own_files, model={"name": "./net.py:Net", "width": 8}) == ""
+    code_of_users([Reference.of("./net.py:Net")])
+    command = [sys.executable, str(Path(__file__).parent.parent / "stages/plan.py")]
+    ran = subprocess.run([*command, "--stages", "nowhere"], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not (own_files.folder / "it_ran").exists()
+
+
+def test_the_code_of_a_network_is_every_file_that_it_imports_and_the_versions_of_packages(own_files: OwnFiles) -> None:
+    files = {
+        "nets/__init__.py": "",
+        "nets/net.py": "import torch, os\nfrom . import parts\nfrom .sub.deep import x\nfrom PIL import Image\n",
+        "nets/parts.py": "def late():\n    import importlib\n    return importlib.import_module('helper')\n",
+        "nets/sub/__init__.py": "",
+        "nets/sub/deep.py": "try:\n    import nets.other as o\nexcept ImportError:\n    x = 1\n",
+        "nets/other.py": "",
+        "nets/unused.py": "",
+        "helper.py": "",
+    }
+    for name, text in files.items():
+        own_files.write(name, text)
+    expected = {name: sha256_of_bytes(text.encode()) for name, text in files.items() if name != "nets/unused.py"}
+    expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
+    assert code_of_users([Reference.of("./nets/net.py:Net")]) == expected
+    assert code_of_users([Reference.of("torch.nn:Linear")]) == {"package torch": version("torch")}
+
+
+def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) -> None:
+    name = own_files.write("net.py", NET)
+    code = code_of_users([Reference.of(f"{name}:Net")])
+    refuse_changed_code(code)
+    own_files.write("net.py", f"{NET}# a comment\n")
+    with pytest.raises(UserError, match=r"net\.py is not what it was when `plan` read it"):
+        refuse_changed_code(code)

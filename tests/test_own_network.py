@@ -1,0 +1,147 @@
+"""Networks that users write themselves: built from the seed, tried before the training, told of by their own lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import MakeExperiment, OwnFiles
+
+from photofinish.errors import UserError
+from photofinish.measuring.own_network import refuse_what_cannot_be_trained
+from photofinish.models.own import refuse_another_network
+from photofinish.models.registry import build_model
+from photofinish.params.networks import OwnModel
+from photofinish.results.learned import weights_of
+
+SHAPE, CLASSES = (1, 8, 8), 3
+HEAD = "import numpy as np, os, random, time, torch\nfrom torch import nn\n"
+LINEAR = "nn.Sequential(nn.Flatten(), nn.Linear(64, 3))"
+
+Try = Callable[[str], None]
+
+
+def network_file(init: str = "", forward: str = "return self.inner(x)", inner: str = LINEAR) -> str:
+    """A file whose class Net holds `inner`, and does more in its constructor and forward where that is given."""
+    body = textwrap.indent(f"super().__init__()\nself.inner = {inner}\n{init}", " " * 8)
+    return (
+        f"{HEAD}class Net(nn.Module):\n    def __init__(self):\n{body}\n    def forward(self, x):\n        {forward}\n"
+    )
+
+
+@pytest.fixture
+def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
+    """What a training stage does with a network before it trains: build it, build it again, and take two steps."""
+
+    def run(source: str) -> None:
+        model = OwnModel(name=own_files.write("net.py", source) + ":Net")
+        experiment = make_experiment().model_copy(update={"model": model})
+        network = build_model(model, SHAPE, CLASSES, seed=0)
+        refuse_another_network(model.name, network, lambda: build_model(model, SHAPE, CLASSES, seed=0))
+        images = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
+        batch = images, torch.tensor([0, 1, 2, 0])
+        refuse_what_cannot_be_trained(experiment, network, batch, torch.device("cpu"), CLASSES)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        network_file(),
+        network_file(inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(3))"),
+        network_file(inner="nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))"),
+        network_file("self.register_buffer('scale', torch.tensor(2.0))", "return self.inner(x * self.scale)"),
+        network_file("self.unused = nn.Linear(2, 2)"),
+        network_file("self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)"),
+        network_file("with torch.no_grad(): self.inner[1].weight.copy_(torch.from_numpy(np.random.rand(3, 64)))"),
+        network_file("nn.init.constant_(self.inner[1].bias, random.random())"),
+        network_file("self.tied = nn.Linear(64, 3)\nself.tied.weight = self.inner[1].weight"),
+        f"{HEAD}def Net(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
+        network_file(inner="nn.ModuleDict({'a': nn.Linear(64, 3)})", forward="return self.inner['a'](x.flatten(1))"),
+    ],
+    ids=["plain", "lazy", "dropout", "buffer", "unused", "frozen", "numpy", "random", "tied", "function", "dict"],
+)
+def test_networks_of_every_usual_kind_are_taken(try_it: Try, source: str) -> None:
+    try_it(source)
+
+
+OWN_GENERATOR = network_file("nn.init.normal_(self.inner[1].weight, generator=OWN)").replace(
+    HEAD, f"{HEAD}OWN = torch.Generator()\n"
+)
+DRAWS_IN_FORWARD = network_file(
+    "self.counter = [0]", "self.counter[0] = time.time_ns(); return self.inner(x + self.counter[0] % 997)"
+)
+WITHOUT_A_SEED = network_file("self.inner[1].bias.data += torch.from_numpy(np.random.default_rng().random(3))")
+FAULTS = {
+    "urandom": (
+        network_file("nn.init.constant_(self.inner[1].bias, os.urandom(1)[0])"),
+        r"inner\.1\.bias differs \(net\.py, line 7, asks urandom\)",
+    ),
+    "a generator without a seed": (WITHOUT_A_SEED, "line 7, asks urandom"),
+    "the time": (network_file("nn.init.constant_(self.inner[1].bias, time.time() % 1)"), "asks time"),
+    "a global generator": (OWN_GENERATOR, r"inner\.1\.weight differs"),
+    "raises": (
+        network_file("raise ValueError('no such width')"),
+        r"(?s)can't be built:\n  File .*net\.py., line 7.*ValueError: no such width",
+    ),
+    "several outputs": (network_file(forward="return self.inner(x), x"), "gives a tuple for 4 images: .* of 4 x 3"),
+    "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\) for 4 images"),
+    "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*no attribute 'iner'"),
+    "draws in forward": (DRAWS_IN_FORWARD, "doesn't repeat: .* another output of"),
+    "a lock": (network_file("import threading; self.lock = threading.Lock()"), "can't be copied"),
+    "a lambda": (network_file("self.late = lambda x: x"), "can't be pickled"),
+    "fails in evaluation": (
+        network_file(forward="return self.inner(x) if self.training else self.missing(x)"),
+        "(?s)fails in evaluation.*no attribute 'missing'",
+    ),
+    "in place": (network_file(forward="y = self.inner(x).exp(); y += 1; return y"), "(?s)fails in a step.*inplace"),
+    "a number": (HEAD + "Net = 3\n", "is no class or function, but a int"),
+    "no module": (HEAD + "def Net():\n    return 3\n", "gives a int: it must give a torch.nn.Module"),
+    "an import": (
+        HEAD + "import no_such_neighbour\nclass Net(nn.Module): pass\n",
+        "(?s)can't be imported:\n  File .*line 3.*no_such_neighbour",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), FAULTS.values(), ids=FAULTS)
+def test_what_cannot_be_trained_or_repeated_is_told_before_the_training(try_it: Try, source: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        try_it(source)
+
+
+def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_taken(
+    own_files: OwnFiles,
+) -> None:
+    source = f"{HEAD}def Net(shape, width, *, classes):\n    return nn.Linear(width, classes * shape[2])\n"
+    name = own_files.write("net.py", source) + ":Net"
+    network = build_model(OwnModel.model_validate({"name": name, "width": 5}), (1, 6, 7), 4, seed=0)
+    assert [tuple(each.shape) for each in network.parameters()] == [(28, 5), (28,)]
+
+
+def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(own_files: OwnFiles) -> None:
+    model = OwnModel(
+        name=own_files.write("net.py", network_file("self.inner[1].bias.data *= np.random.rand()")) + ":Net"
+    )
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    first, second, other = (weights_of(build_model(model, SHAPE, CLASSES, seed=seed)) for seed in (0, 0, 1))
+    assert first == second != other
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_neighbour_and_a_package_around_the_file_are_imported_as_python_does(own_files: OwnFiles) -> None:
+    own_files.write("nets/__init__.py", "")
+    own_files.write("nets/parts.py", "WIDTH = 5\n")
+    source = f"from .parts import WIDTH\n{HEAD}def Net(classes):\n    return nn.Linear(WIDTH, classes)\n"
+    network = build_model(OwnModel(name=own_files.write("nets/net.py", source) + ":Net"), SHAPE, CLASSES, seed=0)
+    assert next(network.parameters()).shape == (3, 5)
+
+
+def test_a_network_of_an_installed_package_is_one_s_own_too() -> None:
+    model = OwnModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
+    assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (2, 4)
