@@ -22,6 +22,8 @@ from photofinish.errors import MistakeError, UserError
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 PartName = Literal["train", "validation", "test"]
+Task = Literal["classes", "values", "labels"]
+"""what is to be told of an item: which one class it is of, one value or more, or each of several labels, yes or no"""
 Size = tuple[int, int]
 """height, width"""
 Shape = tuple[int, int, int]

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, PartName, Shape, UInt8Array
+from photofinish.data.images import Int64Array, PartName, Shape, Task, UInt8Array
 from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
 
@@ -20,7 +20,9 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
+    task: Task = "classes"
     class_names: tuple[str, ...]
+    """of the classes, or of the values or labels that each item has: what a network gives one number each for"""
     shape: Shape
     counts: dict[PartName, int]
     mean: tuple[float, ...]
