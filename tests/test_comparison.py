@@ -94,7 +94,7 @@ def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_g
 def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
-    metrics = comparison_metrics(comparison_rows(paired(pair)))
+    metrics = comparison_metrics(paired(pair))
     assert set(metrics) == {"small-mlp"}
     assert set(metrics["small-mlp"]) == {"cpu", "gpu"}
     assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
@@ -102,7 +102,7 @@ def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     own = scores.test_accuracy, scores.test_loss, scores.macro_f1
     assert tuple(metrics["small-mlp"]["gpu"][name] for name in ("test_accuracy", "test_loss", "macro_f1")) == own
     assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
-    assert set(comparison_metrics(comparison_rows(paired(without_gpu)))["small-mlp"]) == {"cpu"}
+    assert set(comparison_metrics(paired(without_gpu))["small-mlp"]) == {"cpu"}
 
 
 def test_the_history_has_every_epoch_of_every_run_that_trained(

@@ -17,8 +17,9 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.runs.evaluation import evaluate, predictions_csv, score, write_evaluation
+from photofinish.runs.evaluation import evaluate, predictions_csv, write_evaluation
 from photofinish.runs.run import Run, write_unavailable
+from photofinish.runs.scores import scores_of_classes
 from photofinish.training.batches import Normaliser
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
@@ -48,7 +49,7 @@ def learned(network: torch.nn.Module, packed_split: PackedSplit, make_result: Ma
 
 
 def test_the_scores_are_those_worked_out_by_hand() -> None:
-    scores = score(ACTUAL, PREDICTED, 0.5, NAMES)
+    scores = scores_of_classes(ACTUAL, PREDICTED, 0.5, NAMES)
     assert scores.confusion == ((2, 1, 0), (0, 1, 1), (0, 0, 1))
     assert scores.test_accuracy == pytest.approx(4 / 6)
     assert scores.test_loss == 0.5
@@ -61,13 +62,13 @@ def test_the_scores_are_those_worked_out_by_hand() -> None:
 
 
 def test_a_class_that_is_neither_there_nor_predicted_scores_zero() -> None:
-    scores = score(ACTUAL, PREDICTED, 0.5, (*NAMES, "yak"))
+    scores = scores_of_classes(ACTUAL, PREDICTED, 0.5, (*NAMES, "yak"))
     assert scores.classes["yak"] == records.ClassScores(precision=0, recall=0, f1=0, image_count=0)
     assert [len(row) for row in scores.confusion] == [4, 4, 4, 4]
 
 
 def test_a_class_that_is_never_predicted_has_a_precision_of_zero() -> None:
-    scores = score(ACTUAL, np.zeros_like(ACTUAL), 0.5, NAMES)
+    scores = scores_of_classes(ACTUAL, np.zeros_like(ACTUAL), 0.5, NAMES)
     assert (scores.classes["dog"].precision, scores.classes["dog"].recall) == (0, 0)
     assert scores.classes["cat"].recall == 1
 

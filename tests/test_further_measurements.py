@@ -26,9 +26,12 @@ from photofinish.runs.train import lead_training
 from photofinish.runs.watching import OverheadMeter
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
+from photofinish.training.losses import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
+
+CROSS_ENTROPY = Loss(None, "classes", CPU)
 
 
 @pytest.fixture
@@ -141,7 +144,7 @@ def test_a_repeat_whose_weights_alone_differ_is_an_error_too(
 def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: MakeExperiment) -> None:
     """Worked out anew: the loss and the gradients of the first batch, and the print of a tensor."""
     network = build_model(make_experiment().model, (1, 8, 8), 3, seed=0)
-    found = first_step(network, batch, CPU, "fp32", torch.zeros(72, dtype=torch.int64).numpy(), seed=0)
+    found = first_step(network, CROSS_ENTROPY, batch, CPU, "fp32", torch.zeros(72, dtype=torch.int64).numpy(), seed=0)
     again = build_model(make_experiment().model, (1, 8, 8), 3, seed=0)
     loss = nn.functional.cross_entropy(again(batch[0]), batch[1])
     loss.backward()  # type: ignore[no-untyped-call]
@@ -161,9 +164,9 @@ def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> N
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
-    first = first_step(network(), batch, CPU, "bf16", labels, seed=0)
+    first = first_step(network(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0)
     torch.manual_seed(99)
-    assert first_step(network(), batch, CPU, "bf16", labels, seed=0) == first
+    assert first_step(network(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0) == first
 
 
 def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> None:

@@ -15,6 +15,8 @@ from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model
 from photofinish.params.networks import OwnModel
 from photofinish.results.learned import weights_of
+from photofinish.training.losses import Loss
+from photofinish.training.torch_device import CPU
 
 SHAPE, CLASSES = (1, 8, 8), 3
 HEAD = "import numpy as np, os, random, time, torch\nfrom torch import nn\n"
@@ -42,7 +44,7 @@ def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
         refuse_another_network(model.name, network, lambda: build_model(model, SHAPE, CLASSES, seed=0))
         images = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
         batch = images, torch.tensor([0, 1, 2, 0])
-        refuse_what_cannot_be_trained(experiment, network, batch, torch.device("cpu"), CLASSES)
+        refuse_what_cannot_be_trained(experiment, network, Loss(None, "classes", CPU), batch, CLASSES)
 
     return run
 

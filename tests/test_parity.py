@@ -47,7 +47,7 @@ def learn(
         batch = first_batch(trainer.training, Team(CPU))
         assert batch is not None
         labels = packed_split.labels("train")
-        start = first_step(networks[1], batch, CPU, experiment.precision, labels, experiment.seed)
+        start = first_step(networks[1], trainer.criterion, batch, CPU, experiment.precision, labels, experiment.seed)
         history = pd.DataFrame(trainer.train(lambda _metrics, _timing: None).metrics)
         made_up = trained(make_result)
         images = (torch.from_numpy(packed_split.images("test").copy()).float() / 255 - 0.25) / 0.25

@@ -62,7 +62,7 @@ class Trained(Recorded):
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
     predictions: pd.DataFrame
-    """`actual` and `predicted`, a row for each test image"""
+    """`actual` and `predicted`, a row for each test image, or for each value or label of it"""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
         evaluated, learned = folder / name / records.EVALUATED, folder / name / device / records.LEARNED
         scores, path = records.read_scores(evaluated / records.EVALUATION, device), evaluated / records.PREDICTIONS
         try:
-            predictions = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype="int64")
+            dtype = "float64" if run.record.task == "values" else "int64"
+            predictions = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype=dtype)
         except (OSError, ValueError) as error:
             problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
             raise UserError(problem) from error

@@ -57,7 +57,7 @@ class Parity:
     likeness: Likeness
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
-    """None where the test images differ"""
+    """None where the test images differ, and where values are told"""
 
     @property
     def parts_at(self) -> Layer | None:
@@ -75,7 +75,10 @@ def parity(cpu: Learned, device: Learned) -> Parity:
     same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
     weights = _prints("initial weights", first.weights, second.weights, 0.0)
     outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
-    predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions)
+    if cpu.record.task == "values":
+        predictions, accuracy, p_value = *_tested_values(cpu.predictions, device.predictions, curve_tolerance), None
+    else:
+        predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions)
     same_end = cpu.record.weights_sha256 == device.record.weights_sha256
     layers = (
         _equal("settings", cpu.record.experiment == device.record.experiment, "the experiments' settings differ"),
@@ -153,7 +156,7 @@ def _tested(cpu: pd.DataFrame, device: pd.DataFrame) -> tuple[Layer, Layer, floa
     """The predictions of the test images, their accuracy, and McNemar's p, which takes the same images."""
     accuracies = [float((each["predicted"] == each["actual"]).mean()) for each in (cpu, device)]
     told = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
-    if len(cpu) != len(device) or (cpu["actual"].to_numpy() != device["actual"].to_numpy()).any():
+    if not _same_items(cpu, device):
         others = "of different test images"
         return _equal("test predictions", False, others), _equal("test accuracy", False, f"{told}, {others}"), None
     unequal = int((cpu["predicted"].to_numpy() != device["predicted"].to_numpy()).sum())
@@ -163,3 +166,23 @@ def _tested(cpu: pd.DataFrame, device: pd.DataFrame) -> tuple[Layer, Layer, floa
     told += f"; McNemar's exact p = {p_value:.2g}"
     accuracy = Layer("test accuracy", told, accuracies[0] == accuracies[1], within_rounding=p_value >= SIGNIFICANT)
     return predictions, accuracy, p_value
+
+
+def _tested_values(cpu: pd.DataFrame, device: pd.DataFrame, tolerance: float) -> tuple[Layer, Layer]:
+    """How far the predictions differ, by the spread of what they predict; and how far each is off."""
+    errors = [float((each["predicted"] - each["actual"]).abs().mean()) for each in (cpu, device)]
+    told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
+    if not _same_items(cpu, device):
+        others = "of different test items"
+        return _equal("test predictions", False, others), _equal("test error", False, f"{told}, {others}")
+    spread = float(cpu["actual"].std(ddof=0)) or 1.0
+    difference = float((cpu["predicted"] - device["predicted"]).abs().mean()) / spread
+    found = f"they differ by {difference:.1g} of the spread of the values, in the mean" if difference else THE_SAME
+    return (
+        Layer("test predictions", found, same=not difference, within_rounding=difference <= tolerance),
+        Layer("test error", told, same=errors[0] == errors[1], within_rounding=difference <= tolerance),
+    )
+
+
+def _same_items(cpu: pd.DataFrame, device: pd.DataFrame) -> bool:
+    return len(cpu) == len(device) and bool((cpu["actual"].to_numpy() == device["actual"].to_numpy()).all())

@@ -126,7 +126,7 @@ def outlay(device: DeviceLabel, timings: Timings, history: pd.DataFrame, setting
     """Energy and cost of the whole training, and up to the accuracy that the settings name."""
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
-    if settings.target_accuracy is None:
+    if settings.target_accuracy is None or history["validation_accuracy"].isna().all():
         return Outlay(energy, whole, currency)
     target = time_to_target(timings, history, settings.target_accuracy)
     if target.seconds is None or target.share is None:

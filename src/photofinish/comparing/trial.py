@@ -153,8 +153,11 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
     where = " (the results on disk)" if outcomes.is_without_from_disk else ""
     learned = "the same, bit for bit"
     if without.record.weights_sha256 != with_remedy.record.weights_sha256:
-        accuracies = [f"{run.history['validation_accuracy'].iloc[-1]:.2%}" for run in (with_remedy, without)]
-        learned = f"something else: validation accuracy {accuracies[0]}, without the remedy {accuracies[1]}"
+        column, form = "validation_accuracy", "{:.2%}"
+        if without.record.task == "values":
+            column, form = "validation_loss", "{:.4g}"
+        ends = [form.format(run.history[column].iloc[-1]) for run in (with_remedy, without)]
+        learned = f"something else: {column.replace('_', ' ')} {ends[0]}, without the remedy {ends[1]}"
     diagnosis = f"no longer {found.cause}"
     for now in with_remedy.diagnoses:
         if now.of == found.of:

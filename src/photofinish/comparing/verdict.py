@@ -36,7 +36,7 @@ def verdict(pair: Pair) -> Verdict:
         return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_cautions(pair)))
     cpu, timings = pair.cpu, pair.cpu.timings
     answer = (
-        f"{timings.device_name} trained it to {cpu.scores.test_accuracy:.2%} test accuracy in "
+        f"{timings.device_name} trained it to {cpu.scores.in_words} in "
         f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up; it was not "
         "trained on a GPU, so nothing can be said of one."
     )
@@ -103,8 +103,8 @@ def _details(compared: Compared) -> list[str]:
         f"{_ratio_and_interval(whole)}; {in_words(whole)}.",
         *_why(question, gpu),
         f"The GPU's start-up is repaid {compared.payback.finding}.",
-        f"The models are {likeness.likeness}{parting}. Test accuracy is {gpu.scores.test_accuracy:.2%} on the GPU, "
-        f"{cpu.scores.test_accuracy:.2%} on the CPU.",
+        f"The models are {likeness.likeness}{parting}. The GPU's has {gpu.scores.in_words}, the CPU's "
+        f"{cpu.scores.in_words}.",
     ]
 
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 def refuse_what_cannot_be_trained(
-    experiment: Experiment, network: nn.Module, batch: Batch, device: torch.device, classes: int
+    experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
     """Try on copies what a training, its record and its comparison do with a network."""
     name, precision = f"model {experiment.model.name}", experiment.precision
-    images, labels = (part.to(device) for part in batch)
+    images, targets = batch
+    device = images.device
     with users_code(f"{name} can't be copied, as copy.deepcopy does"):
         copies = [copy.deepcopy(network) for _ in range(2)]
     with users_code(f"{name} can't be pickled, which MLflow keeps it as"):
@@ -36,9 +37,8 @@ def refuse_what_cannot_be_trained(
     with users_code(f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"):
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
-        criterion = Loss(experiment.loss, device)
         images = images.contiguous(memory_format=layout)
-        steps = [_one_step(each, criterion, (images, labels), precision, classes) for each in copies]
+        steps = [_one_step(each, criterion, (images, targets), precision, outputs) for each in copies]
     for (what, here), (_, there) in zip(*steps, strict=True):
         if not same_bits(here, there):
             raise UserError(
@@ -52,10 +52,10 @@ def refuse_what_cannot_be_trained(
 
 
 def _one_step(
-    network: nn.Module, criterion: Loss, batch: Batch, precision: str, classes: int
+    network: nn.Module, criterion: Loss, batch: Batch, precision: str, wanted: int
 ) -> list[tuple[str, torch.Tensor]]:
     """What each layer gives, then each gradient, by name."""
-    images, labels = batch
+    images, targets = batch
     found: list[tuple[str, torch.Tensor]] = []
 
     def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -65,13 +65,13 @@ def _one_step(
     seed_epoch(0, 0)
     with autocast(images.device, precision):
         outputs = network.train()(images)
-        if not isinstance(outputs, torch.Tensor) or outputs.shape != (len(images), classes):
+        if not isinstance(outputs, torch.Tensor) or outputs.shape != (len(images), wanted):
             told = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
             raise UserError(
                 f"{type(network).__name__} gives {told} for {len(images)} images: it must give a tensor of "
-                f"{len(images)} x {classes}, a score for each class"
+                f"{len(images)} x {wanted}, a number for each class, value or label"
             )
-        loss = criterion.mean(outputs, labels)
+        loss = criterion.mean(outputs, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()

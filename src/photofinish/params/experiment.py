@@ -69,17 +69,37 @@ Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
 
 
 class CrossEntropy(Settings):
-    """torch.nn.CrossEntropyLoss, for one label an image."""
+    """torch.nn.CrossEntropyLoss, for one class an image."""
 
-    name: Literal["cross_entropy"] = "cross_entropy"
+    name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
+
+
+class ValueLoss(Settings):
+    """torch.nn.MSELoss and L1Loss, for values."""
+
+    name: Literal["mse", "l1"]
+
+
+class SmoothL1(Settings):
+    """torch.nn.SmoothL1Loss, for values."""
+
+    name: Literal["smooth_l1"]
+    beta: PositiveFloat = 1.0
+
+
+class BceWithLogits(Settings):
+    """torch.nn.BCEWithLogitsLoss, for several labels an image."""
+
+    name: Literal["bce_with_logits"]
 
 
 class OwnLoss(OwnCode):
     """A class or function of (outputs, labels) that gives the mean over the batch; a class is made first."""
 
 
-Loss = Annotated[Annotated[CrossEntropy, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
+_BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
+Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
 
 # -- schedules ----------------------------------------------------------------------------------------
 
@@ -173,7 +193,8 @@ class Experiment(Settings):
 
     dataset: Name
     model: Model
-    loss: Loss = CrossEntropy()
+    loss: Loss | None = None
+    """by default the one that fits the data set's targets (params/tasks.py)"""
     optimizer: Optimizer
     schedule: Schedule = ConstantSchedule()
     input: Input

@@ -24,6 +24,7 @@ from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, OwnLoss
 from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
+from photofinish.params.tasks import loss_problem
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import did_you_mean, nearest_name
 
@@ -239,6 +240,9 @@ def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experim
         images = known_images(dataset)
         if problem := shape_problem(experiment.model, images.channels, images.sides):
             yield Mistake(("experiments", name, "model"), problem, experiment.model.name)
+        loss = experiment.loss.name if experiment.loss else None
+        if not is_reference(dataset.source) and (problem := loss_problem(loss, "classes")):
+            yield Mistake(("experiments", name, "loss"), problem, loss)
 
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -280,7 +284,7 @@ def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
     """Pydantic puts tags of unions (`optimizer.sgd.lr`, `model.built-in.mlp.hidden`) where the user's file has none."""
     if not location or location[0] not in SHORTHAND_KEYS:
         return location
-    tags = 2 if location[:2] == ("model", BUILT_IN) else 1
+    tags = 2 if location[1:2] == (BUILT_IN,) else 1
     return location[:1] + location[1 + tags :]
 
 

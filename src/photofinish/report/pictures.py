@@ -96,7 +96,25 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
 
 def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
     """Of any number of experiments: what accuracy each training reached in what time; how much faster the GPU is."""
-    trained = [row for row in comparison if row["status"] == "trained"]
+    pictures = _times_and_accuracies([row for row in comparison if row["test_accuracy"] is not None])
+    ordered = sorted((row for row in speedups if row["of"] == "epoch"), key=lambda row: row["speedup"])
+    if not ordered:
+        return pictures
+    drawing, x = Drawing(_FLOOR + _BELOW), Scale(*_limits(ordered), 8.0, _RIGHT, logarithmic=True)
+    drawing.x_axis(x, 4.0, _FLOOR, _IN_BETWEEN)
+    drawing.line([(x(1.0), 4.0), (x(1.0), _FLOOR)])
+    for number, row in enumerate(ordered):
+        height = 8 + (_FLOOR - 12) * (number + 0.5) / len(ordered)
+        _estimate(drawing, x, row["speedup"], height, _interval(row), radius=1.2, title=row["experiment"])
+    lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
+    told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
+    return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
+
+
+def _times_and_accuracies(trained: Rows) -> list[Picture]:
+    """Of what has an accuracy."""
+    if not trained:
+        return []
     times, accuracies = ([row[column] for row in trained] for column in ("total_seconds", "test_accuracy"))
     x = Scale(min(times) / 1.2, max(times) * 1.2, _LEFT, _RIGHT, logarithmic=True)
     y = Scale(max(0.0, min(accuracies) - 0.02), min(1.0, max(accuracies) + 0.02), _FLOOR, 18.0)
@@ -112,19 +130,7 @@ def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
         f"{len(trained)} trainings took {seconds(min(times))} to {seconds(max(times))} and reached "
         f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
     )
-    pictures = [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
-    ordered = sorted((row for row in speedups if row["of"] == "epoch"), key=lambda row: row["speedup"])
-    if not ordered:
-        return pictures
-    drawing, x = Drawing(_FLOOR + _BELOW), Scale(*_limits(ordered), 8.0, _RIGHT, logarithmic=True)
-    drawing.x_axis(x, 4.0, _FLOOR, _IN_BETWEEN)
-    drawing.line([(x(1.0), 4.0), (x(1.0), _FLOOR)])
-    for number, row in enumerate(ordered):
-        height = 8 + (_FLOOR - 12) * (number + 0.5) / len(ordered)
-        _estimate(drawing, x, row["speedup"], height, _interval(row), radius=1.2, title=row["experiment"])
-    lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
-    told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
-    return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
+    return [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
 
 
 def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:

@@ -113,7 +113,7 @@ def write_for_dvc(pairs: list[Pair], folder: Path, metrics: Path, plots: Path) -
     """What DVC shows of the report in `folder`, where Git keeps it: it may keep nothing of a folder of DVC's."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)
-    for experiment, figures in rows.comparison_metrics(rows.comparison_rows(pairs)).items():  # DVC makes a row of each
+    for experiment, figures in rows.comparison_metrics(pairs).items():  # DVC makes a row of each
         _write(metrics / f"{experiment}.json", to_json(figures))
     plots.mkdir(parents=True)
     for name in ("history.csv", "confusion.csv", "speedups.csv"):

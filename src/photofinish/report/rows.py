@@ -25,7 +25,8 @@ Rows = list[dict[str, Any]]
 """a dictionary each, all with the same keys; None where there is no figure"""
 COMPARISON = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
-    "test_loss", "macro_f1", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds", "total_seconds",
+    "test_loss", "macro_f1", "test_metrics", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds",
+    "total_seconds",
     "step_speedup", "step_speedup_low", "step_speedup_high", "epoch_speedup", "epoch_speedup_low",
     "epoch_speedup_high", "end_to_end_speedup", "end_to_end_speedup_low", "end_to_end_speedup_high", "same_model",
     "parts_at", "mcnemar_p", "same_initial_weights", "payback_epochs", "payback_epochs_low", "payback_epochs_high",
@@ -75,12 +76,14 @@ def comparison_rows(pairs: Iterable[Pair], run_began_at_unix_seconds: float | No
     return [{column: row.get(column) for column in COMPARISON} for row in rows]
 
 
-def comparison_metrics(comparison: Rows) -> dict[str, Any]:
+def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
     """Its figures for `dvc metrics`: experiment, device, figure."""
     metrics: dict[str, Any] = {}
-    for row in comparison:
-        if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
-            metrics.setdefault(row["experiment"], {})[row["device"]] = present
+    for pair in pairs:
+        further = {result.device: result.scores.metrics for result in pair.trained}
+        for row in comparison_rows([pair]):
+            if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
+                metrics.setdefault(pair.experiment, {})[row["device"]] = {**present, **further.get(row["device"], {})}
     return metrics
 
 
@@ -100,6 +103,7 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
     row = _identity(result) | {
         **timings.model_dump(include=_AS_RECORDED),
         **scores.model_dump(include=_AS_RECORDED),
+        "test_metrics": "; ".join(f"{name} {value:.4g}" for name, value in scores.metrics.items()) or None,
         "precision": result.record.precision,
         "parameters": result.record.parameter_count,
         "epoch_seconds": timings.median_epoch_seconds,
@@ -165,6 +169,7 @@ def confusion_rows(pairs: Iterable[Pair]) -> Rows:
     return [
         {**_run(result), "actual": actual, "predicted": predicted, "images": count}
         for result in _trained(pairs)
+        if result.scores.confusion
         for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
         for predicted, count in zip(result.record.class_names, counts, strict=True)
     ]

@@ -14,7 +14,7 @@ from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
 from photofinish.report.rows import Rows, is_known
-from photofinish.results.records import DEVICE_LABELS
+from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
@@ -38,7 +38,10 @@ def overview_table(pairs: Iterable[Pair]) -> Table:
         row["95 % interval"] = " to ".join(map(ratio, interval)) if interval else NOTHING
         for device, result in (("CPU", cpu), ("GPU", gpu)):
             row[f"{device}: total"] = seconds(result.timings.total_seconds) if result else NOTHING
-            row[f"{device}: accuracy"] = f"{result.scores.test_accuracy:.2%}" if result else NOTHING
+            accuracy = result.scores.test_accuracy if result else None
+            error = result.scores.metrics.get(MEAN_ABSOLUTE_ERROR) if result else None
+            row[f"{device}: accuracy"] = NOTHING if accuracy is None else f"{accuracy:.2%}"
+            row[f"{device}: mean error"] = NOTHING if error is None else f"{error:.4g}"
             row[f"{device}: epochs are"] = result.diagnoses[-1].cause if result and result.diagnoses else NOTHING
         row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
         rows.append(row)
@@ -190,7 +193,7 @@ def elsewhere_table(pairs: Iterable[Pair]) -> Table:
                 "start-up": seconds(timings.startup_seconds),
                 "total": seconds(timings.total_seconds),
                 "energy of the epochs": f"{_joules(spent.energy.joules)}, {spent.energy.status}",
-                "test accuracy": f"{reference.scores.test_accuracy:.2%}",
+                "test": reference.scores.in_words,
                 "to be taken with care": "; ".join(doubts(timings.load)) or "nothing noticed",
             }
             rows.append(row | ({"time to target": _time(spent)} if spent.target else {}))
@@ -204,6 +207,7 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "precision": ("precision", str),
     "test_accuracy": ("test accuracy", "{:.2%}".format),
     "test_loss": ("test loss", "{:.4f}".format),
+    "test_metrics": ("test metrics", str),
     "step_seconds": ("step (median)", seconds),
     "epoch_seconds": ("epoch (median)", seconds),
     "images_per_second": ("images/s", "{:,.0f}".format),
@@ -229,6 +233,9 @@ def shown_table(comparison: Rows) -> Table:
             row["doubts"] = row["doubts"] or "nothing noticed"
         cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
         rows.append({heading: write(cell) if is_known(cell) else NOTHING for heading, (cell, write) in cells.items()})
+    if all(row["test_metrics"] is None for row in comparison):
+        for shown in rows:
+            del shown["test metrics"]
     return rows
 
 

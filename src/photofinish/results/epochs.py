@@ -17,7 +17,8 @@ class EpochMetrics:
     """at the epoch's first step"""
     training_loss: float
     validation_loss: float
-    validation_accuracy: float
+    validation_accuracy: float | None = None
+    """None where values are told, of which none is right or wrong"""
 
 
 @dataclass(frozen=True)

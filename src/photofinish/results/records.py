@@ -12,6 +12,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from photofinish.data.images import Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy
@@ -24,6 +25,7 @@ LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
 RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
 FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
+MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
 DeviceLabel = Literal["cpu", "gpu"]
 DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
 _HISTORY_ROW = TypeAdapter(EpochMetrics)
@@ -46,6 +48,7 @@ class Training(_Record):
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """how weights and images lay in memory; see torch_device.memory_format"""
     parameter_count: int
+    task: Task = "classes"
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
@@ -255,12 +258,23 @@ class ClassScores(_Record):
 class DeviceEvaluation(_Record):
     """How the network trained on one device does on the test images; computed on the CPU for every device."""
 
-    test_accuracy: float
+    test_accuracy: float | None
+    """None where values are told"""
     test_loss: float
-    macro_f1: float
+    macro_f1: float | None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """by name; of values, how far off they are"""
     classes: dict[str, ClassScores]
+    """of each class or label; none where values are told"""
     confusion: tuple[tuple[int, ...], ...]
-    """rows: the true class; columns: the predicted one"""
+    """rows: the true class; columns: the predicted one; of classes only"""
+
+    @property
+    def in_words(self) -> str:
+        """How good it is, by the figure that says most."""
+        if self.test_accuracy is not None:
+            return f"{self.test_accuracy:.2%} test accuracy"
+        return f"a {MEAN_ABSOLUTE_ERROR.replace('_', ' ')} of {self.metrics[MEAN_ABSOLUTE_ERROR]:.4g} on the test data"
 
 
 class Evaluation(_Record):
@@ -305,7 +319,7 @@ def read_history(folder: Path) -> list[EpochMetrics]:
     path = folder / HISTORY
     try:
         rows = csv.DictReader(io.StringIO(read_summed(path).decode()))
-        return [_HISTORY_ROW.validate_strings(row) for row in rows]
+        return [_HISTORY_ROW.validate_strings({key: text for key, text in row.items() if text}) for row in rows]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error
 
@@ -315,7 +329,7 @@ def history_csv(rows: list[EpochMetrics]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(EpochMetrics))
-    writer.writerows(map(repr, astuple(row)) for row in rows)
+    writer.writerows(["" if value is None else repr(value) for value in astuple(row)] for row in rows)
     return text.getvalue()
 
 

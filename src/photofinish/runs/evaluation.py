@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import write_summed
+from photofinish.own_code import is_reference, users_code
 from photofinish.results import records
 from photofinish.results.learned import load_network
+from photofinish.runs.scores import scores_of_classes, scores_of_labels, scores_of_values
 from photofinish.training.batches import Normaliser
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
@@ -27,16 +30,16 @@ class Judged:
     """How an experiment's networks did, and what on."""
 
     evaluation: records.Evaluation
-    actual: Int64Array
-    """the class of each test image"""
-    predicted: dict[records.DeviceLabel, Int64Array]
+    actual: npt.NDArray[Any]
+    """what each test item is: its class, its values or its labels"""
+    predicted: dict[records.DeviceLabel, npt.NDArray[Any]]
     """what each device's network takes it for"""
 
 
 def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit) -> Judged:
     """Judge each device's network; a device that was unavailable is left out."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
-    predicted: dict[records.DeviceLabel, Int64Array] = {}
+    predicted: dict[records.DeviceLabel, npt.NDArray[Any]] = {}
     for device, folder in learned.items():
         record = records.read_training(folder)
         if isinstance(record, records.Training):
@@ -48,56 +51,44 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
 @torch.inference_mode()
 def _evaluate_one(
     network: nn.Module, record: records.Training, split: PackedSplit
-) -> tuple[records.DeviceEvaluation, Int64Array]:
-    """In double precision, so that the judgement adds no rounding of its own to what the devices learned."""
+) -> tuple[records.DeviceEvaluation, npt.NDArray[Any]]:
+    """In double precision, so that the judgement adds no rounding of its own to what the devices learned; but for
+    one's own network, which may make tensors of single precision itself."""
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
-    network.double().eval()
+    dtype = torch.float32 if is_reference(record.experiment.model.name) else torch.float64
+    network.to(dtype).eval()
     normalise = Normaliser(record.mean, record.std)
-    images, labels = split.images("test"), split.labels("test")
+    images = split.images("test")
+    targets: npt.NDArray[Any] = np.array(split.labels("test"))
     starts = range(0, len(images), _BATCH_SIZE)
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
-    outputs = torch.cat([network(normalise(part).double()) for part in parts])
-    loss = Loss(record.experiment.loss, CPU).mean(outputs, torch.from_numpy(np.array(labels))).item()
-    predicted: Int64Array = outputs.argmax(dim=1).numpy()
-    return score(labels, predicted, loss, record.class_names), predicted
-
-
-def score(
-    labels: Int64Array, predicted: Int64Array, loss: float, class_names: tuple[str, ...]
-) -> records.DeviceEvaluation:
-    """What is told of a network that took images of these labels for these classes."""
-    count = len(class_names)
-    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
-    right, taken, counts = np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)
-    # What divides by nothing has nothing above either, and scores 0.
-    precision, recall = right / np.maximum(taken, 1), right / np.maximum(counts, 1)
-    f1 = 2 * right / np.maximum(taken + counts, 1)
-    return records.DeviceEvaluation(
-        test_accuracy=float(np.mean(labels == predicted)),
-        test_loss=loss,
-        macro_f1=float(f1.mean()),
-        classes={
-            class_name: records.ClassScores(
-                precision=float(precision[index]),
-                recall=float(recall[index]),
-                f1=float(f1[index]),
-                image_count=int(counts[index]),
-            )
-            for index, class_name in enumerate(class_names)
-        },
-        confusion=tuple(map(tuple, confusion.tolist())),
-    )
+    with users_code(f"model {record.experiment.model.name} fails in evaluation"):
+        outputs = torch.cat([network(normalise(part).to(dtype)) for part in parts]).double()
+        criterion = Loss(record.experiment.loss, record.task, CPU)
+        loss = criterion.mean(outputs, torch.from_numpy(targets)).item()
+    if record.task == "values":
+        return scores_of_values(targets, outputs.numpy(), loss), outputs.numpy()
+    if record.task == "labels":
+        labels = (outputs > 0).to(torch.int64).numpy()
+        return scores_of_labels(targets.astype(np.int64), labels, loss, record.class_names), labels
+    classes = outputs.argmax(dim=1).numpy()
+    return scores_of_classes(targets, classes, loss, record.class_names), classes
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
-    """The scores, and what each network takes each test image for."""
+    """The scores, and what each network takes each test item for."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
     write_summed(folder / records.PREDICTIONS, predictions_csv(judged).encode())
 
 
 def predictions_csv(judged: Judged) -> str:
-    """A row for each test image, as they are stored: its class and what each device's network takes it for."""
+    """A row for each test item, as they are stored, what it is and what each device's network takes it for; of several
+    values or labels an item has a row each."""
+    actual = judged.actual
+    if actual.ndim == 2 and all(each.dtype == np.int64 for each in judged.predicted.values()):
+        actual = actual.astype(np.int64)
     header = ",".join(["actual", *judged.predicted])
-    rows = zip(judged.actual.tolist(), *(each.tolist() for each in judged.predicted.values()), strict=True)
-    return "".join(f"{line}\n" for line in [header, *(",".join(map(str, row)) for row in rows)])
+    columns = (each.ravel().tolist() for each in (actual, *judged.predicted.values()))
+    rows = zip(*columns, strict=True)
+    return "".join(f"{line}\n" for line in [header, *(",".join(map(repr, row)) for row in rows)])

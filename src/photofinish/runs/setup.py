@@ -28,6 +28,7 @@ from photofinish.results.records import Attribution, FirstStep, SteadyState
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
+from photofinish.training.losses import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -75,14 +76,17 @@ class Setup:
     def try_out(self, network: nn.Module) -> None:
         """Refuse a network of the user's own that isn't the same each time, or can't be trained."""
         refuse_another_network(self.run.experiment.model.name, network, self.new_network)
-        classes, batch = len(self.split.manifest.class_names), next(iter(self.training.shuffled(0)))
-        refuse_what_cannot_be_trained(self.run.experiment, network, batch, self.device, classes)
+        manifest, batch = self.split.manifest, next(iter(self.training.shuffled(0)))
+        with self._experiment_named():
+            criterion = Loss(self.run.experiment.loss, manifest.task, self.device)
+        refuse_what_cannot_be_trained(self.run.experiment, network, criterion, batch, len(manifest.class_names))
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Of a new network, or of one that `new_network` made."""
         network = network or self.new_network()
         with self._experiment_named():
-            return Trainer(self.run.experiment, network, self.training, self._validation, self.device, self.team)
+            parts, task = (self.training, self._validation), self.split.manifest.task
+            return Trainer(self.run.experiment, network, *parts, self.device, self.team, task)
 
     def whole_batches(self) -> Batches:
         """The training's batches, also where this process trains on a share of each: then read from disk one by one."""

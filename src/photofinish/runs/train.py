@@ -265,6 +265,7 @@ class _Leader:
             precision=effective_precision(self._device, run.experiment.precision),
             memory_format="channels_last" if trainer.state.memory_format is torch.channels_last else "contiguous",
             parameter_count=count_parameters(trainer.network),
+            task=manifest.task,
             image_shape=manifest.shape,
             class_names=manifest.class_names,
             mean=manifest.mean,

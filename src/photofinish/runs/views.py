@@ -138,7 +138,16 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
 
 def write_views(folder: Path, network: nn.Module, training: Batches, manifest: Manifest) -> None:
     """The first batch of the first epoch as the network got it, and the network's summary."""
-    images, labels = next(iter(training.shuffled(0)))
-    names = [manifest.class_names[label] for label in labels.tolist()]
+    images, targets = next(iter(training.shuffled(0)))
+    names = [_in_words(target, manifest) for target in targets.tolist()]
     write_summed(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
     write_summed(folder / records.SUMMARY, summarise(network, manifest.shape).encode())
+
+
+def _in_words(target: int | list[float], manifest: Manifest) -> str:
+    """An item's class, its labels or its values."""
+    if isinstance(target, int):
+        return manifest.class_names[target]
+    if manifest.task == "labels":
+        return ", ".join(name for name, has in zip(manifest.class_names, target, strict=True) if has)
+    return ", ".join(f"{value:.3g}" for value in target)

@@ -92,11 +92,15 @@ class TrainingDisplay(Display):
         """What it gave, and how fast."""
         text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], note=f"{text}  {metrics.validation_accuracy:.1%}")
+            self._bar.update(self._bar.task_ids[0], note=f"{text}  {_in_validation(metrics)}")
         else:
             images_per_second = self._images / timing.training_seconds
-            validation = f"{metrics.validation_loss:.4f}, {metrics.validation_accuracy:.2%}"
-            self.say(f"{text}  validation {validation}  {images_per_second:,.0f} images/s")
+            self.say(f"{text}  validation {_in_validation(metrics)}  {images_per_second:,.0f} images/s")
+
+
+def _in_validation(metrics: EpochMetrics) -> str:
+    right = "" if metrics.validation_accuracy is None else f", {metrics.validation_accuracy:.2%}"
+    return f"{metrics.validation_loss:.4f}{right}"
 
 
 def _training_bar(steps_done: Callable[[], int]) -> Progress:

@@ -171,7 +171,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         mirrored = _digest(evaluation, text=result)
         if scores := records.read_record(evaluation, records.Evaluation).devices.get(device):
             summary |= {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss}
-            summary["test_macro_f1"] = scores.macro_f1
+            summary |= {"test_macro_f1": scores.macro_f1, **{f"test_{key}": of for key, of in scores.metrics.items()}}
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
     started_ms = _milliseconds(timings.started_at_unix_seconds)
@@ -183,7 +183,7 @@ def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: in
     """Everything that is told of one epoch, at its end."""
     values = asdict(metrics) | asdict(timing) | {"images_per_second": training_images / timing.training_seconds}
     epoch, timestamp_ms = values.pop("epoch"), _milliseconds(values.pop("ended_at_unix_seconds"))
-    return [Point(key, value, epoch, timestamp_ms) for key, value in values.items()]
+    return [Point(key, value, epoch, timestamp_ms) for key, value in values.items() if value is not None]
 
 
 def _summary(timings: records.Timings) -> dict[str, float | None]:

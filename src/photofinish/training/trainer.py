@@ -25,6 +25,7 @@ from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, memory_format
 
 if TYPE_CHECKING:
+    from photofinish.data.images import Task
     from photofinish.params.experiment import Experiment
 
 
@@ -63,10 +64,12 @@ class Trainer:
         validation: Batches,
         device: torch.device,
         team: Team | None = None,
+        task: Task = "classes",
     ) -> None:
         self.experiment, self.device, self.team = experiment, device, team or Team(device)
         self.training, self.validation = training, validation
-        self.clock, self.criterion = self.team.clock(), Loss(experiment.loss, device)
+        self.task, self.criterion = task, Loss(experiment.loss, task, device)
+        self.clock = self.team.clock()
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
         self.network = self.team.adapt(network.to(device, memory_format=layout))  # type: ignore[call-overload]
@@ -147,7 +150,7 @@ class Trainer:
             with autocast(self.device, self.experiment.precision):
                 outputs = state.network(images.contiguous(memory_format=state.memory_format))
             losses.append(self.criterion.total(outputs.float(), labels))
-            hits.append((outputs.argmax(dim=1) == labels).sum())
+            hits.append(self.criterion.right(outputs, labels))
         return torch.stack(losses).cpu().double().sum().item(), torch.stack(hits).sum().item()
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
@@ -179,7 +182,7 @@ class Trainer:
             learning_rate,
             training_loss_sum / self.training.image_count,
             validation_loss,
-            hits / self.validation.image_count,
+            None if self.task == "values" else hits / self.validation.image_count,
         )
         return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
 

@@ -1,0 +1,80 @@
+"""What is told of a network by the targets of the test items and what it gives for them: of classes, labels, values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from photofinish.data.images import Int64Array
+from photofinish.results import records
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def scores_of_classes(
+    actual: Int64Array, predicted: Int64Array, loss: float, class_names: tuple[str, ...]
+) -> records.DeviceEvaluation:
+    """Of a network that took items of these classes for those."""
+    count = len(class_names)
+    confusion = np.bincount(actual * count + predicted, minlength=count * count).reshape(count, count)
+    right, taken, counts = np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)
+    f1, classes = _of_each(right, taken, counts, class_names)
+    return records.DeviceEvaluation(
+        test_accuracy=float(np.mean(actual == predicted)),
+        test_loss=loss,
+        macro_f1=f1,
+        classes=classes,
+        confusion=tuple(map(tuple, confusion.tolist())),
+    )
+
+
+def scores_of_labels(
+    actual: Int64Array, predicted: Int64Array, loss: float, names: tuple[str, ...]
+) -> records.DeviceEvaluation:
+    """Of several labels an item, a column each: 1 for yes, 0 for no. The accuracy is the share of right ones."""
+    right, taken, counts = (actual & predicted).sum(axis=0), predicted.sum(axis=0), actual.sum(axis=0)
+    f1, labels = _of_each(right, taken, counts, names)
+    return records.DeviceEvaluation(
+        test_accuracy=float(np.mean(actual == predicted)),
+        test_loss=loss,
+        macro_f1=f1,
+        metrics={"all_labels_right": float((actual == predicted).all(axis=1).mean())},
+        classes=labels,
+        confusion=(),
+    )
+
+
+def scores_of_values(actual: Floats, predicted: Floats, loss: float) -> records.DeviceEvaluation:
+    """How far off values are, over all of an item's; R2 is the share of their variance that is explained."""
+    errors = np.asarray(predicted, dtype=float) - actual
+    squares, variance = np.mean(errors**2), np.mean((actual - actual.mean(axis=0)) ** 2)
+    metrics = {
+        records.MEAN_ABSOLUTE_ERROR: float(np.mean(np.abs(errors))),
+        "root_mean_squared_error": float(np.sqrt(squares)),
+    }
+    if variance > 0:
+        metrics["r2"] = float(1 - squares / variance)
+    return records.DeviceEvaluation(
+        test_accuracy=None, test_loss=loss, macro_f1=None, metrics=metrics, classes={}, confusion=()
+    )
+
+
+def _of_each(
+    right: Int64Array, taken: Int64Array, counts: Int64Array, names: tuple[str, ...]
+) -> tuple[float, dict[str, records.ClassScores]]:
+    """The mean F1, and the scores of each class or label."""
+    # What divides by nothing has nothing above either, and scores 0.
+    precision, recall = right / np.maximum(taken, 1), right / np.maximum(counts, 1)
+    f1 = 2 * right / np.maximum(taken + counts, 1)
+    scores = {
+        name: records.ClassScores(
+            precision=float(precision[index]),
+            recall=float(recall[index]),
+            f1=float(f1[index]),
+            image_count=int(counts[index]),
+        )
+        for index, name in enumerate(names)
+    }
+    return float(f1.mean()), scores

@@ -1,0 +1,167 @@
+"""What is told of an item: its class, values or several labels, from the loss to the report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+import torch
+from conftest import MakeExperiment, OwnFiles
+from training_process import NoTracker
+
+from photofinish.comparing.pairs import paired, read_results
+from photofinish.data.images import PartName, Task
+from photofinish.data.packed import PARTS, PackedSplit, labels_file
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import sha256_of_file, write_summed
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.report.report import write_for_dvc, write_report
+from photofinish.results import records
+from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.runs.run import Run
+from photofinish.runs.scores import scores_of_labels, scores_of_values
+from photofinish.runs.train import lead_training
+from photofinish.tracking.client import Tracker
+from photofinish.training.losses import Loss
+from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
+
+OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
+VALUES = OUTPUTS + torch.tensor([1.0, -3.0])
+TARGETS: dict[Task, torch.Tensor] = {
+    "classes": torch.tensor([0, 0, 1]),
+    "values": VALUES,
+    "labels": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "same_as"),
+    [
+        (None, "classes", torch.nn.CrossEntropyLoss()),
+        ({"name": "cross_entropy", "label_smoothing": 0.1}, "classes", torch.nn.CrossEntropyLoss(label_smoothing=0.1)),
+        (None, "values", torch.nn.MSELoss()),
+        ({"name": "l1"}, "values", torch.nn.L1Loss()),
+        ({"name": "smooth_l1", "beta": 0.5}, "values", torch.nn.SmoothL1Loss(beta=0.5)),
+        (None, "labels", torch.nn.BCEWithLogitsLoss()),
+    ],
+    ids=["cross_entropy", "smoothed", "mse", "l1", "smooth_l1", "bce_with_logits"],
+)
+def test_a_loss_is_pytorch_s_own_and_a_sum_is_that_of_the_items(
+    make_experiment: MakeExperiment, settings: dict[str, Any] | None, task: Task, same_as: torch.nn.Module
+) -> None:
+    loss = Loss(make_experiment(loss=settings).loss, task, CPU)
+    targets = TARGETS[task]
+    assert torch.equal(loss.mean(OUTPUTS, targets), same_as(OUTPUTS, targets))
+    assert loss.total(OUTPUTS, targets).item() == pytest.approx(3 * same_as(OUTPUTS, targets).item())
+    assert loss.total(OUTPUTS[:0], targets[:0]).item() == 0
+
+
+def test_what_is_right_goes_by_the_task() -> None:
+    right = {task: Loss(None, task, CPU).right(OUTPUTS, targets).item() for task, targets in TARGETS.items()}
+    assert right == {"classes": 1, "values": 0, "labels": 2.5}
+
+
+def test_a_loss_for_another_task_is_refused(make_experiment: MakeExperiment) -> None:
+    with pytest.raises(MistakeError, match=r"loss mse is for values .* take cross_entropy, or leave loss out"):
+        Loss(make_experiment(loss={"name": "mse"}).loss, "classes", CPU)
+
+
+OWN_LOSSES = """
+import torch
+from torch import nn
+def scaled(outputs, targets, by=2.0):
+    return by * nn.functional.mse_loss(outputs, targets)
+class Weighted(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.register_buffer("weights", torch.tensor(weights))
+    def forward(self, outputs, targets):
+        return (self.weights * (outputs - targets) ** 2).mean()
+class Learned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+def each(outputs, targets):
+    return outputs - targets
+"""
+
+
+def test_a_loss_of_one_s_own_is_a_function_or_a_class(own_files: OwnFiles, make_experiment: MakeExperiment) -> None:
+    file = own_files.write("losses.py", OWN_LOSSES)
+
+    def loss(name: str, **arguments: Any) -> Loss:
+        return Loss(make_experiment(loss={"name": f"{file}:{name}", **arguments}).loss, "values", CPU)
+
+    squares = (OUTPUTS - VALUES) ** 2
+    assert loss("scaled", by=3.0).mean(OUTPUTS, VALUES).item() == pytest.approx(3 * squares.mean().item())
+    assert loss("Weighted", weights=[1.0, 0.0]).mean(OUTPUTS, VALUES).item() == pytest.approx(0.5)
+    with pytest.raises(UserError, match="has parameters, which no optimizer would see"):
+        loss("Learned")
+    with pytest.raises(UserError, match=r"gives a tensor of shape \(3, 2\): it must give one number"):
+        loss("each").mean(OUTPUTS, VALUES)
+
+
+def test_values_and_labels_are_scored_as_by_hand() -> None:
+    actual, predicted = np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])
+    scores = scores_of_values(actual, predicted, 0.5)
+    assert scores.metrics == pytest.approx({"mean_absolute_error": 0.5, "root_mean_squared_error": 0.5**0.5, "r2": 0.5})
+    assert (scores.test_accuracy, scores.macro_f1, scores.classes) == (None, None, {})
+    yes, told = np.array([[1, 0], [1, 1]]), np.array([[1, 1], [1, 0]])
+    scores = scores_of_labels(yes, told, 0.5, ("a", "b"))
+    assert (scores.test_accuracy, scores.metrics) == (0.5, {"all_labels_right": 0.0})
+    assert [(each.precision, each.recall, each.image_count) for each in scores.classes.values()] == [
+        (1, 1, 2),
+        (0, 0, 1),
+    ]
+
+
+@pytest.fixture(params=["values", "labels"])
+def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_path: Path) -> PackedSplit:
+    """The small data set with other targets: how bright an image and its upper half are, or whether they are so."""
+    task: Task = request.param
+    folder = Path(shutil.copytree(packed_split.folder, tmp_path / "split"))
+
+    def targets(part: PartName) -> npt.NDArray[np.float32]:
+        images = packed_split.images(part) / 255
+        values = np.stack([images.mean(axis=(1, 2, 3)), images[:, :, :4].mean(axis=(1, 2, 3))], axis=1)
+        return (values if task == "values" else values > np.median(values, axis=0)).astype(np.float32)
+
+    for part in PARTS:
+        np.save(folder / labels_file(part), targets(part))
+    sha256 = {path.name: sha256_of_file(path) for path in folder.glob("*.npy")}
+    manifest = packed_split.manifest.model_copy(
+        update={"task": task, "class_names": ("all", "upper"), "sha256": sha256}
+    )
+    write_summed(folder / "manifest.json", manifest.model_dump_json().encode())
+    return PackedSplit(folder)
+
+
+def test_a_training_on_values_or_labels_comes_to_a_report(
+    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+) -> None:
+    experiment, task, results = make_experiment(epochs=3), task_split.manifest.task, tmp_path / "results"
+    for device in records.DEVICE_LABELS:
+        run = Run("small", device, experiment, cpu_host, task_split.folder, results / "small" / device)
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    folders = {device: results / "small" / device / records.LEARNED for device in records.DEVICE_LABELS}
+    judged = evaluate("small", folders, task_split)
+    write_evaluation(judged, results / "small" / records.EVALUATED)
+    pairs = paired(read_results(["small"], results))
+    (verdict,) = write_report(pairs, tmp_path / "report")
+    write_for_dvc(pairs, tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
+    history = pd.read_csv(tmp_path / "report" / "history.csv")
+    assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
+    assert history["validation_accuracy"].isna().all() == (task == "values")
+    assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(task_split.labels("test"))
+    wanted = {"values": "mean absolute error of", "labels": "test accuracy"}[task]
+    assert wanted in verdict.text
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
+    assert pairs[0].compared is not None
+    assert pairs[0].compared.parity.likeness == "identical"
