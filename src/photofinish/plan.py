@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import MistakeError
-from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
+from photofinish.files import SUMS, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
 from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
+from photofinish.results.finished import removed_folder
 from photofinish.source_code import stage_code
 
 
@@ -73,10 +74,11 @@ def set_aside_results(params: Params, results: Path) -> None:
     """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
     for folder in results.glob("*/"):
         if folder.name not in params.experiments:
-            place = state_folder() / "removed" / folder.name
+            place = removed_folder() / folder.name
             shutil.rmtree(place, ignore_errors=True)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(folder, place)
+            os.utime(place)  # from now on, a month
             print(f"{folder} is of no experiment in params.yaml: moved to {place}")
 
 
