@@ -15,20 +15,27 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="the experiment's name")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument("--metrics", type=Path, required=True, help="the plan of its further metrics, a JSON file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
     with quick_imports():
         from photofinish.data.packed import PackedSplit
+        from photofinish.params.base import read_plan
+        from photofinish.params.experiment import MetricsPlan
         from photofinish.results.records import DEVICE_LABELS, LEARNED
         from photofinish.runs.evaluation import evaluate, write_evaluation
+        from photofinish.source_code import refuse_changed_code
 
     learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
-    judged = evaluate(args.name, learned, PackedSplit(args.data))
+    plan = read_plan(args.metrics, MetricsPlan)
+    refuse_changed_code(plan.own_code)
+    judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
     write_evaluation(judged, args.out)  # of which `compare` tells MLflow, of all experiments at once
     for device, scores in judged.evaluation.devices.items():
-        print(f"{args.name} on {device}: test accuracy {scores.test_accuracy:.2%}, loss {scores.test_loss:.4f}")
+        further = "".join(f", {name} {value:.4g}" for name, value in scores.metrics.items())
+        print(f"{args.name} on {device}: {scores.in_words}, loss {scores.test_loss:.4f}{further}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from training_stage import read_until
 
 from photofinish.locks import retired, sole_writer
+from photofinish.params.reader import read_params
+from photofinish.plan import set_aside_results
 from photofinish.training.checkpoint import CheckpointStore, remove_forgotten
 
 DAY_SECONDS = 24 * 3600
@@ -49,7 +52,7 @@ def age(folder: Path, *, days: float) -> None:
 
 def clean(state: Path) -> set[str]:
     """Remove what is forgotten; the names of the files that are left."""
-    remove_forgotten(state / "checkpoints", state / "finished", state / "locks")
+    remove_forgotten([state / "checkpoints", state / "removed"], state / "locks")
     return {path.name for path in state.rglob("*") if path.is_file()}
 
 
@@ -67,6 +70,22 @@ def test_after_a_month_checkpoints_weights_and_locks_go_and_mlflows_locks_stay(s
     age(state, days=31)
     assert clean(state) == {"mirroring.lock", "mlflow.lock"}
     assert list((state / "checkpoints").iterdir()) == []
+
+
+def test_the_month_of_a_result_begins_when_its_experiment_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params_file: Path
+) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    params_file.write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "results" / "old" / "cpu").mkdir(parents=True)
+    age(tmp_path / "results", days=31)
+    set_aside_results(read_params(params_file), tmp_path / "results")
+    state = tmp_path / ".photofinish"
+    clean(state)
+    assert (state / "removed" / "old" / "cpu").is_dir()
+    age(state, days=31)
+    clean(state)
+    assert list((state / "removed").iterdir()) == []
 
 
 def test_before_that_everything_stays(state: Path) -> None:
@@ -99,7 +118,7 @@ def test_what_this_process_holds_itself_stays(state: Path) -> None:
 
 
 def test_without_a_state_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
-    remove_forgotten(tmp_path / "checkpoints", tmp_path / "finished", tmp_path / "locks")
+    remove_forgotten([tmp_path / "checkpoints"], tmp_path / "locks")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -30,7 +30,7 @@ FREE_OF_TORCH = (
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",), ("params",),
-    ("machine",), ("data",), ("plan",), ("models",), ("results",), ("training",), ("measuring",), ("tracking",),
+    ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",), ("tracking",),
     ("runs",), ("comparing",), ("report",),
 )  # fmt: skip
 

@@ -85,6 +85,23 @@ def test_what_is_wrong_with_a_loss_is_told_likewise(own_files: OwnFiles, loss: A
     assert told in found if told else not found
 
 
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        (["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"], ""),
+        (["mean_absolut_error"], "did you mean 'mean_absolute_error'?"),
+        ([{"name": "f1_score", "averge": "macro"}], "did you mean 'average'?"),
+        (["./losses.py:focl"], "has no focl; did you mean 'Focal'? it has Focal, focal"),
+        (["accuracy", "accuracy"], "two metrics have one name"),
+        ("accuracy", "must be a list, in brackets"),
+    ],
+)
+def test_what_is_wrong_with_a_metric_is_told_likewise(own_files: OwnFiles, metrics: Any, told: str) -> None:
+    own_files.write("losses.py", LOSSES)
+    found = told_of(own_files, metrics=metrics)
+    assert told in found if told else not found
+
+
 def test_all_mistakes_are_told_at_once(own_files: OwnFiles) -> None:
     own_files.write("net.py", NET)
     found = told_of(own_files, model={"name": "./net.py:Net", "dept": 3}, batch_size=0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import MakeResult, MakeTrainer
+from conftest import MakeResult, MakeTrainer, OwnFiles
 from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
@@ -21,9 +23,11 @@ from torch.nn.functional import cross_entropy
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.params.networks import OwnModel
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate
+from photofinish.source_code import code_of_users
 from photofinish.tracking import mirror
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_experiments
@@ -32,6 +36,57 @@ from photofinish.tracking.sync import sync_experiments
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
 
 NAME = "small-mlp"
+
+
+@pytest.fixture
+def own_results(results: Path, own_files: OwnFiles, packed_split: PackedSplit) -> Path:
+    """The same network, but of the user's own: a class in a file that imports a neighbour."""
+    own_files.write("parts.py", "from torch import nn\nHIDDEN = 8\n")
+    source = (
+        "from parts import HIDDEN, nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))\n"
+    )
+    model = OwnModel(name=own_files.write("net.py", source) + ":Net")
+    path = results / NAME / "cpu" / records.LEARNED / records.RECORD
+    record = records.read_record(path, records.Training)
+    experiment, own_code = record.experiment.model_copy(update={"model": model}), code_of_users([model.reference])
+    records.write_record(path, record.model_copy(update={"experiment": experiment, "own_code": own_code}))
+    return results
+
+
+def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
+    store: Store, own_results: Path, packed_split: PackedSplit, own_files: OwnFiles, tmp_path: Path
+) -> None:
+    expected = evaluate(NAME, {"cpu": own_results / NAME / "cpu" / records.LEARNED}, packed_split).predicted["cpu"]
+    sync_experiments(store, [NAME], own_results, run_own_code=False)  # as `compare` does
+    assert not store.find_runs()[0].outputs.model_outputs
+    sync_experiments(store, [NAME], own_results)
+    folder = shutil.copytree(
+        mlflow.artifacts.download_artifacts(model_address(store)), tmp_path / "elsewhere" / "model"
+    )
+    (own_files.folder / "net.py").unlink()
+    (own_files.folder / "parts.py").unlink()
+    np.save(folder.parent / "images.npy", packed_split.images("test"))
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD_IT], cwd=folder.parent, capture_output=True, text=True, check=False
+    )
+    assert json.loads(ran.stdout) == expected.tolist(), ran.stderr
+
+
+LOAD_IT = """
+import json, sys, warnings
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "photofinish":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+warnings.simplefilter("ignore")
+import mlflow, numpy as np
+model = mlflow.pyfunc.load_model("model")
+print(json.dumps(model.predict((np.load("images.npy") / 255).astype(np.float32)).argmax(axis=1).tolist()))
+"""
 
 
 @pytest.fixture

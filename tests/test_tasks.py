@@ -18,13 +18,14 @@ from photofinish.comparing.pairs import paired, read_results
 from photofinish.data.images import PartName, Task
 from photofinish.data.packed import PARTS, PackedSplit, labels_file
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import sha256_of_file, write_summed
+from photofinish.files import sha256_of_file, to_json, write_summed
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.experiment import Experiment
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
-from photofinish.runs.scores import scores_of_labels, scores_of_values
+from photofinish.runs.scores import further_scores, scores_of_labels, scores_of_values
 from photofinish.runs.train import lead_training
 from photofinish.tracking.client import Tracker
 from photofinish.training.losses import Loss
@@ -165,3 +166,41 @@ def test_a_training_on_values_or_labels_comes_to_a_report(
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
     assert pairs[0].compared is not None
     assert pairs[0].compared.parity.likeness == "identical"
+
+
+METRICS = """
+import torch
+def worst(outputs, targets, power=1):
+    return (outputs - targets).abs().max() ** power
+class Bias(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+    def forward(self, outputs, targets):
+        return self.scale * (outputs - targets).mean().item()
+def both(outputs, targets):
+    return torch.ones(2)
+"""
+
+
+def further(make_experiment: MakeExperiment, task: Task, *metrics: Any) -> dict[str, float]:
+    settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
+    named = Experiment.model_validate_json(to_json(settings)).metrics
+    return further_scores(named, task, OUTPUTS.double(), TARGETS[task])
+
+
+def test_metrics_are_torchmetrics_by_name_with_what_the_task_gives_them(make_experiment: MakeExperiment) -> None:
+    found = further(make_experiment, "classes", "accuracy", {"name": "recall", "average": "macro"})
+    assert found == pytest.approx({"accuracy": 1 / 3, "recall": 1 / 4})  # of the two of class 0, one is right
+    assert further(make_experiment, "values", "mean_absolute_error") == pytest.approx({"mean_absolute_error": 2.0})
+    assert further(make_experiment, "labels", "hamming_distance") == pytest.approx({"hamming_distance": 1 / 6})
+
+
+def test_metrics_of_one_s_own_are_functions_or_classes(own_files: OwnFiles, make_experiment: MakeExperiment) -> None:
+    file = own_files.write("metrics.py", METRICS)
+    found = further(
+        make_experiment, "values", {"name": f"{file}:worst", "power": 2}, {"name": f"{file}:Bias", "scale": 0.5}
+    )
+    assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
+    with pytest.raises(UserError, match=r"metric \./metrics\.py:both gives 2 numbers: it must give one"):
+        further(make_experiment, "values", f"{file}:both")

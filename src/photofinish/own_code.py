@@ -211,8 +211,15 @@ def _parsed(source: bytes) -> _TopLevel:
     return _TopLevel(names, has_more)
 
 
-def _takes(file: Path, name: str, derived: tuple[str, ...] = ()) -> Takes | None:
+def _takes(file: Path, name: str, led_here: tuple[tuple[Path, str], ...] = ()) -> Takes | None:
+    """Of a class without a constructor, that of its base; of what is imported, from where it is."""
     node = _read(file).names.get(name)
+    if (file, name) in led_here:
+        return None
+    led_here = (*led_here, (file, name))
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        origin = _file_of_module(node.module)
+        return _takes(origin, name, led_here) if origin else None
     if isinstance(node, ast.FunctionDef):
         return _of_arguments(node.args, is_class=False)
     if not isinstance(node, ast.ClassDef) or node.decorator_list:
@@ -223,7 +230,7 @@ def _takes(file: Path, name: str, derived: tuple[str, ...] = ()) -> Takes | None
     bases = [ast.unparse(base) for base in node.bases]
     if all(base in _EMPTY_BASES for base in bases):
         return Takes((), frozenset(), any_more=False, is_class=True)
-    return _takes(file, bases[0], (*derived, name)) if len(bases) == 1 and bases[0] not in derived else None
+    return _takes(file, bases[0], led_here) if len(bases) == 1 else None
 
 
 def _of_arguments(arguments: ast.arguments, *, is_class: bool) -> Takes:

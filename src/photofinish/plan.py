@@ -12,13 +12,12 @@ from pydantic import BaseModel
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import MistakeError
-from photofinish.files import SUMS, sha256_of_bytes, state_folder, sums_text
+from photofinish.files import SUMS, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
-from photofinish.own_code import Reference
 from photofinish.params.base import OwnCode
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
-from photofinish.params.experiment import Experiment, ExperimentPlan
+from photofinish.params.experiment import TORCHMETRICS, Experiment, ExperimentPlan, MetricsPlan
 from photofinish.params.mistakes import Mistake, unknown_name
 from photofinish.params.networks import (
     GIVEN_TO_NETWORKS,
@@ -29,6 +28,8 @@ from photofinish.params.networks import (
     WeightsPlan,
 )
 from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
+from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
+from photofinish.results.finished import removed_folder
 from photofinish.source_code import code_of_users, stage_code
 
 
@@ -51,6 +52,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
         "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
         **{f"experiments/{name}": _planned(experiment) for name, experiment in params.experiments.items()},
+        **{f"metrics/{name}": _planned_metrics(experiment) for name, experiment in params.experiments.items()},
         **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, dataset in params.datasets.items():
@@ -82,9 +84,9 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
 
 
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
-    """What is wrong with networks and losses that users wrote themselves, as far as reading them tells."""
+    """What is wrong with the code that params.yaml names, as far as reading it tells."""
     for where, code in params.own_code.items():
-        reference, arguments, takes = Reference.of(code.name), code.arguments, None
+        reference, arguments, takes = code.reference, code.arguments, None
         if problem := reference.problem():
             yield Mistake(where, problem, code.name)
         else:
@@ -92,6 +94,8 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
         if takes is None:
             continue
         given = GIVEN_TO_NETWORKS if isinstance(code, OwnModel) else set(() if takes.is_class else takes.names[:2])
+        if reference.module == TORCHMETRICS:
+            given = {*given, *GIVEN_TO_TORCHMETRICS}
         for argument in arguments.keys() - takes.names if not takes.any_more else ():
             yield Mistake((*where, argument), unknown_name("argument", argument, takes.names), arguments[argument])
         for argument in takes.required - arguments.keys() - given:
@@ -100,18 +104,24 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
 
 
 def _planned(experiment: Experiment) -> ExperimentPlan:
-    own = [part for part in (experiment.model, experiment.loss) if isinstance(part, OwnCode)]
-    return ExperimentPlan(**dict(experiment), own_code=code_of_users([Reference.of(part.name) for part in own]))
+    own = [part.reference for part in (experiment.model, experiment.loss) if isinstance(part, OwnCode)]
+    return ExperimentPlan(**dict(experiment), own_code=code_of_users(own))
+
+
+def _planned_metrics(experiment: Experiment) -> MetricsPlan:
+    code = code_of_users([metric.reference for metric in experiment.metrics])
+    return MetricsPlan(metrics=experiment.metrics, own_code=code)
 
 
 def set_aside_results(params: Params, results: Path) -> None:
     """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
     for folder in results.glob("*/"):
         if folder.name not in params.experiments:
-            place = state_folder() / "removed" / folder.name
+            place = removed_folder() / folder.name
             shutil.rmtree(place, ignore_errors=True)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(folder, place)
+            os.utime(place)  # from now on, a month
             print(f"{folder} is of no experiment in params.yaml: moved to {place}")
 
 

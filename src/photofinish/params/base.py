@@ -59,8 +59,17 @@ class OwnCode(Settings):
     @field_validator("name")
     @classmethod
     def _names_code(cls, name: str) -> str:
-        Reference.of(name)
+        cls._reference(name)
         return name
+
+    @classmethod
+    def _reference(cls, name: str) -> Reference:
+        return Reference.of(name)
+
+    @property
+    def reference(self) -> Reference:
+        """Where it is written."""
+        return self._reference(self.name)
 
     @property
     def arguments(self) -> dict[str, Any]:

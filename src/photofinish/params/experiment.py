@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
+from photofinish.own_code import Reference, is_reference
 from photofinish.params.base import (
     BUILT_IN,
     OWN,
@@ -22,6 +23,8 @@ from photofinish.params.base import (
     list_of,
 )
 from photofinish.params.networks import Model
+
+TORCHMETRICS = "torchmetrics.functional"
 
 # -- optimisers ---------------------------------------------------------------------------------------
 
@@ -100,6 +103,43 @@ class OwnLoss(OwnCode):
 
 _BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
 Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
+
+# -- metrics ------------------------------------------------------------------------------------------
+
+
+class Metric(OwnCode):
+    """A function of torchmetrics.functional by its name, or one of one's own, of (outputs, targets)."""
+
+    @classmethod
+    def _reference(cls, name: str) -> Reference:
+        return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+
+    @property
+    def label(self) -> str:
+        """What its figure is called."""
+        return self.reference.name.rpartition(".")[2]
+
+
+def _metric(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
+
+
+def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    labels = [metric.label for metric in metrics]
+    if len(set(labels)) < len(labels):
+        raise ValueError("two metrics have one name: give each its own")
+    return metrics
+
+
+Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(_metric)], ...], AfterValidator(_each_once)]
+
+
+class MetricsPlan(Settings):
+    """data/plan/metrics/<experiment>.json: what `evaluate` computes besides, and the code of it."""
+
+    metrics: Metrics
+    own_code: dict[str, str]
+
 
 # -- schedules ----------------------------------------------------------------------------------------
 
@@ -206,6 +246,8 @@ class Experiment(Settings):
     seed: Seed
     augmentation: Augmentation = Augmentation()
     save_weights: Literal["last", "every_epoch"] = "last"
+    metrics: Metrics = Field(default=(), exclude=True)
+    """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
 

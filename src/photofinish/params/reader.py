@@ -20,7 +20,7 @@ from photofinish.params.base import BUILT_IN, OwnCode, is_name
 from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, known_images
 from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, OwnLoss
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, Metric, OwnLoss
 from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
@@ -197,12 +197,19 @@ class _Reader:
 
     def _note_own_code(self, where: KeyPath, given: dict[str, Any], defaults: dict[str, Any]) -> None:
         """Whatever else is wrong with the experiment."""
-        for key, kind in (("model", OwnModel), ("loss", OwnLoss)):
-            settings = merged(defaults, given).get(key)
-            if isinstance(settings, dict) and is_reference(settings.get("name")):
-                with suppress(ValidationError):
-                    code = kind.model_validate_json(_json(settings))
-                    self._own_code[(*where, key) if key in given else ("defaults", key)] = code
+        settings = merged(defaults, given)
+        named: list[tuple[str, tuple[int, ...], Any, type[OwnCode]]] = [
+            (key, (), settings.get(key), kind)
+            for key, kind in (("model", OwnModel), ("loss", OwnLoss))
+            if isinstance(settings.get(key), dict) and is_reference(settings[key].get("name"))
+        ]
+        metrics = settings.get("metrics")
+        for number, metric in enumerate(metrics if isinstance(metrics, list) else ()):
+            named.append(("metrics", (number,), {"name": metric} if isinstance(metric, str) else metric, Metric))
+        for key, place, code, kind in named:
+            with suppress(ValidationError):  # which is told elsewhere
+                own = (*where, key) if key in given else ("defaults", key)
+                self._own_code[(*own, *place)] = kind.model_validate_json(_json(code))
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""

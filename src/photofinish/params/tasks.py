@@ -16,6 +16,8 @@ LOSSES: dict[Task, tuple[str, ...]] = {
     "labels": ("bce_with_logits",),
 }
 """of each task, the one that is taken by default first"""
+GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
+"""what a function of torchmetrics is given where it takes it"""
 _IN_WORDS: dict[Task, str] = {
     "classes": "one class of an image",
     "values": "values (floats)",

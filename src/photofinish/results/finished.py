@@ -3,6 +3,8 @@ result only once it has read and stored all of it. A stage that was killed in be
 
 It lies under the run's key, and below that under what dvc.lock says of the stage: that is another thing as soon as DVC
 has the result, so that `dvc repro --force` trains again.
+
+An experiment that was only renamed takes over the result of its old name in the same way.
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ import shutil
 from pathlib import Path
 
 from photofinish.files import read_sums, sha256_of_bytes, sha256_of_file, state_folder
-from photofinish.results.records import LEARNED, TIMED
+from photofinish.results.records import LEARNED, TIMED, TIMINGS, DeviceLabel
 
 
 def finished_folder() -> Path:
     """Where they are kept, by the keys of their runs."""
     return state_folder() / "finished"
+
+
+def removed_folder() -> Path:
+    """Where results are, by the names of their experiments, that params.yaml has no more."""
+    return state_folder() / "removed"
 
 
 def keep(key: str, result: Path) -> None:
@@ -43,6 +50,25 @@ def hand_over(key: str, result: Path) -> bool:
     return True
 
 
+def take_over(key: str, identity: str, device: DeviceLabel) -> str | None:
+    """Keep for `hand_over` what the same training left under a name that params.yaml has no more; that name.
+
+    Only for a stage that DVC has no result of: where it has one, it is asked to train again.
+    """
+    if "DVC_STAGE" not in os.environ or _entry_in_lock():
+        return None
+    for result in removed_folder().glob(f"*/{device}"):
+        timings = result / TIMED / TIMINGS
+        # Not parsed: there may be hundreds, and a sha256 is nowhere by chance.
+        is_same = timings.is_file() and identity in timings.read_text(encoding="utf-8", errors="replace")
+        if is_same and all(_is_whole(result / part) for part in (LEARNED, TIMED)):
+            shutil.rmtree(finished_folder() / key, ignore_errors=True)
+            (finished_folder() / key).mkdir(parents=True)
+            result.rename(_place(key))
+            return result.parent.name
+    return None
+
+
 def _is_whole(folder: Path) -> bool:
     try:
         return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
@@ -51,8 +77,13 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _place(key: str) -> Path:
+    return finished_folder() / key / sha256_of_bytes(_entry_in_lock().encode())
+
+
+def _entry_in_lock() -> str:
+    """What dvc.lock says of the stage; nothing where it was never run."""
     lock, stage = Path("dvc.lock"), os.environ["DVC_STAGE"].rpartition(":")[2]
     text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
     # Not parsed: that takes seconds where there are hundreds of stages.
     entry = re.search(rf"^  {re.escape(stage)}:$(\n   .*)*", text, re.MULTILINE)
-    return finished_folder() / key / sha256_of_bytes(entry[0].encode() if entry else b"")
+    return entry[0] if entry else ""

@@ -211,6 +211,8 @@ class Timings(_Record):
     attribution: Attribution | None = None
     not_attributed: str | None = None
     """why there is none"""
+    identity: str | None = None
+    """the sha256 of all that determines the training; another experiment's of the same is only named otherwise"""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:

@@ -15,9 +15,10 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import write_summed
 from photofinish.own_code import is_reference, users_code
+from photofinish.params.experiment import Metrics
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.runs.scores import scores_of_classes, scores_of_labels, scores_of_values
+from photofinish.runs.scores import further_scores, scores_of_classes, scores_of_labels, scores_of_values
 from photofinish.training.batches import Normaliser
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
@@ -36,21 +37,22 @@ class Judged:
     """what each device's network takes it for"""
 
 
-def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit) -> Judged:
-    """Judge each device's network; a device that was unavailable is left out."""
+def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit, metrics: Metrics = ()) -> Judged:
+    """Judge each device's network, by further metrics too; a device that was unavailable is left out."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predicted: dict[records.DeviceLabel, npt.NDArray[Any]] = {}
     for device, folder in learned.items():
         record = records.read_training(folder)
         if isinstance(record, records.Training):
-            devices[device], predicted[device] = _evaluate_one(load_network(folder, record), record, split)
+            scores, predicted[device] = _evaluate_one(load_network(folder, record), record, split, metrics)
+            devices[device] = scores
     evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
     return Judged(evaluation, split.labels("test"), predicted)
 
 
 @torch.inference_mode()
 def _evaluate_one(
-    network: nn.Module, record: records.Training, split: PackedSplit
+    network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics
 ) -> tuple[records.DeviceEvaluation, npt.NDArray[Any]]:
     """In double precision, so that the judgement adds no rounding of its own to what the devices learned; but for
     one's own network, which may make tensors of single precision itself."""
@@ -67,13 +69,17 @@ def _evaluate_one(
         outputs = torch.cat([network(normalise(part).to(dtype)) for part in parts]).double()
         criterion = Loss(record.experiment.loss, record.task, CPU)
         loss = criterion.mean(outputs, torch.from_numpy(targets)).item()
+    further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
+    predicted: npt.NDArray[Any] = outputs.numpy()
     if record.task == "values":
-        return scores_of_values(targets, outputs.numpy(), loss), outputs.numpy()
-    if record.task == "labels":
-        labels = (outputs > 0).to(torch.int64).numpy()
-        return scores_of_labels(targets.astype(np.int64), labels, loss, record.class_names), labels
-    classes = outputs.argmax(dim=1).numpy()
-    return scores_of_classes(targets, classes, loss, record.class_names), classes
+        scores = scores_of_values(targets, predicted, loss)
+    elif record.task == "labels":
+        predicted = (predicted > 0).astype(np.int64)
+        scores = scores_of_labels(targets.astype(np.int64), predicted, loss, record.class_names)
+    else:
+        predicted = predicted.argmax(axis=1)
+        scores = scores_of_classes(targets, predicted, loss, record.class_names)
+    return scores.model_copy(update={"metrics": scores.metrics | further}), predicted
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:

@@ -83,9 +83,13 @@ class Run:
         return checked_file(fetched, self.weights) if fetched and self.weights else None
 
     def key(self) -> str:
-        """Of everything that determines the run, bit for bit: settings, machine, data and code."""
+        """Of this run and no other one: two experiments may be the same but for their names."""
+        return sha256_of_bytes(f"{self.name} {self.identity()}".encode())
+
+    def identity(self) -> str:
+        """Of everything that determines the run, bit for bit: settings, machine, data and code, whatever its name."""
         fetched = self.fetched_weights()
-        facts = [self.name, self.device, self.experiment.model_dump(), self.host.model_dump(), self.processes]
+        facts = [self.device, self.experiment.model_dump(), self.host.model_dump(), self.processes]
         sha256 = [self.data_sha256(), fetched.sha256 if fetched else None, code_sha256()]
         return sha256_of_bytes(to_json([*facts, *sha256]).encode())
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from photofinish.data.images import Int64Array
+from photofinish.data.images import Int64Array, Task
+from photofinish.errors import UserError
+from photofinish.own_code import users_code
+from photofinish.params.experiment import TORCHMETRICS, Metric, Metrics
 from photofinish.results import records
 
 Floats = npt.NDArray[np.floating[Any]]
+_FOR_TORCHMETRICS: dict[Task, dict[str, Any]] = {
+    "classes": {"task": "multiclass"},
+    "labels": {"task": "multilabel"},
+    "values": {},
+}
 
 
 def scores_of_classes(
@@ -59,6 +69,28 @@ def scores_of_values(actual: Floats, predicted: Floats, loss: float) -> records.
     return records.DeviceEvaluation(
         test_accuracy=None, test_loss=loss, macro_f1=None, metrics=metrics, classes={}, confusion=()
     )
+
+
+def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Those that the user names, by their labels; of what the network gives, one number each."""
+    return {metric.label: _score(metric, task, outputs, targets) for metric in metrics}
+
+
+def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    reference, arguments = metric.reference, metric.arguments
+    compute, takes = reference.load(), reference.takes()
+    if reference.module == TORCHMETRICS:
+        offered = _FOR_TORCHMETRICS[task] | dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
+        arguments = {name: value for name, value in offered.items() if takes and name in takes.names} | arguments
+        outputs = {"classes": outputs.softmax(1), "labels": outputs.sigmoid(), "values": outputs}[task].squeeze(1)
+        targets = targets.squeeze(1) if task == "values" and targets.shape[1] == 1 else targets
+        targets = targets if task == "values" else targets.long()
+    with users_code(f"metric {metric.name} fails"):
+        made = compute(**arguments) if isinstance(compute, type) else partial(compute, **arguments)
+        score = made(outputs, targets)
+        if isinstance(score, torch.Tensor) and score.numel() > 1:
+            raise UserError(f"metric {metric.name} gives {score.numel()} numbers: it must give one")
+        return float(score)
 
 
 def _of_each(

@@ -19,7 +19,7 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.processes import Rank, is_started_by_stage, own_rank, quick_imports
-from photofinish.results.finished import hand_over
+from photofinish.results.finished import hand_over, take_over
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -96,10 +96,13 @@ def _sole_writer(run: Run) -> AbstractContextManager[float]:
 
 
 def _handed_over(run: Run) -> bool:
-    """Whether this very training had ended, with dvc killed before it had the result: then that is the result."""
+    """Whether this very training has ended, with dvc killed before it had the result, or the experiment renamed since:
+    then that is the result."""
+    old_name = take_over(run.key(), run.identity(), run.device)
     if not hand_over(run.key(), run.out):
         return False
-    print(f"{run.name} on {run.device}: was trained to its end before dvc was stopped: its result is taken")
+    why = f"the same training as {old_name}'s" if old_name else "was trained to its end before dvc was stopped"
+    print(f"{run.name} on {run.device}: {why}: its result is taken")
     with Tracker() as tracker:
         tracker.sync([run.name], run.out.parent.parent)
     return True

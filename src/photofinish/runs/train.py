@@ -26,7 +26,7 @@ from photofinish.models.registry import count_parameters
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.finished import finished_folder, keep
+from photofinish.results.finished import finished_folder, keep, removed_folder
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup
@@ -49,7 +49,8 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
 
     `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
     """
-    remove_forgotten(state_folder() / "checkpoints", finished_folder(), state_folder() / "locks")
+    state = state_folder()
+    remove_forgotten([state / "checkpoints", finished_folder(), removed_folder()], state / "locks")
     with failures_explained(run.name, run.experiment, team):
         _Leader(run, device, team, tracker, lock_seconds).lead()
 
@@ -318,6 +319,7 @@ class _Leader:
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
             attribution=further.attribution,
             not_attributed=further.not_attributed,
+            identity=run.identity(),
         )
         records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
 

@@ -86,6 +86,8 @@ class RunDocument:
     artifacts: list[Artifact] = field(default_factory=list)
     learned: Path | None = None
     """the folder to make the model from, if one was trained"""
+    has_own_code: bool = False
+    """whether making the model runs code of the user's"""
     started_ms: int | None = None
     ended_ms: int | None = None
     """of the last epoch"""
@@ -176,7 +178,9 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
     started_ms = _milliseconds(timings.started_at_unix_seconds)
     duration_ms = _milliseconds(timings.total_seconds)
-    return RunDocument(facts, result, mirrored, points, artifacts, learned, started_ms, ended_ms, duration_ms)
+    return RunDocument(
+        facts, result, mirrored, points, artifacts, learned, bool(record.own_code), started_ms, ended_ms, duration_ms
+    )
 
 
 def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:

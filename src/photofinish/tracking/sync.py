@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,19 +32,22 @@ _START_ERROR_SECONDS = 1.0
 """psutil knows the start of a process to the second only"""
 
 
-def sync_all(store: Store, names: list[str], results: Path, report: Path, *, restored: bool = True) -> int:
+def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_compare: bool = False) -> int:
     """Mirror experiments, report, and what stands above them; how many runs were created or completed."""
-    count = sync_experiments(store, names, results)
+    count = sync_experiments(store, names, results, run_own_code=not in_compare)
     if (report / documents.REPORT_TABLE).is_file():
-        count += sync_report(store, report, restored=restored)
+        count += sync_report(store, report, restored=not in_compare)
         _write_overview(store, names, results, report)
     return count
 
 
-def sync_experiments(store: Store, names: list[str], results: Path) -> int:
-    """Mirror what these experiments left on disk; how many runs were created or completed."""
+def sync_experiments(store: Store, names: list[str], results: Path, *, run_own_code: bool = True) -> int:
+    """Mirror what these experiments left on disk; how many runs were created or completed. A network of the user's own
+    that MLflow has not yet is left out where none of their code is to run; `make ui` sends it."""
     store.close_abandoned_runs()
-    found = (document for name in names for document in _written(name, results))
+    found = [document for name in names for document in _written(name, results)]
+    if not run_own_code:
+        found = [replace(document, learned=None) if document.has_own_code else document for document in found]
     return sum(_sync_document(store, document, restored=True) for document in found)
 
 

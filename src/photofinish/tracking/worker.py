@@ -114,7 +114,7 @@ class Worker:
     def sync(self, names: list[str], results: str, report: str | None) -> None:
         """Mirror what these experiments left on disk, and their comparison where there is a report."""
         if report:
-            sync_all(self._store, names, Path(results), Path(report), restored=False)
+            sync_all(self._store, names, Path(results), Path(report), in_compare=True)
         else:
             sync_experiments(self._store, names, Path(results))
 

@@ -10,7 +10,7 @@ import io
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,10 @@ def on_cpu(state: Any) -> Any:
     return [on_cpu(value) for value in state] if isinstance(state, list) else state
 
 
-def remove_forgotten(checkpoints: Path, finished: Path, locks: Path) -> None:
-    """What is left of runs that were killed and never resumed, and locks as old; what a process holds is left alone."""
+def remove_forgotten(folders: Iterable[Path], locks: Path) -> None:
+    """What is left in `folders` of runs that nobody went on with, and locks as old; what a process holds is left."""
     oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
-    for folder in (checkpoints, finished):  # a run's own changes with each checkpoint
+    for folder in folders:  # a run's own changes with each checkpoint
         remove_unheld(folder, locks, oldest_unix_seconds)
     remove_forgotten_locks(locks, oldest_unix_seconds)
 
