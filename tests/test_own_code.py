@@ -51,6 +51,9 @@ MODELS = {
     "a name of Python's": ({"name": "./random.py:Net"}, "has the name of a module of Python's own"),
     "no such package": ({"name": "nowhere.nets:Net"}, "there is no module nowhere.nets in this environment"),
     "a package's": ({"name": "torch.nn.modules.linear:Linear", "in_features": 1, "out_features": 2}, ""),
+    "timm's": ({"name": "timm:resnet18"}, ""),
+    "misspelt of timm's": ({"name": "timm:resnet81"}, "timm has no resnet81; did you mean 'resnet18'?"),
+    "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, "can't be fetched here"),
     "inherited": ({"name": "./net.py:Deeper", "width": 8}, ""),
     "inherited and misspelt": ({"name": "./net.py:Deeper", "with": 8}, "did you mean 'width'?"),
 }

@@ -144,6 +144,12 @@ def test_a_neighbour_and_a_package_around_the_file_are_imported_as_python_does(o
     assert next(network.parameters()).shape == (3, 5)
 
 
+def test_a_network_of_timm_is_made_for_the_images_and_classes_there_are() -> None:
+    pytest.importorskip("timm")
+    network = build_model(OwnModel.model_validate({"name": "timm:resnet10t"}), (1, 32, 32), CLASSES, seed=0)
+    assert network(torch.zeros(2, 1, 32, 32)).shape == (2, CLASSES)
+
+
 def test_a_network_of_an_installed_package_is_one_s_own_too() -> None:
     model = OwnModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
     assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (2, 4)

@@ -39,7 +39,7 @@ NAME = "small-mlp"
 
 
 @pytest.fixture
-def own_results(results: Path, own_files: OwnFiles, packed_split: PackedSplit) -> Path:
+def own_results(results: Path, own_files: OwnFiles) -> Path:
     """The same network, but of the user's own: a class in a file that imports a neighbour."""
     own_files.write("parts.py", "from torch import nn\nHIDDEN = 8\n")
     source = (

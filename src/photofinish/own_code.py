@@ -27,7 +27,10 @@ from photofinish.wording import did_you_mean
 _REFERENCE = re.compile(
     r"(?P<file>[^:]+\.py)(?P<names>:[^\W\d]\w*)|(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d][\w.]*"
 )
+TIMM = "timm"
+"""whose networks are named by what it calls them: timm:resnet18"""
 REFERENCE_RULE = "name code as file.py:Name, or package.module:Name"
+_TIMM_NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 _Definition = ast.ClassDef | ast.FunctionDef
 _EMPTY_BASES = ("object", "Module", "nn.Module", "torch.nn.Module")
 """whose __init__ takes nothing"""
@@ -107,6 +110,14 @@ class Reference:
             return f"there is no module {self.module} in this environment: install its package, or correct the name"
         if self.is_file and self.module_name.partition(".")[0] in sys.stdlib_module_names:
             return f"{file.name} has the name of a module of Python's own: rename it"
+        if self.module == TIMM:
+            names = _timm_names(file.parent)
+            hint = did_you_mean(self.name, names)
+            return (
+                None
+                if self.name.partition(".")[0] in names
+                else f"timm has no {self.name};{hint} see timm.list_models()"
+            )
         try:
             top = _read(file)
         except SyntaxError as error:
@@ -241,6 +252,13 @@ def _of_arguments(arguments: ast.arguments, *, is_class: bool) -> Takes:
     required |= {argument.arg for argument, default in keywords if default is None}
     names = (*positional[skipped:], *(argument.arg for argument in arguments.kwonlyargs))
     return Takes(names, frozenset(required), any_more=arguments.kwarg is not None, is_class=is_class)
+
+
+@cache
+def _timm_names(package: Path) -> frozenset[str]:
+    """Found without importing it, which takes seconds."""
+    sources = (file.read_text(encoding="utf-8") for file in package.joinpath("models").glob("*.py"))
+    return frozenset(name for source in sources for name in _TIMM_NETWORK.findall(source))
 
 
 def _file_of_module(name: str) -> Path | None:

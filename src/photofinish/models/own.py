@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from photofinish.errors import UserError
-from photofinish.own_code import Reference, is_users_file, users_code
+from photofinish.own_code import TIMM, is_users_file, users_code
 
 if TYPE_CHECKING:
     from photofinish.params.networks import OwnModel
@@ -28,10 +29,16 @@ _DRAWING = ("urandom", "time", "time_ns", "perf_counter", "getpid")
 
 def build_own(model: OwnModel, shape: Shape, classes: int) -> nn.Module:
     """The network, its lazy modules made definite; Python's, NumPy's and torch's generators are seeded already."""
-    reference = Reference.of(model.name)
-    build, takes = reference.load(), reference.takes()
-    offered = {"classes": classes, "shape": tuple(shape)}
-    given = {name: value for name, value in offered.items() if takes and name in takes.names} | model.arguments
+    reference = model.reference
+    if reference.module == TIMM:
+        from timm import create_model  # which few have, and takes seconds
+
+        build: Any = partial(create_model, reference.name)
+        given = {"num_classes": classes, "in_chans": shape[0]} | model.arguments
+    else:
+        build, takes = reference.load(), reference.takes()
+        offered = {"classes": classes, "shape": tuple(shape)}
+        given = {name: value for name, value in offered.items() if takes and name in takes.names} | model.arguments
     with users_code(f"model {model.name} can't be built"):
         network = build(**given)
     if not isinstance(network, nn.Module):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
+from photofinish.own_code import TIMM
 from photofinish.params.base import (
     BUILT_IN,
     OWN,
@@ -74,7 +75,16 @@ class TorchvisionModel(Settings):
 
 
 class OwnModel(OwnCode):
-    """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them."""
+    """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them. Or one of
+    timm's networks, as timm:resnet18."""
+
+    @model_validator(mode="after")
+    def _starts_from_the_seed(self) -> OwnModel:
+        if self.reference.module == TIMM and self.arguments.get("pretrained"):
+            raise ValueError(
+                "timm's published weights can't be fetched here: leave pretrained out, or take torchvision's"
+            )
+        return self
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
