@@ -11,14 +11,16 @@ from pydantic import BaseModel
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import MistakeError
-from photofinish.files import SUMS, sha256_of_bytes, sums_text
+from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.params.networks import Model, PublishedWeights, TorchvisionModel, WeightsPlan
 from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
-from photofinish.results.finished import removed_folder
 from photofinish.source_code import stage_code
+
+SWEEPS_PAY_FROM = 100
+"""experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
 
 
 def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
@@ -68,6 +70,16 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
                 path.unlink()
+
+
+def advise_sweeps(params: Params) -> None:
+    """Tell where DVC's own time for each change is longer than it need be."""
+    count = len(params.experiments)
+    if count >= SWEEPS_PAY_FROM:
+        print(
+            f"{count} experiments in one dvc.lock, all of which DVC writes anew after each stage: from "
+            f"{SWEEPS_PAY_FROM} on, it takes less time in folders of their own (docs/sweeps.md)"
+        )
 
 
 def set_aside_results(params: Params, results: Path) -> None:
