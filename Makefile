@@ -9,7 +9,7 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan example remedy reference ui test mutants bench format lock clean
+.PHONY: help setup repro plan example remedy overview reference ui test mutants bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,9 @@ ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001
 		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
 
+overview: setup ## one report over the project and its sweeps: sweeps/report/index.html
+	python -m photofinish.report.overview
+
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
 
@@ -86,4 +89,4 @@ lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## remove everything that was made, the environment excepted
-	rm -rf data results report metrics plots mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants dvc.lock
+	rm -rf {.,sweeps/*}/{data,results,report,metrics,plots,dvc.lock} sweeps/report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants

@@ -25,11 +25,12 @@ def main() -> None:
     with quick_imports():
         from photofinish.data.local_files import misplaced
         from photofinish.params.reader import read_params
-        from photofinish.plan import faults_in_own_code, set_aside_results, write_plan
+        from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
 
     params = read_params(args.params, partial(misplaced, references=args.references), faults_in_own_code)
     write_plan(params, args.out, args.splits, args.stages)
     set_aside_results(params, args.results)
+    advise_sweeps(params)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, digits_plan, learnable_images
+from conftest import ROOT, OwnFiles, digits_plan, learnable_images
 from PIL import Image
 from torchvision.models import get_model
 from training_process import NoTracker
@@ -38,7 +38,7 @@ IMAGES = 70  # no batch of one among them: ResNet's batch-norm could not learn f
 
 
 @pytest.fixture(autouse=True)
-def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project_folder(tmp_path: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "examples", folder / "examples")
     monkeypatch.chdir(folder)

@@ -53,7 +53,7 @@ MODELS = {
     "a package's": ({"name": "torch.nn.modules.linear:Linear", "in_features": 1, "out_features": 2}, ""),
     "timm's": ({"name": "timm:resnet18"}, ""),
     "misspelt of timm's": ({"name": "timm:resnet81"}, "timm has no resnet81; did you mean 'resnet18'?"),
-    "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, "can't be fetched here"),
+    "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, "can't be fetched yet"),
     "inherited": ({"name": "./net.py:Deeper", "width": 8}, ""),
     "inherited and misspelt": ({"name": "./net.py:Deeper", "with": 8}, "did you mean 'width'?"),
 }

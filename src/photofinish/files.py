@@ -138,9 +138,31 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
 
 def project_root() -> Path:
     """The project's folder. DVC names it also where it runs a stage in a copy (`dvc exp run --temp`)."""
-    return Path(os.environ.get("DVC_ROOT") or Path.cwd()).resolve()
+    return Path(os.environ.get("DVC_ROOT") or _checkout()).resolve()
+
+
+def _checkout() -> Path:
+    """The project, or the copy of it, that the present folder is in."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
+
+
+def own_sweep() -> str | None:
+    """The name of the sweep whose folder this is; None in the project's own."""
+    here = Path.cwd()
+    return here.name if here != _checkout() else None
+
+
+def folders_with_results() -> list[Path]:
+    """The project's own, which this is, and its sweeps'."""
+    return [Path(), *(path.parent for path in sorted(Path("sweeps").glob("*/results")))]
 
 
 def state_folder() -> Path:
     """The folder of locks and checkpoints: what must survive a stage's end, and is no result."""
     return project_root() / ".photofinish"
+
+
+def removed_folder() -> Path:
+    """Where results are, by the names of their experiments, that params.yaml has no more."""
+    return state_folder() / "removed"

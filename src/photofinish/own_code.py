@@ -113,11 +113,8 @@ class Reference:
         if self.module == TIMM:
             names = _timm_names(file.parent)
             hint = did_you_mean(self.name, names)
-            return (
-                None
-                if self.name.partition(".")[0] in names
-                else f"timm has no {self.name};{hint} see timm.list_models()"
-            )
+            is_there = self.name.partition(".")[0] in names
+            return None if is_there else f"timm has no {self.name};{hint} timm.list_models() has all"
         try:
             top = _read(file)
         except SyntaxError as error:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import MistakeError
-from photofinish.files import SUMS, sha256_of_bytes, sums_text
+from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.params.base import OwnCode
@@ -29,8 +29,10 @@ from photofinish.params.networks import (
 )
 from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
 from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
-from photofinish.results.finished import removed_folder
 from photofinish.source_code import code_of_users, stage_code
+
+SWEEPS_PAY_FROM = 100
+"""experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
 
 
 def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
@@ -111,6 +113,16 @@ def _planned(experiment: Experiment) -> ExperimentPlan:
 def _planned_metrics(experiment: Experiment) -> MetricsPlan:
     code = code_of_users([metric.reference for metric in experiment.metrics])
     return MetricsPlan(metrics=experiment.metrics, own_code=code)
+
+
+def advise_sweeps(params: Params) -> None:
+    """Tell where DVC's own time for each change is longer than it need be."""
+    count = len(params.experiments)
+    if count >= SWEEPS_PAY_FROM:
+        print(
+            f"{count} experiments in one dvc.lock, all of which DVC writes anew after each stage: from "
+            f"{SWEEPS_PAY_FROM} on, it takes less time in folders of their own (docs/sweeps.md)"
+        )
 
 
 def set_aside_results(params: Params, results: Path) -> None:

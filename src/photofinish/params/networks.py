@@ -81,9 +81,7 @@ class OwnModel(OwnCode):
     @model_validator(mode="after")
     def _starts_from_the_seed(self) -> OwnModel:
         if self.reference.module == TIMM and self.arguments.get("pretrained"):
-            raise ValueError(
-                "timm's published weights can't be fetched here: leave pretrained out, or take torchvision's"
-            )
+            raise ValueError("timm's published weights can't be fetched yet: leave it out, or take torchvision's")
         return self
 
 

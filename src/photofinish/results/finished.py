@@ -14,18 +14,13 @@ import re
 import shutil
 from pathlib import Path
 
-from photofinish.files import read_sums, sha256_of_bytes, sha256_of_file, state_folder
+from photofinish.files import read_sums, removed_folder, sha256_of_bytes, sha256_of_file, state_folder
 from photofinish.results.records import LEARNED, TIMED, TIMINGS, DeviceLabel
 
 
 def finished_folder() -> Path:
     """Where they are kept, by the keys of their runs."""
     return state_folder() / "finished"
-
-
-def removed_folder() -> Path:
-    """Where results are, by the names of their experiments, that params.yaml has no more."""
-    return state_folder() / "removed"
 
 
 def keep(key: str, result: Path) -> None:

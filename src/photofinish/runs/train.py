@@ -15,7 +15,7 @@ from itertools import chain
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, state_folder, write_summed
+from photofinish.files import removed_folder, sha256_of_bytes, state_folder, write_summed
 from photofinish.machine.accelerators import nvidia_gpu_state
 from photofinish.machine.energy import Energy, unavailable
 from photofinish.machine.fingerprint import CpuHost
@@ -26,7 +26,7 @@ from photofinish.models.registry import count_parameters
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.finished import finished_folder, keep, removed_folder
+from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup

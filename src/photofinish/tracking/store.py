@@ -139,8 +139,8 @@ def is_live(run: Run) -> bool:
     return run.info.status == "RUNNING" and process is not None and not process.is_gone()
 
 
-def open_store(root: Path, state: Path) -> Store:
-    """The project's own store, or the one that `MLFLOW_TRACKING_URI` names."""
+def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
+    """The project's own store, or the one that `MLFLOW_TRACKING_URI` names; in it, a sweep has its own experiment."""
     for library in ("mlflow", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     locks = state / "locks"
@@ -149,7 +149,8 @@ def open_store(root: Path, state: Path) -> Store:
     uri = _in_project(os.environ.get("MLFLOW_TRACKING_URI"), root)
     if not uri:
         uri, artifacts = f"sqlite:///{database}", root / "mlruns" / _OWN_EXPERIMENT
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (_OWN_EXPERIMENT if artifacts else root.name)
+    own_name = _OWN_EXPERIMENT if artifacts else root.name
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (f"{own_name}-{sweep}" if sweep else own_name)
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         mlflow.set_tracking_uri(uri)

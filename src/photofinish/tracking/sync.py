@@ -15,7 +15,7 @@ from urllib.parse import quote
 from mlflow.entities import Run
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import project_root, state_folder
+from photofinish.files import folders_with_results, project_root, state_folder
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.tracking import documents
 from photofinish.tracking.documents import RunDocument
@@ -126,15 +126,13 @@ def _side_by_side(store: Store, name: str, results: Path) -> str | None:
 
 def main() -> None:
     """`make ui` before it shows MLflow."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.tracking.sync", description=__doc__)
-    parser.add_argument("--plan", type=Path, default=Path("data/plan"))
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--report", type=Path, default=Path("report"))
-    args = parser.parse_args()
-    names = sorted(path.stem for path in (args.plan / "experiments").glob("*.json"))
+    argparse.ArgumentParser(prog="python -m photofinish.tracking.sync", description=__doc__).parse_args()
+    count = 0
     try:
-        store = open_store(project_root(), state_folder())
-        count = sync_all(store, names, args.results, args.report)
+        for folder in folders_with_results():
+            names = sorted(path.stem for path in (folder / "data" / "plan" / "experiments").glob("*.json"))
+            store = open_store(project_root(), state_folder(), folder.name or None)
+            count += sync_all(store, names, folder / "results", folder / "report")
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.errors import UserError
-from photofinish.files import project_root, state_folder
+from photofinish.files import own_sweep, project_root, state_folder
 from photofinish.processes import quick_imports
 
 with quick_imports():
@@ -38,7 +38,7 @@ class Worker:
     """What a stage may ask for, a method each; `start` comes before what is told of a run."""
 
     def __init__(self) -> None:
-        self._store = open_store(project_root(), state_folder())
+        self._store = open_store(project_root(), state_folder(), own_sweep())
         self._run_id = ""
         self._last_epoch = 0
         self._system: SystemMetricsMonitor | None = None
