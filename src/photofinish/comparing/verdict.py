@@ -129,6 +129,8 @@ def _cautions(pair: Pair) -> list[str]:
     ]
     if any(result.timings.resumed_at_epochs for result in pair.trained):
         told.append("A training was interrupted and resumed: its end-to-end time is the sum of its parts.")
+    if not pair.cpu.record.experiment.deterministic:
+        told.append("deterministic is false: the same training would come to other bits the next time.")
     hosts = [result.timings.host_name for result in pair.trained]
     if len(set(hosts)) > 1:
         told.append(f"They ran on different machines: {listed(hosts)}.")

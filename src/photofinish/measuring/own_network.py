@@ -39,12 +39,12 @@ def refuse_what_cannot_be_trained(
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
         images = images.contiguous(memory_format=layout)
         steps = [_one_step(each, criterion, (images, targets), precision, outputs) for each in copies]
-    for (what, here), (_, there) in zip(*steps, strict=True):
+    for (what, here), (_, there) in zip(*steps, strict=True) if experiment.deterministic else ():
         if not same_bits(here, there):
             raise UserError(
                 f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
                 f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
-                f"there, or depends on the time?"
+                f"there, or depends on the time? deterministic: false in params.yaml allows it"
             )
     in_evaluation = users_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):

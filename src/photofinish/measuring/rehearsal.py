@@ -18,13 +18,13 @@ WARM_UP_STEPS = 3
 @contextmanager
 def rehearsal(trainer: Trainer, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
     """What may be trained for nothing, in the training's own order of memory or another: a copy of the network, or with
-    several processes the network itself, which is put back then.
+    several processes or a compiled network that itself, which is put back then.
 
     DDP settles after its first step in which order it adds gradients up, for as long as it lives. A resumed run
     must add in the same order as one that was never stopped, so both have that step behind them.
     """
     layout = layout or trainer.state.memory_format
-    if trainer.team.size == 1:
+    if trainer.team.size == 1 and not trainer.experiment.model.compile:  # a copy would be compiled for itself
         network = copy.deepcopy(trainer.network).to(memory_format=layout)
         yield trainer.fresh_state(trainer.team.parallel(network.train()), layout)
         return
@@ -56,7 +56,13 @@ def warm_up(trainer: Trainer) -> float:
     with rehearsal(trainer) as state:
         for number, batch in enumerate(islice(trainer.training.shuffled(0), WARM_UP_STEPS)):
             trainer.step(state, number, batch)
-        trainer.evaluate(state, most_batches=1)
+        if not trainer.experiment.model.compile:
+            trainer.evaluate(state, most_batches=1)
+        else:  # for each size of a batch anew: the last ones are smaller
+            last = trainer.training.image_count % trainer.training.batch_size
+            if last:
+                trainer.step(state, trainer.steps_per_epoch - 1, (batch[0][:last], batch[1][:last]))
+            trainer.evaluate(state)
     return trainer.clock.now_seconds() - started_seconds
 
 

@@ -245,6 +245,8 @@ class Experiment(Settings):
     """by default that of the training, or as many images as fill 4 MiB as float32 if those are more"""
     seed: Seed
     augmentation: Augmentation = Augmentation()
+    deterministic: bool = True
+    """whether each operation must give the same bits each time; one that can't is refused then"""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
     """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""

@@ -25,14 +25,19 @@ Init = Literal["default", "xavier_uniform"]
 """Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""
 
 
-class LinearModel(Settings):
+class _Network(Settings):
+    compile: bool = False
+    """by torch.compile, which takes its time before the training"""
+
+
+class LinearModel(_Network):
     """One linear layer."""
 
     name: Literal["linear"]
     init: Init = "default"
 
 
-class MlpModel(Settings):
+class MlpModel(_Network):
     """Linear layers with ReLU between them."""
 
     name: Literal["mlp"]
@@ -40,7 +45,7 @@ class MlpModel(Settings):
     init: Init = "default"
 
 
-class CnnModel(Settings):
+class CnnModel(_Network):
     """Convolutions, each with max-pooling by 2 and ReLU, then linear layers."""
 
     name: Literal["cnn"]
@@ -51,14 +56,14 @@ class CnnModel(Settings):
     init: Init = "default"
 
 
-class LenetModel(Settings):
+class LenetModel(_Network):
     """Convolutions of 6 and 12 channels, then layers of 120 and 60."""
 
     name: Literal["lenet"]
     init: Init = "default"
 
 
-class TorchvisionModel(Settings):
+class TorchvisionModel(_Network):
     """One of torchvision's classifiers."""
 
     name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # a tuple of names is one
@@ -74,7 +79,7 @@ class TorchvisionModel(Settings):
         return weights
 
 
-class OwnModel(OwnCode):
+class OwnModel(_Network, OwnCode):
     """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them. Or one of
     timm's networks, as timm:resnet18."""
 

@@ -140,6 +140,8 @@ class Setup:
     def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
         if self.team.size > 1:
             return None, "several processes train together: their steps end together, whichever part keeps one of them"
+        if self.run.experiment.model.compile:
+            return None, "its network is compiled for batches of its own size, and its parts are one"
         most_images = images_with_room(self.device, _BYTES_A_VALUE * math.prod(self.split.manifest.shape))
         training_seconds = passed_seconds(trained.progress.timings)
         plan = plan_attribution(trained, step_seconds, training_seconds, most_images=most_images)
@@ -166,7 +168,7 @@ def repeat_training(
     """
     warm_up(again)
     done = again.train(lambda metrics, _timing: on_epoch(metrics.epoch))
-    if difference := _difference(first, again):
+    if first.experiment.deterministic and (difference := _difference(first, again)):
         raise UserError(
             f"{name}, repeat {number}: it did not learn the same as the first time, from the same start: {difference}. "
             f"Times of different work can't be put together. Something on this device doesn't repeat bit for bit, "

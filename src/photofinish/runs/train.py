@@ -77,7 +77,8 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
 
 def _apply_policy(run: Run, device: torch.device) -> None:
     keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
-    apply_policy(device, run.experiment.precision, run.host.threads or 1, keep_freed=keep_freed)
+    experiment, threads = run.experiment, run.host.threads or 1
+    apply_policy(device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic)
 
 
 def _repeats_in(state: State) -> Repeats:

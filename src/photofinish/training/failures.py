@@ -109,7 +109,8 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
     if "deterministic implementation" in text:
         return UserError(
             f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has "
-            f"no deterministic {text.split()[0]}; choose another model in params.yaml (experiments.{name}.model)"
+            f"no deterministic {text.split()[0]}; choose another model in params.yaml (experiments.{name}.model), or "
+            f"allow that results differ (deterministic: false)"
         )
     if line := _line_on_two_devices(text):
         return UserError(

@@ -47,7 +47,9 @@ class Clock:
         return self.host_seconds()
 
 
-def apply_policy(device: torch.device, precision: str, threads: int, *, keep_freed: bool = True) -> None:
+def apply_policy(
+    device: torch.device, precision: str, threads: int, *, keep_freed: bool = True, deterministic: bool = True
+) -> None:
     """Settings of the whole process, made once, before the first tensor is computed; `keep_freed` is of the CPU."""
     torch.set_num_threads(threads)
     # Like for like: TF32 shortens the mantissa of float32 to 10 bits, so it is off unless asked for.
@@ -58,7 +60,7 @@ def apply_policy(device: torch.device, precision: str, threads: int, *, keep_fre
     # cuBLAS repeats its sums bit for bit only with a fixed workspace, chosen before its first call.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
-    torch.set_deterministic_debug_mode("error")
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if keep_freed and device.type == "cpu":
         keep_freed_memory()

@@ -73,6 +73,8 @@ class Trainer:
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
         self.network = self.team.adapt(network.to(device, memory_format=layout))  # type: ignore[call-overload]
+        if experiment.model.compile:
+            self.network.compile(dynamic=False)  # for each size of a batch: the warm-up goes through them all
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
         self.progress = Progress()
         self.steps_done = 0

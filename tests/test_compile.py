@@ -1,0 +1,58 @@
+"""`compile: true`: the network that trains is the one that was compiled, before anything is timed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+
+from photofinish.measuring.rehearsal import warm_up
+from photofinish.results.learned import weights_of
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What networks are called with, compiled or not: how many images, and whether gradients are taken."""
+    seen: list[tuple[int, bool]] = []
+
+    def compile_as_torch_does(network: nn.Module, *, dynamic: bool) -> None:
+        assert not dynamic
+        plain = network.forward
+
+        def compiled(images: torch.Tensor) -> torch.Tensor:
+            seen.append((len(images), torch.is_grad_enabled()))
+            outputs: torch.Tensor = plain(images)
+            return outputs
+
+        monkeypatch.setattr(network, "forward", compiled)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_as_torch_does)
+    return seen
+
+
+def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_network_as_it_was(
+    shapes: list[tuple[int, bool]], make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    model = {"name": "mlp", "hidden": (8,), "compile": True}
+    trainer = make_trainer(make_experiment(model=model, epochs=1, batch_size=16, validation_batch_size=10))
+    before = weights_of(trainer.network)
+    warm_up(trainer)
+    assert weights_of(trainer.network) == before
+    warmed = set(shapes)
+    shapes.clear()
+    trainer.train(lambda _metrics, _timing: None)
+    assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
+
+
+def test_what_is_not_compiled_learns_the_same_as_ever(
+    shapes: list[tuple[int, bool]], make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    learned = []
+    for compiled in (False, True):
+        trainer = make_trainer(make_experiment(model={"name": "mlp", "hidden": (8,), "compile": compiled}, epochs=1))
+        warm_up(trainer)
+        trainer.train(lambda _metrics, _timing: None)
+        learned.append(weights_of(trainer.network))
+        assert bool(shapes) == compiled
+    assert learned[0] == learned[1]
