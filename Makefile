@@ -9,7 +9,7 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan example remedy overview reference ui test mutants bench format lock clean
+.PHONY: help setup repro plan new example remedy overview reference ui test mutants bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -38,6 +38,14 @@ repro: example setup ## run the pipeline; only what changed runs again (EXAMPLE=
 
 plan: setup ## take over params.yaml; `dvc status` and `dvc repro --dry` then tell what will run
 	dvc repro plan
+
+new: ## begin a network of your own: writes my_model.py and says what goes into params.yaml (FILE=net.py: another name)
+	@test ! -e $(or $(FILE),my_model.py) || { echo "error: $(or $(FILE),my_model.py) is there already: name another, make new FILE=net.py"; exit 2; }
+	@cp examples/my_model.py $(or $(FILE),my_model.py)
+	@echo "Wrote $(or $(FILE),my_model.py). Add to params.yaml, below experiments, then make repro:"
+	@echo "  mine:"
+	@echo "    dataset: digits"
+	@echo "    model: {name: \"./$(or $(FILE),my_model.py):Net\", width: 32}"
 
 example:
 ifdef EXAMPLE
