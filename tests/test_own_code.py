@@ -112,6 +112,15 @@ def test_all_mistakes_are_told_at_once(own_files: OwnFiles) -> None:
     assert all(key in found for key in ("mine.model.dept", "mine.model.width", "mine.batch_size"))
 
 
+def test_a_file_that_git_does_not_know_is_told_of_in_dvc_s_copy(
+    own_files: OwnFiles, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path_factory.mktemp("project")
+    (project / "net.py").write_text(NET, encoding="utf-8")
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    assert "`git add ./net.py` first" in told_of(own_files, model={"name": "./net.py:Net", "width": 8})
+
+
 def test_plan_runs_nothing_of_it(own_files: OwnFiles) -> None:
     own_files.write("net.py", f"{NET}open('it_ran', 'w')\nraise SystemExit('it ran')\n")
     assert told_of(own_files, model={"name": "./net.py:Net", "width": 8}) == ""

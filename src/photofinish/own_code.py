@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.errors import UserError
+from photofinish.files import project_root
 from photofinish.wording import did_you_mean
 
 _REFERENCE = re.compile(
@@ -104,6 +105,8 @@ class Reference:
     def problem(self) -> str | None:
         """Why nothing can be built of it, as far as reading tells."""
         file = self.file
+        if file is None and self.is_file and (project_root() / self.module).is_file():
+            return f"{self.module} is not in the copy that DVC made of what Git knows: `git add {self.module}` first"
         if file is None and self.is_file:
             return f"there is no file {self.module} ({Path.cwd() / self.module}): write it, or correct the path"
         if file is None:
