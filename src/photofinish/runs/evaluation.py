@@ -53,14 +53,19 @@ def _evaluate_one(
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
     network.double().eval()
-    normalise = Normaliser(record.mean, record.std)
+    normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     images, labels = split.images("test"), split.labels("test")
     starts = range(0, len(images), _BATCH_SIZE)
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
-    outputs = torch.cat([network(normalise(part).double()) for part in parts])
+    outputs = torch.cat([network(_double(normalise(part))) for part in parts])
     loss = Loss(record.experiment.loss, CPU).mean(outputs, torch.from_numpy(np.array(labels))).item()
     predicted: Int64Array = outputs.argmax(dim=1).numpy()
     return score(labels, predicted, loss, record.class_names), predicted
+
+
+def _double(items: torch.Tensor) -> torch.Tensor:
+    """But for whole numbers, which a network looks something up by."""
+    return items.double() if items.is_floating_point() else items
 
 
 def score(

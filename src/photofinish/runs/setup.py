@@ -67,9 +67,9 @@ class Setup:
         run, manifest, training = self.run, self.split.manifest, self.training
         model, seed = run.experiment.model, run.experiment.seed
         with self._experiment_named():
-            network = build_model(model, manifest.shape, len(manifest.class_names), seed, run.weights_file())
-            normalised_images = self.team.normalised_images
-            refuse_lone_images(network, manifest.shape, training.image_count, training.batch_size, normalised_images)
+            shape, dtype, count = manifest.shape, manifest.dtype, training.image_count
+            network = build_model(model, shape, len(manifest.class_names), seed, run.weights_file(), dtype)
+            refuse_lone_images(network, shape, count, training.batch_size, self.team.normalised_images, dtype)
             return network
 
     def try_out(self, network: nn.Module) -> None:
@@ -92,7 +92,8 @@ class Setup:
         return make_batches(loader, self._part("train"), CPU)
 
     def _part(self, name: PartName) -> Part:
-        normalise = Normaliser(self.split.manifest.mean, self.split.manifest.std)
+        manifest = self.split.manifest
+        normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
         return Part(name, self.split.images(name), self.split.labels(name), normalise)
 
     @contextmanager

@@ -39,10 +39,14 @@ _Key = tuple[int, Draw | None]
 
 
 def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
-    """The batches of one part by the input path that the experiment names; only training images are augmented."""
+    """The batches of one part by the input path that the experiment names; only training images are augmented.
+
+    What isn't trained on comes in larger batches where it is small; but for whole numbers, which networks make vectors.
+    """
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
-        fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
+        is_whole = part.images.dtype == np.int64
+        fitting = 0 if is_whole else _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
@@ -204,7 +208,7 @@ class _PackedImages(Dataset[Batch]):
         if images:
             together: Batch = tuple(default_collate(images))
             return together
-        return torch.empty((0, *self._images.shape[1:])), self._labels[:0]
+        return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]
 
 
 def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
