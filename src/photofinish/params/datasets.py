@@ -55,6 +55,10 @@ def _check_channels(value: Any) -> Any:
     raise refusal(value, "1 (grey) or 3 (colours)")
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 def _on_the_scale_of_pixels(least: float) -> AfterValidator:
     """Of 58.4 for 0.229, or 1e308, normalising makes images that all look the same."""
 
@@ -244,9 +248,11 @@ class SyntheticDataset(_OfOneShape):
 class OwnDataset(CallsCode, _DatasetSettings):
     """A map-style data set of the user's own, or a function that gives one, called with the keys beside ours."""
 
+    model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
+
     mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
-    files: Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)] = ()
+    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
     """files and folders that it reads: `split` begins anew when the name, size or time of one of them changes"""
 
     @field_validator("source")
