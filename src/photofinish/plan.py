@@ -18,7 +18,7 @@ from photofinish.machine.memory import planned_split_size, refuse_too_large, roo
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
-from photofinish.params.experiment import Experiment, ExperimentPlan
+from photofinish.params.experiment import Experiment, ExperimentPlan, OwnTransform, own_code_of
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import (
     GIVEN_TO_NETWORKS,
@@ -83,7 +83,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
 
 
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
-    """What is wrong with networks, losses and data sets that users wrote themselves, as far as reading them tells."""
+    """What is wrong with code that users wrote themselves, as far as reading it tells."""
     for where, code in params.own_code.items():
         reference, arguments, takes = code.reference, code.arguments, None
         if problem := reference.problem():
@@ -113,12 +113,13 @@ def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
         return GIVEN_TO_NETWORKS
     if isinstance(code, OwnDataset):
         return GIVEN_TO_DATASETS
-    return frozenset(() if takes.is_class else takes.names[:2])  # the outputs and labels of a loss
+    count = 1 if isinstance(code, OwnTransform) else 2  # an item; or the outputs and labels of a loss
+    return frozenset(() if takes.is_class else takes.names[:count])
 
 
 def _planned(experiment: Experiment) -> ExperimentPlan:
-    own = [part.reference for part in (experiment.model, experiment.loss) if isinstance(part, CallsCode)]
-    return ExperimentPlan(**dict(experiment), own_code=code_of_users(own))
+    own_code = code_of_users([part.reference for part in own_code_of(experiment)])
+    return ExperimentPlan(**dict(experiment), own_code=own_code)
 
 
 def set_aside_results(params: Params, results: Path) -> None:

@@ -20,7 +20,7 @@ from photofinish.params.base import BUILT_IN, CallsCode, is_name
 from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, OwnLoss
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, LoaderInput, OwnLoss
 from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
@@ -212,6 +212,11 @@ class _Reader:
                 with suppress(ValidationError):
                     code = kind.model_validate_json(_json(settings))
                     self._own_code[(*where, key) if key in given else ("defaults", key)] = code
+        with suppress(ValidationError):
+            loader = LoaderInput.model_validate_json(_json(merged(defaults, given).get("input")))
+            if loader.transform:
+                start = where if _has(given, ("input", "transform")) else ("defaults",)
+                self._own_code[(*start, "input", "transform")] = loader.transform
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""

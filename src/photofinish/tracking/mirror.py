@@ -234,8 +234,9 @@ def _copied(record: records.Training, folder: Path) -> list[str]:
     """The user's files that the network is made of, as Python finds them from `folder`; what lies directly in it."""
     root = Reference.of(record.experiment.model.name).root
     for name in record.own_code if root else ():
-        if not name.startswith(PACKAGE):
-            place = folder / os.path.relpath(name, root)
+        within = os.path.relpath(name, root)
+        if not name.startswith(PACKAGE) and not within.startswith(".."):  # else a loss's or a transform's
+            place = folder / within
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, place)
     return sorted(map(str, folder.glob("*")))
