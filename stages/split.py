@@ -27,7 +27,7 @@ def main() -> None:
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    print(f"{len(manifest.class_names)} classes: {', '.join(manifest.class_names)}")
+    print(f"{len(manifest.class_names)} {manifest.task}: {', '.join(manifest.class_names)}")
 
 
 if __name__ == "__main__":

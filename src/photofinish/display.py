@@ -9,7 +9,17 @@ from typing import Self, TextIO
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 class Display:
@@ -61,6 +71,37 @@ class DownloadDisplay(Display):
     def ended(self, size_bytes: int) -> None:
         """Show that all of it is there."""
         self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
+
+
+class ReadingDisplay(Display):
+    """How many of a data set's items have been read."""
+
+    def __init__(self, name: str, count: int, what: str) -> None:
+        super().__init__(name, _reading_bar, sys.stderr)
+        if self._bar:
+            self._bar.add_task(name, total=count)
+        self._count, self._done = count, 0
+        self._said_seconds = time.monotonic()
+        self.say(f"reading {count:,} {what}")
+
+    def advance(self) -> None:
+        """Show that one more has been; without a terminal, now and then."""
+        self._done += 1
+        if self._bar:
+            self._bar.advance(self._bar.task_ids[0])
+        elif time.monotonic() - self._said_seconds >= _SECONDS_BETWEEN_LINES:
+            self._said_seconds = time.monotonic()
+            self.say(f"{self._done:,} of {self._count:,}")
+
+
+def _reading_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
 
 
 def _download_bar() -> Progress:

@@ -15,10 +15,18 @@ from photofinish.errors import MistakeError
 from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
-from photofinish.params.base import OwnCode
-from photofinish.params.datasets import DatasetPlan, TorchvisionDataset
-from photofinish.params.experiment import TORCHMETRICS, Experiment, ExperimentPlan, MetricsPlan
-from photofinish.params.mistakes import Mistake, unknown_name
+from photofinish.own_code import Takes
+from photofinish.params.base import CallsCode
+from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
+from photofinish.params.experiment import (
+    TORCHMETRICS,
+    Experiment,
+    ExperimentPlan,
+    MetricsPlan,
+    OwnTransform,
+    own_code_of,
+)
+from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import (
     GIVEN_TO_NETWORKS,
     Model,
@@ -59,8 +67,9 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
     }
     for name, dataset in params.datasets.items():
         own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
+        own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
         planned[f"datasets/{name}"] = DatasetPlan(
-            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name)
+            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name), own_code=own_code
         )
     texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
 
@@ -90,24 +99,40 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
     for where, code in params.own_code.items():
         reference, arguments, takes = code.reference, code.arguments, None
         if problem := reference.problem():
-            yield Mistake(where, problem, code.name)
+            yield Mistake(where, problem, f"{reference.module}:{reference.name}")
         else:
             takes = reference.takes()
         if takes is None:
             continue
-        given = GIVEN_TO_NETWORKS if isinstance(code, OwnModel) else set(() if takes.is_class else takes.names[:2])
-        if reference.module == TORCHMETRICS:
-            given = {*given, *GIVEN_TO_TORCHMETRICS}
+        given = _given_to(code, takes)
         for argument in arguments.keys() - takes.names if not takes.any_more else ():
             yield Mistake((*where, argument), unknown_name("argument", argument, takes.names), arguments[argument])
         for argument in takes.required - arguments.keys() - given:
             problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
             yield Mistake((*where, argument), problem, has_value=False)
 
+    for name, dataset in params.datasets.items():
+        if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
+            for part, size in (("validation", dataset.validation), ("test", dataset.test)):
+                if size is None:
+                    problem = f"{REQUIRED}: {SIZES}; or let {dataset.reference.name} take an argument {PART}"
+                    yield Mistake(("datasets", name, part), problem, has_value=False)
+
+
+def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
+    """What it is called with besides what params.yaml says."""
+    if isinstance(code, OwnModel):
+        return GIVEN_TO_NETWORKS
+    if isinstance(code, OwnDataset):
+        return GIVEN_TO_DATASETS
+    count = 1 if isinstance(code, OwnTransform) else 2  # an item; or outputs and targets
+    given = () if takes.is_class else takes.names[:count]
+    return frozenset((*given, *GIVEN_TO_TORCHMETRICS) if code.reference.module == TORCHMETRICS else given)
+
 
 def _planned(experiment: Experiment) -> ExperimentPlan:
-    own = [part.reference for part in (experiment.model, experiment.loss) if isinstance(part, OwnCode)]
-    return ExperimentPlan(**dict(experiment), own_code=code_of_users(own))
+    own_code = code_of_users([part.reference for part in own_code_of(experiment)])
+    return ExperimentPlan(**dict(experiment), own_code=own_code)
 
 
 def _planned_metrics(experiment: Experiment) -> MetricsPlan:

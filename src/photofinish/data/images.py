@@ -24,6 +24,8 @@ Int64Array = npt.NDArray[np.int64]
 PartName = Literal["train", "validation", "test"]
 Task = Literal["classes", "values", "labels"]
 """what is to be told of an item: which one class it is of, one value or more, or each of several labels, yes or no"""
+Dtype = Literal["uint8", "float32", "int64"]
+"""what items are packed in: bytes of images, or numbers as networks take them"""
 Size = tuple[int, int]
 """height, width"""
 Shape = tuple[int, int, int]
@@ -34,10 +36,12 @@ Shape = tuple[int, int, int]
 class LabelledImages:
     """Images are decoded when asked for, so that a data set may be larger than memory."""
 
-    shape: Shape
-    labels: Int64Array
+    shape: tuple[int, ...]
+    """of an image: channels, height, width"""
+    labels: npt.NDArray[Any]
+    """the number of each image's class; of another task, float32 (count, numbers)"""
     class_names: tuple[str, ...]
-    read: Callable[[Int64Array], UInt8Array]
+    read: Callable[[Int64Array], npt.NDArray[Any]]
     """the images of the given rows: (count, channels, height, width)"""
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     """the rows of each part that the source itself has; where it has none, `split` divides all rows"""
@@ -45,6 +49,9 @@ class LabelledImages:
     """what the user calls each image, where each has a name"""
     notes: Sequence[str] = ()
     """what was odd about the user's files, a line each"""
+    task: Task = "classes"
+    dtype: Dtype = "uint8"
+    """of another one they are no images, but items of any shape"""
 
 
 def from_array(
@@ -73,7 +80,7 @@ _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """whatever a file is called: for others PIL may start programs (Ghostscript for EPS), or needs a plug-in"""
 _MOST_SIZES_SHOWN = 5
 _MOST_THREADS = 8
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 
 
 def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
@@ -89,6 +96,15 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)  # PIL's always smooths what it shrinks
     pixels = np.array(image, dtype=np.uint8)
     return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def pixels_of(image: Image.Image) -> UInt8Array:
+    """The same in its own size, and in colours unless it is grey."""
+    return prepared(image, None, 1 if _is_grey(image) else 3)
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in _GREY_MODES or image.mode.startswith("I;16")
 
 
 def _of_8_bits(image: Image.Image) -> Image.Image:
@@ -111,14 +127,14 @@ def decode(path: Path, size: Size | None, channels: int, *, upright: bool = Fals
             if upright:
                 _turn(image)
             return prepared(image, size, channels)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 
 def _turn(image: Image.Image) -> None:
     try:
         image.getexif()
-    except _UNREADABLE:
+    except UNREADABLE:
         return  # damaged EXIF data say nothing, and the pixels are none the worse for it
     ImageOps.exif_transpose(image, in_place=True)
 
@@ -128,7 +144,7 @@ def has_several_frames(path: Path) -> bool:
     try:
         with Image.open(path, formats=_FORMATS) as image:
             return image.format != "MPO" and getattr(image, "is_animated", False)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 
@@ -152,9 +168,8 @@ def shape_in_file(path: Path) -> Shape:
     """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            grey = image.mode in _GREY_MODES or image.mode.startswith("I;16")
-            return (1 if grey else 3), image.height, image.width
-    except _UNREADABLE as error:
+            return (1 if _is_grey(image) else 3), image.height, image.width
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
 
 

@@ -12,12 +12,12 @@ import io
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from photofinish.files import project_root
-from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, Place, places
+from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, OwnDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
 from photofinish.params.reader import Params
 
@@ -135,8 +135,13 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             problem = _problem(place, dataset)
             if problem:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
+    for name, own in _own(params.datasets).items():
+        for number, file in enumerate(own.files):
+            if not os.path.exists(_own_path(file)):  # noqa: PTH110  # pathlib's fails on a name that no file can have
+                problem = f"there is no such file or folder ({_own_path(file)}): correct it, or leave it out"
+                yield Mistake(("datasets", name, "files", number), problem, file)
     if params.mirror is not None and "://" not in params.mirror:
-        folder = project_root() / os.path.expanduser(params.mirror)  # noqa: PTH111  # as the fetcher does
+        folder = _own_path(params.mirror)  # as the fetcher does
         if not os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
             yield Mistake(
                 ("mirror",), f"there is no such folder ({folder}): correct it, or leave mirror out", params.mirror
@@ -151,11 +156,17 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """What changes with the files of each local data set, all of whose paths lead somewhere; `download` goes by it."""
-    return {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
+    found = {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
+    own = {name: dataset.files for name, dataset in _own(datasets).items() if dataset.files}
+    return found | {name: _sha256_of_states(files) for name, files in own.items()}
 
 
 def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
     return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
+
+
+def _own(datasets: Mapping[str, Dataset]) -> dict[str, OwnDataset]:
+    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, OwnDataset)}
 
 
 def _problem(place: Place, dataset: LocalDataset) -> str | None:
@@ -192,6 +203,25 @@ def _sha256(dataset: LocalDataset) -> str:
                 for path in [*found.images, *found.linked_folders]:
                     digest.update(_state_of(path, place.path))
     return digest.hexdigest()
+
+
+def _sha256_of_states(files: Iterable[str]) -> str:
+    """Of files, and of all that is below folders."""
+    digest = hashlib.sha256()
+    for given in files:
+        digest.update(f"{given}\n".encode(errors="surrogateescape"))
+        path = _own_path(given)
+        digest.update(_state_of(path.name, path.parent) if path.is_file() else b"")
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                digest.update(_state_of(os.path.relpath(os.path.join(folder, name), path), path))  # noqa: PTH118
+    return digest.hexdigest()
+
+
+def _own_path(given: str) -> Path:
+    """Relative paths start at the project's folder, wherever the stage runs."""
+    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _state_of(name: str, folder: Path) -> bytes:

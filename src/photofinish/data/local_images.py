@@ -26,7 +26,15 @@ from photofinish.data.images import (
 from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
-from photofinish.params.datasets import LONGEST_CLASS_NAME, CsvDataset, DatasetPlan, FolderDataset, Place, places
+from photofinish.params.datasets import (
+    LONGEST_CLASS_NAME,
+    CsvDataset,
+    DatasetPlan,
+    FolderDataset,
+    LocalDataset,
+    Place,
+    places,
+)
 from photofinish.wording import did_you_mean, printable, shortened
 
 _COLOURS = 3
@@ -291,6 +299,7 @@ def _notes(what: str, paths: Sequence[str]) -> tuple[str, ...]:
 
 def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Shape | None, list[_Problem], list[str]]:
     """Look at every file, and decode it: their shape if all are right, what is wrong, which have several frames."""
+    assert isinstance(plan.dataset, LocalDataset)
     size, channels = plan.dataset.size, plan.dataset.channels or _COLOURS
     faults = {image: fault for image in listed if (fault := _fault_of_file(image))}
     again = _listed_again([image for image in listed if image.is_within])

@@ -6,11 +6,12 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from photofinish.data.images import Int64Array, LabelledImages, PartName, UInt8Array
+from photofinish.data.images import Int64Array, LabelledImages, PartName
 from photofinish.errors import MistakeError
 from photofinish.params.datasets import DatasetPlan, LocalDataset
 from photofinish.wording import listed, printable, shortened
@@ -19,7 +20,7 @@ Fingerprints = npt.NDArray[np.uint64]
 _FINGERPRINT_BYTES = 8
 
 
-def fingerprints_of(images: UInt8Array) -> Fingerprints:
+def fingerprints_of(images: npt.NDArray[Any]) -> Fingerprints:
     """A number for each image, which images of the same pixels share."""
     digests = (hashlib.blake2b(image, digest_size=_FINGERPRINT_BYTES).digest() for image in images)
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
@@ -51,6 +52,8 @@ def duplicates(
             f"data set '{plan.name}': {'; '.join(refused)}. What is tested on them says nothing of new images: leave"
             f" them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
         )
+    if raw.task != "classes":
+        return told
     every_row, prints = np.concatenate([*rows.values()]), np.concatenate([fingerprints[part] for part in rows])
     labels = raw.labels[every_row]
     order = np.lexsort((labels, prints))
@@ -66,7 +69,7 @@ def duplicates(
 def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
     """A line where there is but one class, and where names of the user's own hardly differ."""
     told, alike = [], defaultdict[str | float, list[str]](list)
-    if len(raw.class_names) == 1:
+    if len(raw.class_names) == 1 and raw.task == "classes":
         told.append(f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned")
     for name in raw.class_names if isinstance(plan.dataset, LocalDataset) else ():
         try:

@@ -1,14 +1,16 @@
-"""A packed split: one uint8 file of images a part, that can be memory-mapped, and a manifest that describes it."""
+"""A packed split: one file of images (or other items) a part, that can be memory-mapped, and a manifest of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, PartName, Shape, Task, UInt8Array
+from photofinish.data.images import Dtype, PartName, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
 
@@ -23,10 +25,13 @@ class Manifest(BaseModel):
     task: Task = "classes"
     class_names: tuple[str, ...]
     """of the classes, or of the values or labels that each item has: what a network gives one number each for"""
-    shape: Shape
+    shape: tuple[int, ...]
+    """of an image: channels, height, width"""
+    dtype: Dtype = "uint8"
+    """of another one they are no images, but items that a network takes as they are packed"""
     counts: dict[PartName, int]
     mean: tuple[float, ...]
-    """of the training part, a channel each, on the scale from 0 to 1"""
+    """of the training part, a channel each, on the scale from 0 to 1; none where items are not normalised"""
     std: tuple[float, ...]
     sha256: dict[str, str]
 
@@ -42,12 +47,12 @@ class PackedSplit:
         except (OSError, ValidationError) as error:
             raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
 
-    def images(self, part: PartName) -> UInt8Array:
+    def images(self, part: PartName) -> npt.NDArray[Any]:
         """A part's images as (count, channels, height, width), memory-mapped."""
         return np.load(self._checked(images_file(part)), mmap_mode="r")  # type: ignore[no-any-return]
 
-    def labels(self, part: PartName) -> Int64Array:
-        """The number of the class of each image of a part."""
+    def labels(self, part: PartName) -> npt.NDArray[Any]:
+        """The number of the class of each image of a part; of another task, float32 (count, numbers)."""
         return np.load(self._checked(labels_file(part)))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.data import local_images, torchvision_source
+from photofinish.data import local_images, own_source, torchvision_source
 from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
 from photofinish.errors import UserError
 from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
-from photofinish.params.datasets import DatasetPlan, SyntheticDataset
+from photofinish.params.datasets import Dataset, DatasetPlan, OwnDataset, SyntheticDataset
 from photofinish.params.torchvision_names import DATASETS
 
 _CHECKSUMS = "sha256.json"
@@ -38,7 +38,7 @@ def download(plan: DatasetPlan, folder: Path) -> None:
     unfinished.mkdir(parents=True)
     try:
         with explained_when_full(unfinished, f"data set '{plan.name}'"):
-            SOURCES[plan.dataset.source].fetch(plan, unfinished)
+            _source_of(plan.dataset).fetch(plan, unfinished)
             files = sorted(path for path in unfinished.rglob("*") if path.is_file())
             checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
             write_json_atomically(unfinished / _CHECKSUMS, checksums)
@@ -59,7 +59,7 @@ def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
         path = folder / name
         if not path.is_file() or sha256_of_file(path) != expected:
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force download`")
-    return SOURCES[plan.dataset.source].read(plan, folder)
+    return _source_of(plan.dataset).read(plan, folder)
 
 
 def fetch_digits(_plan: DatasetPlan, folder: Path) -> None:
@@ -160,3 +160,8 @@ SOURCES: dict[str, Source] = {
     "folder": Source(local_images.fetch_folder, local_images.read_copies),
     "synthetic": Source(fetch_synthetic, read_synthetic),
 }
+_OWN = Source(own_source.fetch, own_source.read)
+
+
+def _source_of(dataset: Dataset) -> Source:
+    return _OWN if isinstance(dataset, OwnDataset) else SOURCES[dataset.source]

@@ -26,10 +26,8 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     """Write the packed split into `folder`, and print what is odd about it; its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
-    if mean is not None and len(mean) != raw.shape[0]:
-        raise MistakeError(
-            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; the images have {raw.shape[0]} channels"
-        )
+    if problem := _problem_of_mean(mean, raw):
+        raise MistakeError(f"datasets.{plan.name}.mean {problem}")
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     with explained_when_full(folder, f"the split of data set '{plan.name}'"):
@@ -38,8 +36,10 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     for line in (*raw.notes, *odd_classes(plan, raw), *duplicates(plan, raw, rows, fingerprints)):
         print(f"note: {line}")
     manifest = Manifest(
+        task=raw.task,
         class_names=raw.class_names,
         shape=raw.shape,
+        dtype=raw.dtype,
         counts={part: len(chosen) for part, chosen in rows.items()},
         mean=mean or packed["train"].mean,
         std=std or packed["train"].std,
@@ -49,8 +49,20 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     return manifest
 
 
+def _problem_of_mean(mean: Channels | None, raw: LabelledImages) -> str | None:
+    if mean is None:
+        return None
+    if raw.dtype == "int64":
+        return "is of no use in params.yaml: the items are whole numbers, which the network takes as they are"
+    if raw.dtype == "uint8" and max(mean) > 1:
+        return "must be from 0 to 1 in params.yaml: pixels are on that scale"
+    if len(mean) != raw.shape[0]:
+        return f"has {len(mean)} numbers in params.yaml; the images have {raw.shape[0]} channels"
+    return None
+
+
 def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]:
-    """Row numbers of each part: as the source has them, or drawn evenly over the labels, by the seed alone.
+    """Row numbers of each part: as the source has them, or drawn by the seed alone, evenly over classes.
 
     The rows of each part are in the raw data's order.
     """
@@ -80,14 +92,14 @@ def _draw(
     rows: Int64Array, count: int, part: PartName, raw: LabelledImages, plan: DatasetPlan
 ) -> tuple[Int64Array, Int64Array]:
     """The rows that are left, and those that were drawn."""
-    labels = raw.labels[rows]
+    labels = raw.labels[rows] if raw.task == "classes" else None
     try:
         rest, chosen = train_test_split(
             rows, test_size=count, random_state=plan.dataset.seed, shuffle=True, stratify=labels
         )
     except ValueError as error:
         # Often a label that is written wrongly.
-        of_class = np.bincount(labels, minlength=len(raw.class_names))
+        of_class = np.bincount(raw.labels[rows], minlength=len(raw.class_names))
         lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
         why = f"there is only one image left of {', '.join(lone)}" if lone else error
         raise MistakeError(
@@ -100,7 +112,7 @@ class _Packed(NamedTuple):
     """What was seen of a part's images on the way."""
 
     mean: Channels
-    """on the scale from 0 to 1, a channel each, and exact: from how often each of the 256 values occurs"""
+    """of images, on the scale from 0 to 1, a channel each, and exact: from how often each of the 256 values occurs"""
     std: Channels
     fingerprints: Fingerprints
 
@@ -111,19 +123,20 @@ def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -
     save_array(folder / rows_file(part), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
     fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
-    images_at_a_time = max(1, _BYTES_AT_A_TIME // math.prod(raw.shape))
+    dtype, is_images = np.dtype(raw.dtype), raw.dtype == "uint8"
+    images_at_a_time = max(1, _BYTES_AT_A_TIME // (math.prod(raw.shape) * dtype.itemsize))
     with (folder / images_file(part)).open("wb") as packed:  # a memory map would count as memory until it is on disk
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), *raw.shape)}
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
         np.lib.format.write_array_header_1_0(packed, header)
         for start in range(0, len(rows), images_at_a_time):
             images = np.ascontiguousarray(raw.read(rows[start : start + images_at_a_time]))
             packed.write(images.data)
             fingerprints.append(fingerprints_of(images))
-            for channel in range(raw.shape[0]):
+            for channel in range(raw.shape[0] if is_images else 0):
                 counts[channel] += np.bincount(images[:, channel].ravel(), minlength=_SHADES)
     values = np.arange(_SHADES) / (_SHADES - 1)
     means, stds = [], []
-    for of_channel in counts:
+    for of_channel in counts if is_images else ():
         share = of_channel / max(1, of_channel.sum())
         means.append(float(share @ values))
         std = float(np.sqrt(share @ (values - means[-1]) ** 2))

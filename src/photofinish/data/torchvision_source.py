@@ -33,7 +33,7 @@ from photofinish.data.images import (
 )
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.params.datasets import Dataset, DatasetPlan, EmnistDataset
+from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
 from photofinish.params.torchvision_names import DATASETS
 
 _Arguments = Mapping[str, Any]
@@ -87,6 +87,7 @@ def fetch(plan: DatasetPlan, folder: Path) -> None:
 
 def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
     """The images of all parts together, in an order that doesn't depend on the file system."""
+    assert isinstance(plan.dataset, TorchvisionDataset)
     try:
         parts = list(_parts(plan, folder))
     except RuntimeError as error:  # what torchvision raises where a file is missing, or another than it should be
@@ -98,7 +99,7 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
     else:
         files = [_labelled_files(part, arguments) for part, arguments in parts]
         labels = [np.array([label for _, label in part], dtype=np.int64) for part in files]
-        shape, read_rows = _images_in_files([path for part in files for path, _ in part], plan)
+        shape, read_rows = _images_in_files([path for part in files for path, _ in part], plan.name, plan.dataset)
     together, class_names = _from_zero(np.concatenate(labels), first)
     ends = np.cumsum([0, *(len(part) for part in labels)])
     own = zip(DATASETS[plan.dataset.source], ends, ends[1:], strict=False)  # an undivided one has no parts
@@ -132,7 +133,7 @@ def _from_zero(labels: Int64Array, part: Any) -> tuple[Int64Array, tuple[str, ..
     return labels, names
 
 
-def _images_in_memory(parts: list[Any], dataset: Dataset) -> tuple[Shape, _ReadRows]:
+def _images_in_memory(parts: list[Any], dataset: TorchvisionDataset) -> tuple[Shape, _ReadRows]:
     images = np.concatenate([np.asarray(part.data) for part in parts])
     # torchvision holds grey images without channels, CIFAR's with theirs last, the others' with theirs first.
     if images.ndim == 3:
@@ -152,12 +153,12 @@ def _images_in_memory(parts: list[Any], dataset: Dataset) -> tuple[Shape, _ReadR
     return shape, lambda rows: np.stack([prepared(as_pil(image), shape[1:], shape[0]) for image in images[rows]])
 
 
-def _images_in_files(paths: list[Path], plan: DatasetPlan) -> tuple[Shape, _ReadRows]:
+def _images_in_files(paths: list[Path], name: str, dataset: TorchvisionDataset) -> tuple[Shape, _ReadRows]:
     """Of 3 channels unless the settings say otherwise, as torchvision has them all."""
-    size, channels = plan.dataset.size, plan.dataset.channels or 3
+    size, channels = dataset.size, dataset.channels or 3
     if size is None:
         with ThreadPoolExecutor() as pool:
-            height, width = common_shape(plan.name, pool.map(shape_in_file, paths), size, channels)[1:]
+            height, width = common_shape(name, pool.map(shape_in_file, paths), size, channels)[1:]
     else:
         height, width = size
     return (channels, height, width), lambda rows: decode_all([paths[row] for row in rows], size, channels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -66,11 +67,18 @@ def _used_bytes(folder: Path) -> int:
 class SplitSize:
     """How many images of which size a split has."""
 
-    shape: tuple[int, int, int]
-    """channels, height, width"""
+    shape: tuple[int, ...]
+    """of an image: channels, height, width"""
     train: int
     """images, like the next"""
     validation: int
+    dtype: str = "uint8"
+    """what they are packed in: images become float32, whole numbers stay"""
+
+    @property
+    def placed_dtype(self) -> str:
+        """What they are on the device, whatever the network computes in."""
+        return "int64" if self.dtype == "int64" else "float32"
 
 
 @dataclass(frozen=True)
@@ -95,17 +103,18 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
             raise MistakeError(
                 f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
                 f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))} take "
-                f"{byte_size(needed_bytes)} as float32{each}; {room.what} has {byte_size(room.available_bytes)}. "
+                f"{byte_size(needed_bytes)} as {split.placed_dtype}{each}; {room.what} has "
+                f"{byte_size(room.available_bytes)}. "
                 f"`input: loader` reads them from disk batch by batch and gives the same result"
             )
 
 
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
     """How much all images take; training images that are cropped at random lie there with their border."""
-    channels, height, width = split.shape
     border = 2 * experiment.augmentation.crop_padding
-    training = split.train * channels * (height + border) * (width + border)
-    return 4 * (training + split.validation * channels * height * width)  # float32, whatever the network computes in
+    bordered = [*split.shape[:1], *(side + border for side in split.shape[1:])]  # only images are augmented
+    values = split.train * math.prod(bordered) + split.validation * math.prod(split.shape)
+    return values * (8 if split.placed_dtype == "int64" else 4)
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
@@ -135,7 +144,8 @@ def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manife
         is_current = plan_file.read_text(encoding="utf-8") == plan_text
         if is_current and manifest.stat().st_mtime >= plan_file.stat().st_mtime:
             facts = json.loads(manifest.read_bytes())
-            return SplitSize(tuple(facts["shape"]), facts["counts"]["train"], facts["counts"]["validation"])
+            counts = facts["counts"]
+            return SplitSize(tuple(facts["shape"]), counts["train"], counts["validation"], facts.get("dtype", "uint8"))
     except FileNotFoundError:
         pass
     if not isinstance(dataset, SyntheticDataset):

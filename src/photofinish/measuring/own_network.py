@@ -16,7 +16,7 @@ from photofinish.models.own import same_bits, tensors_in
 from photofinish.own_code import users_code
 from photofinish.training.batches import Batch, seed_epoch
 from photofinish.training.losses import Loss
-from photofinish.training.torch_device import autocast, memory_format
+from photofinish.training.torch_device import autocast, laid_out, memory_format
 
 if TYPE_CHECKING:
     from photofinish.params.experiment import Experiment
@@ -37,7 +37,7 @@ def refuse_what_cannot_be_trained(
     with users_code(f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"):
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
-        images = images.contiguous(memory_format=layout)
+        images = laid_out(images, layout)
         steps = [_one_step(each, criterion, (images, targets), precision, outputs) for each in copies]
     for (what, here), (_, there) in zip(*steps, strict=True) if experiment.deterministic else ():
         if not same_bits(here, there):

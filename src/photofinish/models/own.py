@@ -20,6 +20,7 @@ from photofinish.errors import UserError
 from photofinish.own_code import TIMM, is_users_file, users_code
 
 if TYPE_CHECKING:
+    from photofinish.data.images import Dtype
     from photofinish.params.networks import OwnModel
 
 Shape = tuple[int, ...]
@@ -27,7 +28,7 @@ _DRAWING = ("urandom", "time", "time_ns", "perf_counter", "getpid")
 """what gives another answer each time: a generator without a seed asks the first"""
 
 
-def build_own(model: OwnModel, shape: Shape, classes: int) -> nn.Module:
+def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype) -> nn.Module:
     """The network, its lazy modules made definite; Python's, NumPy's and torch's generators are seeded already."""
     reference = model.reference
     if reference.module == TIMM:
@@ -45,8 +46,13 @@ def build_own(model: OwnModel, shape: Shape, classes: int) -> nn.Module:
         raise UserError(f"model {model.name} gives a {type(network).__name__}: it must give a torch.nn.Module")
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
         with users_code(f"model {model.name} can't take an image of shape {tuple(shape)}"), torch.no_grad():
-            network.eval()(torch.zeros(1, *shape))
+            network.eval()(blank(shape, dtype))
     return network.train()
+
+
+def blank(shape: Shape, dtype: Dtype) -> torch.Tensor:
+    """A batch of one item of zeros, as a network gets items that are packed as `dtype`."""
+    return torch.zeros(1, *shape, dtype=torch.int64 if dtype == "int64" else torch.float32)
 
 
 @contextmanager

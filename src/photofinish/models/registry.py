@@ -15,16 +15,17 @@ import torch
 from torch import nn
 
 from photofinish.errors import MistakeError, UserError
-from photofinish.models.own import build_own, generators_seeded
+from photofinish.models.own import blank, build_own, generators_seeded
 from photofinish.own_code import is_reference
-from photofinish.params.image_shapes import shape_problem
+from photofinish.params.image_shapes import input_problem
 
 if TYPE_CHECKING:
+    from photofinish.data.images import Dtype
     from photofinish.params.networks import Init, Model, OwnModel, TorchvisionModel
 
 
-Shape = tuple[int, int, int]
-"""channels, height, width"""
+Shape = tuple[int, ...]
+"""of an image: channels, height, width"""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
@@ -32,16 +33,18 @@ _AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
 _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
-def build_model(model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
+def build_model(
+    model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None, dtype: Dtype = "uint8"
+) -> nn.Module:
     """The network with its initial weights: made on the CPU from the seed, so equal for every device.
 
-    `weights` is the file of the published ones, where the model names some.
+    `weights` is the file of the published ones, where the model names some; `dtype` what items are packed in.
     """
-    if problem := shape_problem(model, shape[0], shape[1:]):
+    if problem := input_problem(model, shape, dtype):
         raise MistakeError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
-            return build_own(cast("OwnModel", model), shape, classes)
+            return build_own(cast("OwnModel", model), shape, classes, dtype)
         if model.name in _BUILDERS:
             return _BUILDERS[model.name](model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
@@ -160,6 +163,7 @@ def refuse_lone_images(
     image_count: int,
     batch_size: int,
     normalised: Callable[[int], int] = int,
+    dtype: Dtype = "uint8",
 ) -> None:
     """Refuse, before training, what leaves batch-norm a single image, if this network can't learn from one.
 
@@ -171,7 +175,7 @@ def refuse_lone_images(
         batches = {min(size, image_count), image_count % size} - {0}
         return any(normalised(images) < 2 for images in batches)
 
-    if not leaves_one(batch_size) or not _fails_on_one(network, shape):
+    if not leaves_one(batch_size) or not _fails_on_one(network, blank(shape, dtype)):
         return
     sizes = chain(range(batch_size + 1, image_count + 1), range(min(batch_size, image_count), 1, -1))
     fitting = next((size for size in sizes if not leaves_one(size)), None)
@@ -186,13 +190,13 @@ def refuse_lone_images(
     )
 
 
-def _fails_on_one(network: nn.Module, shape: Shape) -> bool:
+def _fails_on_one(network: nn.Module, one: torch.Tensor) -> bool:
     """Tried out on a copy: where the last batch-norm still sees several pixels, one image is enough."""
     if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            copy.deepcopy(network).train()(torch.zeros(1, *shape))
+            copy.deepcopy(network).train()(one)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

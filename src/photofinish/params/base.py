@@ -48,10 +48,24 @@ BUILT_IN, OWN = "built-in", "own"
 """which of the two, as a part of pydantic's paths"""
 
 
-class OwnCode(Settings):
-    """A class or function of the user's own, or of an installed package, called with the keys beside its name."""
+class CallsCode(Settings):
+    """A class or function of the user's own, or of an installed package, called with keys that lie beside its name."""
 
     model_config = ConfigDict(extra="allow")
+
+    @property
+    def reference(self) -> Reference:
+        """Which."""
+        raise NotImplementedError
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it is called with."""
+        return dict(self.model_extra or {})
+
+
+class OwnCode(CallsCode):
+    """One whose name is under `name`."""
 
     name: str
     """file.py:Name, or package.module:Name"""
@@ -71,19 +85,18 @@ class OwnCode(Settings):
         """Where it is written."""
         return self._reference(self.name)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What it is called with."""
-        return dict(self.model_extra or {})
+
+def _built_in_or_own(key: str) -> Discriminator:
+    """Between settings by whether this key of theirs names code."""
+
+    def tag(given: Any) -> str:
+        name = given.get(key) if isinstance(given, dict) else getattr(given, key, None)
+        return OWN if is_reference(name) else BUILT_IN
+
+    return Discriminator(tag)
 
 
-def _built_in_or_own(given: Any) -> str:
-    name = given.get("name") if isinstance(given, dict) else getattr(given, "name", None)
-    return OWN if is_reference(name) else BUILT_IN
-
-
-built_in_or_own = Discriminator(_built_in_or_own)
-"""between settings by whether their name is that of code"""
+built_in_or_own, built_in_or_own_source = _built_in_or_own("name"), _built_in_or_own("source")
 
 
 def is_whole_number(value: object) -> bool:

@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from photofinish.files import project_root
-from photofinish.params.base import Name, PositiveInt, Seed, Settings, is_whole_number, list_of, refusal
+from photofinish.own_code import Reference
+from photofinish.params.base import (
+    BUILT_IN,
+    OWN,
+    CallsCode,
+    Name,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Settings,
+    built_in_or_own_source,
+    is_whole_number,
+    list_of,
+    refusal,
+)
 from photofinish.params.torchvision_names import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
 
 if TYPE_CHECKING:
@@ -19,13 +33,13 @@ if TYPE_CHECKING:
 
 LONGEST_CLASS_NAME = 100
 """in characters; pictures and tables have room for few, and take long to draw thousands"""
-_SIZES = "a fraction between 0 and 1, or a count of at least 1"
+SIZES = "a fraction between 0 and 1, or a count of at least 1"
 
 
 def _check_part_size(value: Any) -> Any:
     if value is None or (is_whole_number(value) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise refusal(value, _SIZES)
+    raise refusal(value, SIZES)
 
 
 def _check_side_lengths(value: Any) -> Any:
@@ -39,6 +53,10 @@ def _check_channels(value: Any) -> Any:
     if value is None or (is_whole_number(value) and value in (1, 3)):
         return value
     raise refusal(value, "1 (grey) or 3 (colours)")
+
+
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 def _on_the_scale_of_pixels(least: float) -> AfterValidator:
@@ -66,23 +84,19 @@ class _DatasetSettings(Settings):
     validation: PartSize = Field(default=None, validate_default=True)
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
-    """decides which images go into which part"""
-    size: SideLengths | None = None
-    """height and width that images are resized to; by default they stay as they are"""
-    channels: Channels = None
-    """1 for grey, 3 for colours; by default as the source has them"""
-    mean: Means | None = None
-    """to normalise with, a channel each; by default that of the training part"""
-    std: Deviations | None = None
+    """decides which items go into which part"""
+    mean: tuple[float, ...] | None = None
+    """to normalise with, a channel each; by default that of the training part, of images"""
+    std: tuple[float, ...] | None = None
 
     @field_validator("validation", "test")
     @classmethod
     def _sized_where_the_source_has_none(cls, value: float | int | None, info: ValidationInfo) -> float | int | None:
-        own = cls._own_parts(info.data["source"])
+        own = cls._own_parts(info.data.get("source", ""))
         if own is None:
             return value
         if value is None and info.field_name not in own:
-            raise ValueError(f"this key is required: {_SIZES}")
+            raise ValueError(f"this key is required: {SIZES}")
         if value is not None and info.field_name in own:
             raise ValueError(f"this source has its own {info.field_name} part: leave this key out")
         return value
@@ -98,15 +112,28 @@ class _DatasetSettings(Settings):
             raise ValueError("validation and test together must be less than 1: the rest is what is trained on")
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")
-        if self.mean is not None and self.channels is not None and len(self.mean) != self.channels:
-            raise ValueError(f"mean and std have {len(self.mean)} numbers for {self.channels} channels")
         to_divide = known_images(self).to_divide
         if to_divide is not None:
             drawn_counts(self, to_divide)
         return self
 
 
-class _OfOneShape(_DatasetSettings):
+class _ImageSettings(_DatasetSettings):
+    size: SideLengths | None = None
+    """height and width that images are resized to; by default they stay as they are"""
+    channels: Channels = None
+    """1 for grey, 3 for colours; by default as the source has them"""
+    mean: Means | None = None
+    std: Deviations | None = None
+
+    @model_validator(mode="after")
+    def _a_mean_for_each_channel(self) -> _ImageSettings:
+        if self.mean is not None and self.channels is not None and len(self.mean) != self.channels:
+            raise ValueError(f"mean and std have {len(self.mean)} numbers for {self.channels} channels")
+        return self
+
+
+class _OfOneShape(_ImageSettings):
     """Images that are all of one size and number of channels, and stay so."""
 
     size: None = None
@@ -119,7 +146,7 @@ class DigitsDataset(_OfOneShape):
     source: Literal["digits"]
 
 
-class TorchvisionDataset(_DatasetSettings):
+class TorchvisionDataset(_ImageSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
     source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
@@ -144,7 +171,7 @@ class Parts(Settings):
     test: str | None = None
 
 
-class _LocalDataset(_DatasetSettings):
+class _LocalDataset(_ImageSettings):
     """Images on this machine: all in one place, or in one place a part. Paths start at the project's folder."""
 
     path: str | None = None
@@ -165,7 +192,7 @@ class _LocalDataset(_DatasetSettings):
             if given and size is not None:
                 raise ValueError(f"both parts.{part} and {part}: is it given, or to be drawn?")
             if not given and size is None and not self._is_divided_within():
-                raise ValueError(f"{part} is required: {_SIZES}")
+                raise ValueError(f"{part} is required: {SIZES}")
         return self
 
     def _is_divided_within(self) -> bool:
@@ -218,10 +245,47 @@ class SyntheticDataset(_OfOneShape):
     classes: Annotated[int, Field(ge=2, le=65536)]
 
 
-Dataset = Annotated[
+class OwnDataset(CallsCode, _DatasetSettings):
+    """A map-style data set of the user's own, or a function that gives one, called with the keys beside ours."""
+
+    model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
+
+    mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    """files and folders that it reads: `split` begins anew when the name, size or time of one of them changes"""
+
+    @field_validator("source")
+    @classmethod
+    def _names_code(cls, source: str) -> str:
+        Reference.of(source)
+        return source
+
+    @property
+    def reference(self) -> Reference:
+        """By its source."""
+        return Reference.of(self.source)
+
+    @property
+    def makes_parts(self) -> bool:
+        """Whether it is made once for each part, which its argument `part` then tells."""
+        takes = self.reference.takes()
+        return takes is not None and PART in takes.names and PART not in self.arguments
+
+    @classmethod
+    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
+        return None
+
+
+PART = "part"
+"""what a data set of one's own that has parts is called with: train, validation or test"""
+GIVEN_TO_DATASETS = frozenset({PART, "seed"})
+"""where it takes them"""
+_BuiltIn = Annotated[
     DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
+Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own_source]
 
 
 class KnownImages(NamedTuple):
@@ -240,7 +304,10 @@ def known_images(dataset: _DatasetSettings) -> KnownImages:
         return KnownImages(1797, 1, (8, 8))
     if isinstance(dataset, SyntheticDataset):
         return KnownImages(dataset.images, dataset.shape[0], dataset.shape[1:])
+    if isinstance(dataset, OwnDataset):
+        return KnownImages(None, None, None)
     if not isinstance(dataset, TorchvisionDataset):
+        assert isinstance(dataset, _ImageSettings)
         return KnownImages(None, dataset.channels, dataset.size)
     to_divide = IMAGES_TO_DIVIDE.get(dataset.source)
     if isinstance(dataset, EmnistDataset):
@@ -272,6 +339,8 @@ class DatasetPlan(Settings):
     """a folder or an address that has the files in torchvision's layout, for machines without internet"""
     local_files: str | None
     """sha256 of the names, sizes and times of the files on this machine that the data set is made of"""
+    own_code: dict[str, str] = Field(default_factory=dict)
+    """the sha256 of each of the user's own files that make it, and the versions of packages they name"""
 
 
 LocalDataset = CsvDataset | FolderDataset

@@ -195,6 +195,14 @@ class ResidentInput(Settings):
     name: Literal["resident"]
 
 
+class OwnTransform(OwnCode):
+    """A function of an item as it is packed, a tensor, that gives it changed; a class is made first."""
+
+
+def _spelled_out(transform: Any) -> Any:
+    return {"name": transform} if isinstance(transform, str) else transform
+
+
 class LoaderInput(Settings):
     """PyTorch's DataLoader, with its own names and defaults."""
 
@@ -204,6 +212,8 @@ class LoaderInput(Settings):
     non_blocking: bool = False
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
+    transform: Annotated[OwnTransform | None, BeforeValidator(_spelled_out)] = None
+    """of the training items, anew each epoch"""
 
     @model_validator(mode="after")
     def _only_workers_prefetch_and_persist(self) -> LoaderInput:
@@ -252,6 +262,12 @@ class Experiment(Settings):
     """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
+
+
+def own_code_of(experiment: Experiment) -> list[OwnCode]:
+    """What its training runs of the user's own."""
+    transform = experiment.input.transform if isinstance(experiment.input, LoaderInput) else None
+    return [part for part in (experiment.model, experiment.loss, transform) if isinstance(part, OwnCode)]
 
 
 class ExperimentPlan(Experiment):

@@ -7,12 +7,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from photofinish.own_code import is_reference
 from photofinish.params.torchvision_names import CLASSIFIERS
 
 if TYPE_CHECKING:
+    from photofinish.data.images import Dtype
     from photofinish.params.networks import CnnModel, Model
 
 _LEAST_SIDE_OF_LENET = 16
+_OF_ANY_SHAPE = ("linear", "mlp")
+"""they flatten it"""
+
+
+def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
+    """Why the network can't take items of this shape and type."""
+    if is_reference(model.name):
+        return None
+    if dtype == "int64":
+        return (
+            f"model {model.name} takes images, or numbers with fractions; these items are whole numbers: write a "
+            f"network of your own, which begins with an embedding for instance, or let the data set give floats"
+        )
+    if model.name in _OF_ANY_SHAPE:
+        return None
+    if len(shape) != len(("channels", "height", "width")):
+        return f"model {model.name} takes images (channels, height, width); these items are of shape {shape}"
+    return shape_problem(model, shape[0], (shape[1], shape[2]))
 
 
 def shape_problem(model: Model, channels: int | None, sides: tuple[int, int] | None) -> str | None:
@@ -20,7 +40,7 @@ def shape_problem(model: Model, channels: int | None, sides: tuple[int, int] | N
     if model.name in CLASSIFIERS and channels not in (3, None):
         return (
             f"model {model.name} takes images of 3 channels; these have {channels}: "
-            f"set channels: 3 for the data set in params.yaml"
+            f"set channels: 3 for the data set in params.yaml, or give colours where the data set is your own"
         )
     if sides and model.name == "lenet" and min(sides) < _LEAST_SIDE_OF_LENET:
         return f"model lenet needs images of at least 16x16 pixels; these are {sides[0]}x{sides[1]}"

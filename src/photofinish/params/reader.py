@@ -16,11 +16,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.own_code import is_reference
-from photofinish.params.base import BUILT_IN, OwnCode, is_name
+from photofinish.params.base import BUILT_IN, CallsCode, is_name
 from photofinish.params.compare import Comparing
-from photofinish.params.datasets import Dataset, known_images
+from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, Metric, OwnLoss
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, LoaderInput, Metric, OwnLoss
 from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
@@ -50,7 +50,7 @@ class Params:
     devices: Devices
     mirror: str | None = None
     comparing: Comparing = field(default_factory=Comparing)
-    own_code: dict[KeyPath, OwnCode] = field(default_factory=dict)
+    own_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
     """the code that is named, by where that is"""
 
 
@@ -81,7 +81,7 @@ class _Reader:
     def __init__(self, document: Any) -> None:
         self._document = document
         self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
-        self._own_code: dict[KeyPath, OwnCode] = {}
+        self._own_code: dict[KeyPath, CallsCode] = {}
         self.mistakes: dict[KeyPath, Mistake] = {}
 
     def read(self) -> Params:
@@ -99,7 +99,9 @@ class _Reader:
             where = ("datasets", name)
             if not isinstance(given, dict):
                 self._note(where, "must be a mapping of settings, at least source", given)
-            elif dataset := self._validated(_DATASET.validate_json, Dataset, given, where, tags=1):
+                continue
+            self._note_own_source(where, given)
+            if dataset := self._validated(_DATASET.validate_json, Dataset, given, where, _without_source_tags):
                 datasets[name] = dataset
         defaults = self._read_defaults()
         experiments = {}
@@ -195,10 +197,18 @@ class _Reader:
                     self._add(_with_advice(mistake, defaults), where, given)
         return None
 
+    def _note_own_source(self, where: KeyPath, given: dict[str, Any]) -> None:
+        """Whatever else is wrong with the data set."""
+        if is_reference(given.get("source")):
+            settings = {key: value for key, value in given.items() if key not in OwnDataset.model_fields}
+            with suppress(ValidationError):
+                source = OwnDataset.model_validate_json(_json({**settings, "source": given["source"]}))
+                self._own_code[where] = source
+
     def _note_own_code(self, where: KeyPath, given: dict[str, Any], defaults: dict[str, Any]) -> None:
         """Whatever else is wrong with the experiment."""
         settings = merged(defaults, given)
-        named: list[tuple[str, tuple[int, ...], Any, type[OwnCode]]] = [
+        named: list[tuple[str, tuple[int, ...], Any, type[CallsCode]]] = [
             (key, (), settings.get(key), kind)
             for key, kind in (("model", OwnModel), ("loss", OwnLoss))
             if isinstance(settings.get(key), dict) and is_reference(settings[key].get("name"))
@@ -210,6 +220,11 @@ class _Reader:
             with suppress(ValidationError):  # which is told elsewhere
                 own = (*where, key) if key in given else ("defaults", key)
                 self._own_code[(*own, *place)] = kind.model_validate_json(_json(code))
+        with suppress(ValidationError):
+            loader = LoaderInput.model_validate_json(_json(settings.get("input")))
+            if loader.transform:
+                start = where if _has(given, ("input", "transform")) else ("defaults",)
+                self._own_code[(*start, "input", "transform")] = loader.transform
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
@@ -227,13 +242,18 @@ class _Reader:
         self._note((*where, *path), mistake.problem, mistake.value, has_value=mistake.has_value)
 
     def _validated(
-        self, validate: Callable[[str], _SettingsT], schema: Any, given: Any, where: KeyPath, tags: int = 0
+        self,
+        validate: Callable[[str], _SettingsT],
+        schema: Any,
+        given: Any,
+        where: KeyPath,
+        untagged: Callable[[KeyPath], KeyPath] = tuple,
     ) -> _SettingsT | None:
-        """The settings, or none and every mistake noted; pydantic puts so many tags before the keys of the file."""
+        """The settings, or none and every mistake noted; `untagged` takes pydantic's tags from the keys of the file."""
         try:
             return validate(_json(given))
         except ValidationError as error:
-            for mistake in mistakes_of(error, schema, lambda location: (*where, *location[tags:])):
+            for mistake in mistakes_of(error, schema, lambda location: (*where, *untagged(location))):
                 self.mistakes.setdefault(mistake.path, mistake)
         return None
 
@@ -293,6 +313,11 @@ def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
         return location
     tags = 2 if location[1:2] == (BUILT_IN,) else 1
     return location[:1] + location[1 + tags :]
+
+
+def _without_source_tags(location: KeyPath) -> KeyPath:
+    """Likewise, of a data set: `own.mean`, `built-in.csv.path`."""
+    return location[2 if location[:1] == (BUILT_IN,) else 1 :]
 
 
 def _has(given: Any, path: KeyPath) -> bool:

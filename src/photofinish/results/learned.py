@@ -11,6 +11,7 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
+from photofinish.data.images import Dtype
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model
@@ -36,16 +37,20 @@ def load_network(folder: Path, record: records.Training) -> nn.Module:
         raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
     if sha256_of_bytes(data) != record.weights_sha256:
         raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
-    return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data))
+    return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data), record.dtype)
 
 
 def rebuilt(
-    experiment: Experiment, shape: tuple[int, int, int], classes: int, state: Mapping[str, torch.Tensor]
+    experiment: Experiment,
+    shape: tuple[int, ...],
+    classes: int,
+    state: Mapping[str, torch.Tensor],
+    dtype: Dtype = "uint8",
 ) -> nn.Module:
     """A network of its own, on the CPU, with this state and nothing of how it was trained.
 
     One that several processes trained holds on to their process group, which can be neither copied nor pickled.
     """
-    network = build_model(experiment.model, shape, classes, experiment.seed)
+    network = build_model(experiment.model, shape, classes, experiment.seed, dtype=dtype)
     network.load_state_dict(state)
     return network

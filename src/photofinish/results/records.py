@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from photofinish.data.images import Task
+from photofinish.data.images import Dtype, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy
@@ -49,7 +49,9 @@ class Training(_Record):
     """how weights and images lay in memory; see torch_device.memory_format"""
     parameter_count: int
     task: Task = "classes"
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
+    dtype: Dtype = "uint8"
+    """what items are packed in: images in bytes, others in what the network takes"""
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -60,13 +60,13 @@ def _evaluate_one(
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
     dtype = torch.float32 if is_reference(record.experiment.model.name) else torch.float64
     network.to(dtype).eval()
-    normalise = Normaliser(record.mean, record.std)
+    normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     images = split.images("test")
     targets: npt.NDArray[Any] = np.array(split.labels("test"))
     starts = range(0, len(images), _BATCH_SIZE)
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
     with users_code(f"model {record.experiment.model.name} fails in evaluation"):
-        outputs = torch.cat([network(normalise(part).to(dtype)) for part in parts]).double()
+        outputs = torch.cat([network(_as(dtype, normalise(part))) for part in parts]).double()
         criterion = Loss(record.experiment.loss, record.task, CPU)
         loss = criterion.mean(outputs, torch.from_numpy(targets)).item()
     further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
@@ -80,6 +80,11 @@ def _evaluate_one(
         predicted = predicted.argmax(axis=1)
         scores = scores_of_classes(targets, predicted, loss, record.class_names)
     return scores.model_copy(update={"metrics": scores.metrics | further}), predicted
+
+
+def _as(dtype: torch.dtype, items: torch.Tensor) -> torch.Tensor:
+    """But for whole numbers, which a network looks something up by."""
+    return items.to(dtype) if items.is_floating_point() else items
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:

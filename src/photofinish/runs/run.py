@@ -56,9 +56,15 @@ class Run:
         batch_size = self.experiment.batch_size
         if problem := batch_problem(batch_size, count, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
+        split, augmentation = self._split_size(), self.experiment.augmentation
+        if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
+            raise MistakeError(
+                f"experiments.{self.name}.augmentation is for images in params.yaml; the items of "
+                f"datasets.{self.experiment.dataset} are {split.dtype} of shape {split.shape}: leave it out"
+            )
         # One of several processes counts for itself: the others may have loaded theirs already.
         processes = 1 if own_rank() else self.processes
-        refuse_too_large(self.name, self.experiment, self._split_size(), room_now(self.host, processes))
+        refuse_too_large(self.name, self.experiment, split, room_now(self.host, processes))
 
     def resident_fits(self) -> bool:
         """Whether `input: resident` would be let through now."""
@@ -67,7 +73,7 @@ class Run:
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest
-        return SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
+        return SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"], manifest.dtype)
 
     def data_sha256(self) -> str:
         """Of the split's manifest, which holds the sha256 of each data file."""

@@ -21,7 +21,7 @@ from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.measuring.steady_state import measure_steps, plan_samples
 from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model, refuse_lone_images
-from photofinish.params.experiment import LoaderInput, ResidentInput
+from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
 from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.learned import weights_of
 from photofinish.results.records import Attribution, FirstStep, SteadyState
@@ -68,9 +68,9 @@ class Setup:
         run, manifest, training = self.run, self.split.manifest, self.training
         model, seed = run.experiment.model, run.experiment.seed
         with self._experiment_named():
-            network = build_model(model, manifest.shape, len(manifest.class_names), seed, run.weights_file())
-            normalised_images = self.team.normalised_images
-            refuse_lone_images(network, manifest.shape, training.image_count, training.batch_size, normalised_images)
+            shape, dtype, count = manifest.shape, manifest.dtype, training.image_count
+            network = build_model(model, shape, len(manifest.class_names), seed, run.weights_file(), dtype)
+            refuse_lone_images(network, shape, count, training.batch_size, self.team.normalised_images, dtype)
             return network
 
     def try_out(self, network: nn.Module) -> None:
@@ -92,11 +92,20 @@ class Setup:
         """The training's batches, also where this process trains on a share of each: then read from disk one by one."""
         if self.team.size == 1:
             return self.training
-        loader = self.run.experiment.model_copy(update={"input": LoaderInput(name="loader")})
+        loader = self.run.experiment.model_copy(
+            update={"input": LoaderInput(name="loader", transform=self._own_transform)}
+        )
         return make_batches(loader, self._part("train"), CPU)
 
+    @property
+    def _own_transform(self) -> OwnTransform | None:
+        """What no images that lie on the device could go through."""
+        given = self.run.experiment.input
+        return given.transform if given.name == "loader" else None
+
     def _part(self, name: PartName) -> Part:
-        normalise = Normaliser(self.split.manifest.mean, self.split.manifest.std)
+        manifest = self.split.manifest
+        normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
         return Part(name, self.split.images(name), self.split.labels(name), normalise)
 
     @contextmanager
@@ -152,7 +161,8 @@ class Setup:
 
     def _resident_instead(self) -> Batches | None:
         """The training's batches from images on the device, if it has them from elsewhere and they fit."""
-        if self.run.experiment.input.name == "resident" or not self.run.resident_fits():
+        is_resident = self.run.experiment.input.name == "resident"
+        if is_resident or self._own_transform or not self.run.resident_fits():
             return None
         resident = self.run.experiment.model_copy(update={"input": ResidentInput(name="resident")})
         return self.team.placed(make_batches(resident, self._part("train"), self.device, self.team.share))

@@ -269,6 +269,7 @@ class _Leader:
             parameter_count=count_parameters(trainer.network),
             task=manifest.task,
             image_shape=manifest.shape,
+            dtype=manifest.dtype,
             class_names=manifest.class_names,
             mean=manifest.mean,
             std=manifest.std,
@@ -331,5 +332,5 @@ class _Leader:
 
         run, manifest = self._run, self._setup.split.manifest
         state = self._trainer.network.state_dict()
-        network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state)
+        network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state, manifest.dtype)
         write_views(run.out / records.LEARNED, network, self._setup.whole_batches(), manifest)

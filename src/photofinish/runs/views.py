@@ -15,9 +15,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from photofinish.data.images import Dtype
 from photofinish.data.packed import Manifest
 from photofinish.files import write_summed
-from photofinish.models.own import tensors_in
+from photofinish.models.own import blank, tensors_in
 from photofinish.results import records
 from photofinish.training.batches import Batches
 
@@ -100,7 +101,7 @@ def _note_shape(shapes: list[str], _module: nn.Module, _inputs: Any, output: Any
             shapes.append(shape)
 
 
-def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
+def summarise(network: nn.Module, shape: tuple[int, ...], dtype: Dtype = "uint8") -> str:
     """A table of the modules that compute or hold parameters, and the totals; the network stays as it is."""
     layers: list[tuple[str, str, list[str], str]] = []
     with ExitStack() as undone, FlopCounterMode(display=False) as counter:
@@ -117,7 +118,7 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
         # Convolutions, matrix products and attention are counted. With gradients, as in training: without, attention
         # would take a fused path that is not.
         with torch.enable_grad():
-            network(torch.zeros(1, *image_shape, device=device))
+            network(blank(shape, dtype).to(device))
     rows = [_HEADER, *((name, kind, ", ".join(shapes) or "-", parameters) for name, kind, shapes, parameters in layers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -137,17 +138,18 @@ def summarise(network: nn.Module, image_shape: tuple[int, int, int]) -> str:
 
 
 def write_views(folder: Path, network: nn.Module, training: Batches, manifest: Manifest) -> None:
-    """The first batch of the first epoch as the network got it, and the network's summary."""
-    images, targets = next(iter(training.shuffled(0)))
-    names = [_in_words(target, manifest) for target in targets.tolist()]
-    write_summed(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
-    write_summed(folder / records.SUMMARY, summarise(network, manifest.shape).encode())
+    """The first batch of the first epoch as the network got it, if it is of images, and the network's summary."""
+    if manifest.dtype == "uint8":
+        images, labels = next(iter(training.shuffled(0)))
+        names = [_told(target, manifest) for target in labels[:MOST_IMAGES].tolist()]
+        write_summed(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
+    write_summed(folder / records.SUMMARY, summarise(network, manifest.shape, manifest.dtype).encode())
 
 
-def _in_words(target: int | list[float], manifest: Manifest) -> str:
-    """An item's class, its labels or its values."""
-    if isinstance(target, int):
-        return manifest.class_names[target]
-    if manifest.task == "labels":
-        return ", ".join(name for name, has in zip(manifest.class_names, target, strict=True) if has)
-    return ", ".join(f"{value:.3g}" for value in target)
+def _told(target: Any, manifest: Manifest) -> str:
+    """An image's class, values, or those labels that it has."""
+    if manifest.task == "classes":
+        return str(manifest.class_names[target])
+    if manifest.task == "values":
+        return ", ".join(f"{value:g}" for value in target)
+    return ", ".join(name for name, has_it in zip(manifest.class_names, target, strict=True) if has_it)

@@ -95,7 +95,7 @@ class RunDocument:
     """of the job"""
 
 
-def dataset_facts(name: str, sha256: str, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> DatasetFacts:
+def dataset_facts(name: str, sha256: str, shape: tuple[int, ...], class_names: tuple[str, ...]) -> DatasetFacts:
     """The data set as a run's input."""
     return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
 

@@ -197,7 +197,12 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
     needed |= {
         name.removeprefix(PACKAGE): version for name, version in record.own_code.items() if name.startswith(PACKAGE)
     }
-    classifier = served.ImageClassifier(load_network(learned, record), record.mean, record.std).eval()
+    shape, network = record.image_shape, load_network(learned, record)
+    classifier = served.as_served(network, record.mean, record.std, record.dtype, len(shape)).eval()
+    # What comes as JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
+    example = np.full((1, *shape), 0.5, dtype=np.float32)
+    if record.dtype == "int64":
+        example = np.zeros((1, *shape), dtype=np.int64)
     client = store.client
     model = Model(
         artifact_path=client.get_logged_model(model_id).artifact_location,
@@ -212,12 +217,11 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
             path := str(Path(folder, "model")),
             mlflow_model=model,
             serialization_format="pickle",  # MLflow's default traces the network with an example of its input
-            # What comes as JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
             signature=ModelSignature(
-                inputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *record.image_shape))]),
+                inputs=Schema([TensorSpec(example.dtype, (-1, *shape))]),
                 outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))]),
             ),
-            input_example=np.full((1, *record.image_shape), 0.5, dtype=np.float32),
+            input_example=example,
             metadata={"mean": list(record.mean), "std": list(record.std), "class_names": list(record.class_names)},
             pip_requirements=[f"{package}=={version}" for package, version in sorted(needed.items())],
             code_paths=own_files or None,
@@ -230,8 +234,9 @@ def _copied(record: records.Training, folder: Path) -> list[str]:
     """The user's files that the network is made of, as Python finds them from `folder`; what lies directly in it."""
     root = Reference.of(record.experiment.model.name).root
     for name in record.own_code if root else ():
-        if not name.startswith(PACKAGE):
-            place = folder / os.path.relpath(name, root)
+        within = os.path.relpath(name, root)
+        if not name.startswith(PACKAGE) and not within.startswith(".."):  # else a loss's or a transform's
+            place = folder / within
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, place)
     return sorted(map(str, folder.glob("*")))

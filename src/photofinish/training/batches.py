@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,20 +59,28 @@ class Part:
     """One part of a packed split, and how its images become what a network takes."""
 
     name: PartName
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int64]
+    images: npt.NDArray[Any]
+    """of uint8; items of another type are no images, and taken as they are unless a mean is given"""
+    labels: npt.NDArray[Any]
     normalise: Normaliser
 
 
 class Normaliser:
-    """uint8 to float32, scaled to 0..1, less the training part's mean, over its standard deviation."""
+    """uint8 to float32, scaled to 0..1, less the training part's mean, over its standard deviation.
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        self._mean = torch.tensor(mean).view(-1, 1, 1)
-        self._std = torch.tensor(std).view(-1, 1, 1)
+    Floats are on a scale of their own; without a mean, everything stays as it is.
+    """
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dimensions: int = 3) -> None:
+        ones = [1] * (dimensions - 1)
+        self._mean, self._std = torch.tensor(mean).view(-1, *ones), torch.tensor(std).view(-1, *ones)
+        self._stays = not mean
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().div_(255).sub_(self._mean).div_(self._std)
+        if self._stays:
+            return images
+        scaled = images.float().div_(255) if images.dtype == torch.uint8 else images.clone()
+        return scaled.sub_(self._mean).div_(self._std)
 
 
 @dataclass(frozen=True)

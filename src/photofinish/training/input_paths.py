@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from photofinish.errors import UserError
 from photofinish.training.batches import (
     WHOLE,
     Batch,
@@ -25,6 +26,7 @@ from photofinish.training.batches import (
     no_change,
     with_border,
 )
+from photofinish.training.transforms import Transform
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,15 +36,19 @@ if TYPE_CHECKING:
 _VALIDATION_BYTES = 4 << 20
 """Of images as float32. Without gradients there is room for more than in training, and fewer calls cost less."""
 _DEATH_NOTICE_SECONDS = 2.0
-_Key = tuple[int, Draw | None]
-"""an image's row and what happens to it, so that a worker needs to know neither seed nor epoch"""
+_Key = tuple[int, Draw | None, int | None]
+"""an image's row, what happens to it, and the epoch for a transform of the user's own; None where it stays as it is"""
 
 
 def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
-    """The batches of one part by the input path that the experiment names; only training images are augmented."""
+    """The batches of one part by the input path that the experiment names; only training images are augmented.
+
+    What isn't trained on comes in larger batches where it is small; but for whole numbers, which networks make vectors.
+    """
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
-        fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
+        is_whole = part.images.dtype == np.int64
+        fitting = 0 if is_whole else _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
@@ -126,7 +132,8 @@ class LoaderBatches(Batches):
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self._sampler = _SetSampler(plan)
-        dataset = _PackedImages(part, plan.augmentation.crop_padding if plan.augmentation else 0)
+        transform = Transform(settings.transform, plan.seed) if settings.transform and part.name == "train" else None
+        dataset = _PackedImages(part, plan.augmentation.crop_padding if plan.augmentation else 0, transform)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -143,11 +150,11 @@ class LoaderBatches(Batches):
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """As the DataLoader hands them over, in main memory."""
-        return self._load(self._plan.order(epoch), self._plan.draws(epoch))
+        return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
 
     def in_order(self) -> Iterator[Batch]:
         """Loaded anew each time, and copied to the device."""
-        return map(self.placed, self._load(torch.arange(self.image_count), None))
+        return map(self.placed, self._load(torch.arange(self.image_count), None, None))
 
     def placed(self, batch: Batch) -> Batch:
         """Copied there, without the host's waiting for it where the settings say so."""
@@ -157,10 +164,12 @@ class LoaderBatches(Batches):
             labels.to(self._device, non_blocking=self._non_blocking),
         )
 
-    def _load(self, order: torch.Tensor, draws: torch.Tensor | None) -> Iterator[Batch]:
-        self._sampler.order, self._sampler.draws = order, draws
+    def _load(self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[Batch]:
+        self._sampler.order, self._sampler.draws, self._sampler.epoch = order, draws, epoch
         try:
             yield from self._loader  # which forgets a pass that was left halfway
+        except UserError as error:  # out of a worker it comes with all of PyTorch's traceback before it
+            raise UserError(str(error).rpartition(f"{UserError.__module__}.{UserError.__name__}: ")[2]) from error
         except (ConnectionError, EOFError, FileNotFoundError) as error:
             # A worker that dies while it hands over a batch breaks the connection, a moment before the signal of its
             # death arrives, at which PyTorch raises what tells more; seldom, it misses that signal.
@@ -177,34 +186,38 @@ class _SetSampler(Sampler[list[_Key]]):
         self._plan = plan
         self.order = torch.empty(0, dtype=torch.int64)
         self.draws: torch.Tensor | None = None
+        self.epoch: int | None = None
 
     def __iter__(self) -> Iterator[list[_Key]]:
-        order, draws = self.order, self.draws
+        order, draws, epoch = self.order, self.draws, self.epoch
         for rows in self._plan.own(order):
             happens = [None] * len(rows) if draws is None else draws[rows].tolist()
-            yield list(zip(rows.tolist(), happens, strict=True))
+            yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), happens, strict=True)]
 
 
 class _PackedImages(Dataset[Batch]):
-    def __init__(self, part: Part, padding: int) -> None:
+    def __init__(self, part: Part, padding: int, transform: Transform | None) -> None:
         self._images, self._normalise, self._padding = part.images, part.normalise, padding
+        self._transform = transform
         self._labels = torch.from_numpy(np.array(part.labels))
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __getitem__(self, key: _Key) -> Batch:
-        row, draw = key
+        row, draw, epoch = key
         image = self._images[row]
-        image = augmented(image, draw, self._padding) if draw else np.array(image)
-        return self._normalise(torch.from_numpy(image)), self._labels[row]
+        item = torch.from_numpy(augmented(image, draw, self._padding) if draw else np.array(image))
+        if self._transform and epoch is not None:
+            item = self._transform(item, epoch, row)
+        return self._normalise(item), self._labels[row]
 
     def collate(self, images: list[Batch]) -> Batch:
         """PyTorch's own way, and for a process that gets nothing of a small last batch, a batch of nothing."""
         if images:
             together: Batch = tuple(default_collate(images))
             return together
-        return torch.empty((0, *self._images.shape[1:])), self._labels[:0]
+        return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]
 
 
 def _say_nothing_of_a_reader_that_left(_worker: int) -> None:

@@ -18,6 +18,8 @@ CPU = torch.device("cpu")
 _COUNTED = ("cuda", "xpu")
 """kinds of devices that torch knows the name of, and counts the memory of, in the same words"""
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DIMENSIONS_OF_IMAGES = 4
+"""of a batch of them"""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 """mallopt's names for what it sets"""
@@ -87,6 +89,11 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
     is_whole = device.type == "cuda" and effective_precision(device, precision) == "fp32"
     return torch.channels_last if convolves and not is_whole else torch.contiguous_format
+
+
+def laid_out(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    """A batch in that order of memory, which only images have."""
+    return images.contiguous(memory_format=layout) if images.dim() == _DIMENSIONS_OF_IMAGES else images
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -22,7 +22,7 @@ from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.losses import Loss
 from photofinish.training.optimisation import Schedule, build_optimizer
 from photofinish.training.teams import Team
-from photofinish.training.torch_device import autocast, gradient_scaler, memory_format
+from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
 
 if TYPE_CHECKING:
     from photofinish.data.images import Task
@@ -127,7 +127,7 @@ class Trainer:
         """The mean over the epoch's batch of this number, from 0; with several processes, this one's part of it."""
         images, labels = batch
         with autocast(self.device, self.experiment.precision):
-            outputs = state.network(images.contiguous(memory_format=state.memory_format))
+            outputs = state.network(laid_out(images, state.memory_format))
             if self.team.size == 1:
                 return self.criterion.mean(outputs, labels)
             # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over
@@ -150,7 +150,7 @@ class Trainer:
         losses, hits = [], []
         for images, labels in islice(self.validation.in_order(), most_batches):
             with autocast(self.device, self.experiment.precision):
-                outputs = state.network(images.contiguous(memory_format=state.memory_format))
+                outputs = state.network(laid_out(images, state.memory_format))
             losses.append(self.criterion.total(outputs.float(), labels))
             hits.append(self.criterion.right(outputs, labels))
         return torch.stack(losses).cpu().double().sum().item(), torch.stack(hits).sum().item()

@@ -1,0 +1,227 @@
+"""A data set of the user's own, read once from its first item to its last: each is looked at, and faulty ones are told
+with their index. It runs here alone, in this process, so it may hold open files and need not be pickled."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from photofinish.data.images import UNREADABLE, Dtype, Int64Array, LabelledImages, PartName, pixels_of
+from photofinish.data.own_targets import as_target, told_targets
+from photofinish.display import ReadingDisplay
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import explained_when_full, write_json_atomically
+from photofinish.own_code import users_code, users_traceback
+from photofinish.params.datasets import PART, DatasetPlan, OwnDataset
+from photofinish.source_code import refuse_changed_code
+
+_RECORD = "source.json"
+_MOST_FAULTS = 10
+_MOST_CHANNELS = 4
+
+Array = npt.NDArray[Any]
+
+
+def fetch(plan: DatasetPlan, folder: Path) -> None:
+    """Note what `split` is to read: nothing of it runs yet."""
+    dataset = _own(plan)
+    write_json_atomically(folder / _RECORD, {"source": dataset.source, "arguments": dataset.arguments})
+
+
+def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
+    """All items of all parts, kept on disk beside `folder` until they are packed, in a file without a name."""
+    refuse_changed_code(plan.own_code)
+    _seed(plan.dataset.seed)
+    parts = _made(_own(plan))
+    made = list(parts.values())
+    with explained_when_full(folder, f"data set '{plan.name}'"), tempfile.TemporaryFile(dir=folder.parent) as file:
+        reading = _Reading(plan, file)
+        for part, each in parts.items():
+            reading.read(each, f"{part} item" if len(parts) > 1 else "item")
+        reading.refuse_faults()
+        first = reading.first
+        assert first is not None  # no part is empty
+        file.flush()
+        shape, count = first.input.shape, len(reading.targets)
+        items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(count, *shape)))
+    targets = told_targets(f"data set '{plan.name}'", reading.targets, made[0])
+    ends = np.cumsum([0, *map(len, made)])
+    own_parts: dict[PartName, Int64Array] = {
+        part: np.arange(start, end) for part, start, end in zip(parts, ends, ends[1:], strict=False) if len(parts) > 1
+    }
+    return LabelledImages(
+        shape,
+        targets.array,
+        targets.names,
+        lambda rows: items[rows],
+        own_parts,
+        notes=(*targets.notes, *_notes(first, made[0])),
+        task=targets.task,
+        dtype=first.packed,
+    )
+
+
+def _own(plan: DatasetPlan) -> OwnDataset:
+    assert isinstance(plan.dataset, OwnDataset)
+    return plan.dataset
+
+
+def _seed(seed: int) -> None:
+    """What is drawn while it is made and read repeats, as far as it comes from these."""
+    import torch  # takes seconds, and only data sets of one's own need it here
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _made(dataset: OwnDataset) -> dict[PartName, Any]:
+    """By part, if it has parts of its own and no size says that one is to be drawn; else all of it as `train`."""
+    build, takes, parts = dataset.reference.load(), dataset.reference.takes(), ["train"]
+    if dataset.makes_parts:
+        sizes = {"validation": dataset.validation, "test": dataset.test}
+        parts += [part for part, size in sizes.items() if size is None]
+    made: dict[Any, Any] = {}
+    for part in parts:
+        offered = {PART: part, "seed": dataset.seed}
+        given = {name: value for name, value in offered.items() if takes and name in takes.names} | dataset.arguments
+        of_part = f", {part}" if dataset.makes_parts else ""
+        with users_code(f"data set {dataset.source}{of_part} can't be made"):
+            made[part] = build(**given)
+            if not (hasattr(made[part], "__getitem__") and hasattr(made[part], "__len__")):
+                raise UserError(
+                    f"{dataset.source} gives a {type(made[part]).__name__}: it must give a map-style data set, with "
+                    f"__len__ and __getitem__"
+                )
+            count = len(made[part])
+        if count == 0:
+            raise MistakeError(f"data set {dataset.source}{of_part} has no items: its length is 0")
+    return made
+
+
+class _Item(NamedTuple):
+    """As it is packed, and what it was."""
+
+    input: Array
+    target: Array
+    dtype: np.dtype[Any]
+
+    @property
+    def packed(self) -> Dtype:
+        """The type it is packed in: images as they are, everything else as networks take it."""
+        if self.dtype == np.uint8 and self.input.ndim == 3:
+            return "uint8"
+        return "float32" if self.dtype.kind == "f" else "int64"
+
+
+class _Reading:
+    """Items on their way into a file, one after the other."""
+
+    def __init__(self, plan: DatasetPlan, file: IO[bytes]) -> None:
+        self._plan, self._file = plan, file
+        self.first: _Item | None = None
+        self.targets: list[Array] = []
+        self._first_name = ""
+        self._faults: list[str] = []
+
+    def read(self, dataset: Any, what: str) -> None:
+        """All of them, or until there are faults enough."""
+        with ReadingDisplay(self._plan.name, len(dataset), f"{what}s") as display:
+            for index in range(len(dataset)):
+                if fault := self._fault_of(dataset, index, f"{what} {index}"):
+                    self._faults.append(f"{what} {index}: {fault}")
+                    if len(self._faults) == _MOST_FAULTS:
+                        self._faults.append("and it was read no further")
+                        self.refuse_faults()
+                display.advance()
+
+    def refuse_faults(self) -> None:
+        """Tell of them all at once."""
+        if self._faults:
+            faults = "\n".join(self._faults)
+            raise MistakeError(f"data set '{self._plan.name}' ({_own(self._plan).source}) can't be packed:\n{faults}")
+
+    def _fault_of(self, dataset: Any, index: int, name: str) -> str | None:
+        """What is wrong with it; nothing where it is written."""
+        try:
+            given = dataset[index]
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            return f"it raises\n{users_traceback(error)}"
+        try:
+            item = item_of(given)
+            if self.first is None:
+                self.first, self._first_name = item, name
+            self._refuse_another_kind(item, self.first)
+        except ValueError as error:
+            return str(error)
+        except (TypeError, RuntimeError, *UNREADABLE) as error:  # of a sparse tensor, of an image as it is decoded
+            return f"it can't be made an array: {error}"
+        self._file.write(np.ascontiguousarray(item.input).data)
+        self.targets.append(item.target)
+        return None
+
+    def _refuse_another_kind(self, item: _Item, first: _Item) -> None:
+        here, there = ((each.input.shape, str(each.dtype)) for each in (item, first))
+        if here != there:
+            raise ValueError(f"its input is {_told(*here)}, that of {self._first_name} {_told(*there)}")
+        here, there = ((each.target.shape, str(each.target.dtype)) for each in (item, first))
+        if here != there:
+            raise ValueError(f"its target is {_told(*here)}, that of {self._first_name} {_told(*there)}")
+
+
+def item_of(given: Any) -> _Item:
+    """What an item of a data set holds, as arrays; raises ValueError where it can't be packed."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ValueError(f"it is a {type(given).__name__}: an item is a pair, (input, target)")
+    array = as_array(given[0])
+    if array is None:
+        raise ValueError(f"its input is a {type(given[0]).__name__}: give a tensor, a NumPy array or a PIL image")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"its input is of {array.dtype}: give real numbers")
+    if array.size == 0 or array.ndim == 0:
+        raise ValueError(f"its input is of shape {array.shape}: give a vector of one number at least")
+    item = _Item(array, as_target(given[1]), array.dtype)
+    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise ValueError("its input has whole numbers of more than 63 bits")
+    with np.errstate(over="ignore"):
+        item = item._replace(input=array.astype(item.packed))
+    if not np.isfinite(item.input).all():
+        raise ValueError(f"its input is not finite in {np.count_nonzero(~np.isfinite(item.input)):,} places")
+    return item
+
+
+def as_array(value: Any) -> Array | None:
+    """Of a tensor, an image or an array; None of anything else."""
+    import torch  # it is there already, since the user's code has run
+
+    if isinstance(value, Image.Image):
+        return pixels_of(value)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        return array
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _told(shape: tuple[int, ...], dtype: str) -> str:
+    return f"{dtype} of shape {shape}" if shape else f"a single {dtype}"
+
+
+def _notes(first: _Item, dataset: Any) -> list[str]:
+    """What is odd about items that are whole in themselves."""
+    notes, shape = [], first.input.shape
+    if first.packed == "uint8" and shape[0] > _MOST_CHANNELS >= shape[2]:
+        notes.append(f"images are of shape {shape}, taken as channels x height x width: do the channels come last?")
+    try:
+        again = item_of(dataset[0])
+    except Exception:  # noqa: BLE001  # whatever else it does on second thoughts: it has been read
+        return notes
+    if not (np.array_equal(again.input, first.input) and np.array_equal(again.target, first.target)):
+        notes.append("item 0 is another one when it is read again: all are packed as they came the first time")
+    return notes

@@ -1,0 +1,397 @@
+"""Data sets that users write themselves: read once, every faulty item told, packed in whatever shape they have."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import MakeExperiment, OwnFiles
+from training_stage import TrainingStage, contents
+
+from photofinish.data.local_files import misplaced, sha256_of_local_files
+from photofinish.data.packed import PARTS, PackedSplit
+from photofinish.data.sources import download, read_raw
+from photofinish.data.split import split
+from photofinish.errors import MistakeError, UserError
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.datasets import DatasetPlan, DigitsDataset, OwnDataset
+from photofinish.params.reader import read_params
+from photofinish.plan import faults_in_own_code
+from photofinish.results import records
+from photofinish.runs.evaluation import evaluate
+from photofinish.runs.run import Run
+from photofinish.source_code import code_of_users
+
+HEAD = "import io, os, random, threading\nimport numpy as np, torch\nfrom PIL import Image\n"
+Pack = Callable[..., PackedSplit]
+
+
+def items(item: str, *, count: object = 40, more: str = "") -> str:
+    """A file whose class Scans has so many items, each what `item` gives for its index i."""
+    methods = f"    def __len__(self): return {count}\n    def __getitem__(self, i): {item}\n"
+    return f"{HEAD}class Scans:\n{more}{methods}"
+
+
+def image_and(target: str) -> str:
+    return items(f"return torch.full((1, 4, 4), i, dtype=torch.uint8), {target}")
+
+
+@pytest.fixture
+def pack(own_files: OwnFiles) -> Pack:
+    """What `download` and `split` make of a data set's source, with these settings and arguments."""
+
+    def run(source: str, *, name: str = "Scans", **settings: Any) -> PackedSplit:
+        file = own_files.write("scans.py", source)
+        sizes = {"validation": 0.25, "test": 0.25} | settings
+        dataset = OwnDataset.model_validate_json(json.dumps({"source": f"{file}:{name}", **sizes}))
+        code = code_of_users([dataset.reference])
+        plan = DatasetPlan(name="scans", dataset=dataset, mirror=None, local_files=None, own_code=code)
+        raw, out = own_files.folder / "data/raw/scans", own_files.folder / "data/splits/scans"
+        download(plan, raw)
+        split(plan, read_raw(plan, raw), out)
+        return PackedSplit(out)
+
+    return run
+
+
+FAULTS = {
+    "raises": (
+        items("return [torch.zeros(3), 1 // (i - 777)]", count=800),
+        r"(?s)item 777: it raises\n  File .*scans\.py., line 6, in __getitem__.*ZeroDivisionError",
+    ),
+    "NaN": (
+        items("return torch.full((3,), float('nan') if i == 7 else 0.0), 0"),
+        "item 7: its input is not finite in 3",
+    ),
+    "too large": (items("return np.full(3, 1e300), 0"), "item 0: its input is not finite"),
+    "no target": (image_and("None if i == 2 else 0"), "item 2: its target is a NoneType"),
+    "text": (image_and("'cat'"), "its target is a str: give a class's number"),
+    "an endless target": (image_and("float('inf') if i == 3 else 0.5"), "item 3: its target is not finite: inf"),
+    "another shape": (
+        items("return torch.zeros(2 + (i == 5)), 0"),
+        r"item 5: its input is float32 of shape \(3,\), that of item 0 float32 of shape \(2,\)",
+    ),
+    "another type": (items("return np.zeros(2, dtype='f4' if i else 'f8'), 0"), "item 1: .*float32.* item 0 float64"),
+    "another kind of target": (image_and("0.5 if i == 5 else 1"), "item 5: its target is a single float32, that of"),
+    "whole numbers": (image_and("[0, 2]"), "a vector of whole numbers other than 0 and 1: give floats for values"),
+    "a table of targets": (image_and("torch.zeros(2, 2)"), r"its target is of shape \(2, 2\)"),
+    "no pair": (items("return {'image': 1}"), r"item 0: it is a dict: an item is a pair"),
+    "no array": (items("return 'a sentence', 0"), "its input is a str: give a tensor, a NumPy array or a PIL image"),
+    "complex": (items("return np.zeros(2, dtype='c8'), 0"), "its input is of complex64: give real numbers"),
+    "a single number": (items("return np.array(3.0), 0"), r"its input is of shape \(\)"),
+    "half an image": (
+        items(
+            "file = io.BytesIO(); Image.new('L', (64, 64)).save(file, 'PNG');"
+            " return Image.open(io.BytesIO(file.getvalue()[:60])), 0"
+        ),
+        "item 0: it can't be made an array: .*truncated",
+    ),
+    "all": (items("raise OSError('no disk')"), r"(?s)item 9: .*and it was read no further"),
+    "empty": (items("return 0, 0", count=0), "has no items: its length is 0"),
+    "endless": (f"{HEAD}def Scans(): return iter([1])\n", "it must give a map-style data set"),
+    "a number": (f"{HEAD}def Scans(): return 3\n", "gives a int: it must give a map-style data set"),
+    "its constructor": (
+        items("...", more="    def __init__(self): self.file = open('no.csv')\n"),
+        r"(?s)can't be made:\n  File .*scans\.py., line 5.*No such file",
+    ),
+    "too few names": (items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"), "`classes` names 2"),
+    "a name twice": (items("return torch.zeros(2), 0", more="    classes = ['a', 'a']\n"), "another name for each"),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), FAULTS.values(), ids=FAULTS)
+def test_what_cannot_be_packed_is_told_with_the_index_and_nothing_is_written(
+    pack: Pack, own_files: OwnFiles, source: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        pack(source)
+    assert not (own_files.folder / "data/splits").exists()
+    assert [path.name for path in (own_files.folder / "data/raw").iterdir()] == ["scans"]
+
+
+OPEN_FILE = (
+    "    def __init__(self): self.file, self.lock, self.f = open(__file__), threading.Lock(), lambda i: i\n"
+    "    def __del__(self): self.file.close()\n"
+)
+KINDS = {
+    "an image": ("torch.zeros(3, 4, 5, dtype=torch.uint8)", (3, 4, 5), "uint8"),
+    "PIL, grey": ("Image.new('L', (5, 4))", (1, 4, 5), "uint8"),
+    "PIL, a palette": ("Image.new('P', (5, 4))", (3, 4, 5), "uint8"),
+    "an array": ("np.zeros((1, 4, 5), dtype='u1')", (1, 4, 5), "uint8"),
+    "floats": ("torch.rand(1, 4, 5)", (1, 4, 5), "float32"),
+    "a row of a table": ("np.arange(7.0)", (7,), "float32"),
+    "half precision": ("torch.zeros(7, dtype=torch.bfloat16)", (7,), "float32"),
+    "the other byte order": ("np.zeros(7, dtype='>f8')", (7,), "float32"),
+    "a film": ("np.zeros((2, 1, 4, 5), dtype='f2')", (2, 1, 4, 5), "float32"),
+    "token ids": ("torch.arange(6) + i", (6,), "int64"),
+    "yes or no": ("np.zeros(3, dtype=bool)", (3,), "int64"),
+    "bytes of no image": ("np.zeros(3, dtype='u1')", (3,), "int64"),
+}
+
+
+@pytest.mark.parametrize(("item", "shape", "dtype"), KINDS.values(), ids=KINDS)
+def test_items_of_any_shape_and_type_are_packed(pack: Pack, item: str, shape: tuple[int, ...], dtype: str) -> None:
+    packed = pack(items(f"self.file.tell(); return {item}, i % 2", more=OPEN_FILE))
+    assert (packed.manifest.shape, packed.manifest.dtype) == (shape, dtype)
+    assert (str(packed.images("train").dtype), packed.images("train").shape) == (dtype, (20, *shape))
+    assert bool(packed.manifest.mean) == (dtype == "uint8")
+
+
+TARGETS = {
+    "classes": ("i % 3", "", "classes", ("0", "1", "2"), [2]),
+    "yes or no": ("i % 2 == 0", "", "classes", ("0", "1"), [0]),
+    "mapped": ("torch.tensor([-1, 7, 30][i % 3])", "", "classes", ("-1", "7", "30"), [2]),
+    "named": ("np.int8(i % 2)", "classes = ['cat', 'dog', 'owl']", "classes", ("cat", "dog", "owl"), [1]),
+    "a value": ("i / 4", "", "values", ("value",), [1.25]),
+    "values": ("np.array([i, -i], dtype='f8')", "", "values", ("value-0", "value-1"), [5.0, -5.0]),
+    "named values": ("(i / 2,)", "target_names = ('age',)", "values", ("age",), [2.5]),
+    "labels": ("torch.tensor([i % 2, 1])", "", "labels", ("label-0", "label-1"), [1.0, 1.0]),
+    "named labels": ("[False, True]", "classes = ['wet', 'warm']", "labels", ("wet", "warm"), [0.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize(("target", "attribute", "task", "names", "fifth"), TARGETS.values(), ids=TARGETS)
+def test_the_task_follows_from_the_targets(
+    pack: Pack, target: str, attribute: str, task: str, names: tuple[str, ...], fifth: list[float]
+) -> None:
+    packed = pack(items(f"return np.array([float(i)]), {target}", more=f"    {attribute}\n" if attribute else ""))
+    assert (packed.manifest.task, packed.manifest.class_names) == (task, names)
+    rows = np.concatenate([packed.images(part)[:, 0] for part in PARTS])
+    labels = np.concatenate([packed.labels(part) for part in PARTS])
+    assert labels.dtype == (np.int64 if task == "classes" else np.float32)
+    assert np.atleast_1d(labels[rows == 5][0]).tolist() == fifth
+
+
+BY_PART = items(
+    "return np.array([float(self.start + i)]), i % 2",
+    count="self.count",
+    more="    def __init__(self, part, seed, root='.'):\n"
+    "        self.start, self.count = {'train': (0, 20), 'validation': (100, 6), 'test': (200, 4)}[part]\n",
+)
+
+
+def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
+    packed = pack(BY_PART, validation=None, test=None)
+    counts = {part: len(packed.images(part)) for part in PARTS}
+    starts = [packed.images(part)[:, 0].min() for part in PARTS]
+    assert (counts, starts) == ({"train": 20, "validation": 6, "test": 4}, [0, 100, 200])
+
+
+def test_a_part_that_has_a_size_is_drawn_from_the_training_items(pack: Pack) -> None:
+    packed = pack(BY_PART, validation=4, test=None)
+    assert packed.manifest.counts == {"train": 16, "validation": 4, "test": 4}
+    assert packed.images("validation").max() < 20
+    assert packed.images("test").min() == 200
+
+
+DIGITS = items(
+    "return self.images[i], self.labels[i]",
+    count="len(self.labels)",
+    more="    def __init__(self):\n        from sklearn.datasets import load_digits\n        digits = load_digits()\n"
+    "        self.images = np.round(digits.images * (255 / 16)).astype('u1')[:, None]\n"
+    "        self.labels = digits.target\n",
+)
+
+
+def test_the_same_images_are_packed_in_the_same_bits_as_those_of_a_built_in_source(
+    pack: Pack, own_files: OwnFiles
+) -> None:
+    pack(DIGITS, validation=0.15, test=0.15)
+    dataset = DigitsDataset(source="digits", validation=0.15, test=0.15)
+    plan = DatasetPlan(name="digits", dataset=dataset, mirror=None, local_files=None)
+    download(plan, own_files.folder / "raw")
+    split(plan, read_raw(plan, own_files.folder / "raw"), own_files.folder / "built-in")
+    assert contents(own_files.folder / "built-in") == contents(own_files.folder / "data/splits/scans")
+
+
+def test_what_is_drawn_while_it_is_read_follows_from_the_seed_and_is_told_of(
+    pack: Pack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = items("return torch.rand(3) + np.random.rand() + random.random(), i % 2")
+    first, again, other = (pack(drawn, seed=seed, validation=4, test=4).images("train").copy() for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert "item 0 is another one when it is read again" in capsys.readouterr().out
+
+
+TABLE = items("return np.array([float(i), 9.0]), i % 2")
+
+
+def test_a_given_mean_is_kept_for_floats_too(pack: Pack) -> None:
+    assert pack(TABLE, mean=[20, 0], std=[10, 1]).manifest.mean == (20, 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        pytest.param(TABLE, "has 1 numbers", id="for one column of two"),
+        pytest.param(image_and("i % 2"), "must be from 0 to 1", id="not on the scale of pixels"),
+        pytest.param(items("return torch.arange(6), i % 2"), "is of no use", id="of token ids"),
+    ],
+)
+def test_a_mean_that_makes_no_sense_is_refused(pack: Pack, source: str, told: str) -> None:
+    with pytest.raises(MistakeError, match=rf"datasets\.scans\.mean {told}"):
+        pack(source, mean=[120], std=[1])
+
+
+def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
+    pack(image_and("i % 2"))
+    dataset = OwnDataset.model_validate({"source": "./scans.py:Scans", "validation": 4, "test": 4})
+    plan = DatasetPlan(name="scans", dataset=dataset, mirror=None, local_files=None, own_code={"scans.py": "0" * 64})
+    with pytest.raises(UserError, match=r"scans\.py is not what it was"):
+        read_raw(plan, own_files.folder / "data/raw/scans")
+
+
+def told_of(own_files: OwnFiles, **dataset: Any) -> str:
+    """What `plan` tells of a data set with these settings."""
+    own_files.write(
+        "scans.py",
+        f"{HEAD}raise SystemExit('it ran')\nclass Scans:\n    def __init__(self, root, size=3): ...\n"
+        "class Parts:\n    def __init__(self, part, seed): ...\n",
+    )
+    own_files.write(
+        "params.yaml",
+        yaml.safe_dump(
+            {
+                "datasets": {"scans": dataset},
+                "experiments": {"one": {"dataset": "scans", "model": "cnn-of-nobody", "epochs": 1, "batch_size": 8}},
+            }
+        ),
+    )
+    with pytest.raises(MistakeError) as error:
+        read_params(
+            own_files.folder / "params.yaml", lambda params: misplaced(params, own_files.folder), faults_in_own_code
+        )
+    return str(error.value)
+
+
+SIZES = {"validation": 0.1, "test": 0.1}
+SCANS = {"source": "./scans.py:Scans", "root": "/data", **SIZES}
+MISTAKES = {
+    "right": (SCANS, ""),
+    "arguments like our keys elsewhere": ({**SCANS, "size": 8}, ""),
+    "misspelt": ({**SCANS, "sise": 8}, "scans.sise = 8\n    unknown argument; did you mean 'size'?"),
+    "misspelt beside a mistake": ({**SCANS, "sise": 8, "test": 2.5}, "scans.sise = 8"),
+    "missing": ({"source": "./scans.py:Scans", **SIZES}, "scans.root\n    Scans in ./scans.py takes root"),
+    "no such name": ({**SCANS, "source": "./scans.py:Scan"}, "has no Scan; did you mean 'Scans'?"),
+    "no such file": ({**SCANS, "source": "./scan.py:Scans"}, "there is no file ./scan.py"),
+    "no name": ({**SCANS, "source": "scans.py"}, 'scans.source = "scans.py"\n    this can\'t be code of yours'),
+    "no size": ({**SCANS, "test": None}, "scans.test\n    this key is required"),
+    "a size of nothing": ({**SCANS, "test": 0}, "scans.test = 0\n    must be a fraction"),
+    "parts": ({"source": "./scans.py:Parts"}, ""),
+    "parts, and one drawn": ({"source": "./scans.py:Parts", "test": 0.1}, ""),
+    "one part only": (
+        {"source": "./scans.py:Parts", "part": "train", "test": 0.1},
+        "scans.validation\n    this key is",
+    ),
+    "no such files": ({**SCANS, "files": ["scans.py", "no.csv"]}, 'scans.files.1 = "no.csv"\n    there is no such'),
+    "a mean alone": ({**SCANS, "mean": [3.0]}, "mean and std go together"),
+}
+
+
+@pytest.mark.parametrize(("dataset", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_plan_tells_what_is_wrong_without_running_it(own_files: OwnFiles, dataset: dict[str, Any], told: str) -> None:
+    found = told_of(own_files, **dataset)
+    assert told in found if told else "datasets.scans" not in found, found
+
+
+def test_files_that_it_reads_count_where_they_are_named(own_files: OwnFiles) -> None:
+    own_files.write("scans/a/1.txt", "1")
+    table = own_files.write("labels.csv", "1")
+    dataset = OwnDataset.model_validate({**SCANS, "files": ("scans", table)})
+    seen = {sha256_of_local_files({"scans": dataset})["scans"]}
+    for name in ("scans/a/1.txt", "labels.csv"):
+        os.utime(own_files.folder / name, ns=(1, 1))
+        seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    own_files.write("scans/b/2.txt", "2")
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    assert len(seen) == 4
+
+
+EMBEDDING = (
+    "from torch import nn\ndef Net(shape, classes):\n"
+    "    return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.LazyLinear(classes))\n"
+)
+CONVOLVING = (
+    "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, shape, classes):\n        super().__init__()\n"
+    "        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(classes))\n"
+    "    def forward(self, x):\n        return self.inner(x.unsqueeze(1))\n"
+)
+TRAINED = {
+    "a table": ("np.array([float(i % 2), 1.0])", {"name": "mlp", "hidden": (4,)}, ""),
+    "floats as an image": ("torch.full((1, 8, 8), i % 2 - 0.5)", {"name": "cnn", "channels": (2,)}, ""),
+    "token ids": ("torch.arange(6) + i % 2", {"name": "./net.py:Net"}, EMBEDDING),
+    "a spectrum": ("torch.full((5, 6), i % 2 / 4)", {"name": "./net.py:Net"}, CONVOLVING),
+}
+
+
+@pytest.mark.parametrize(("item", "model", "network"), TRAINED.values(), ids=TRAINED)
+def test_any_shape_is_trained_on_and_judged_the_same_by_both_input_paths(
+    pack: Pack,
+    own_files: OwnFiles,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    item: str,
+    model: dict[str, Any],
+    network: str,
+) -> None:
+    own_files.write("net.py", network)
+    packed = pack(items(f"return {item}, i % 2"))
+    weights = []
+    for path in ("resident", "loader"):
+        experiment = make_experiment(
+            model=model, input={"name": path}, optimizer={"name": "adam", "lr": 0.02}, epochs=20
+        )
+        stage = TrainingStage.prepare(own_files.folder / path, experiment, cpu_host, packed.folder)
+        if network:
+            (own_files.folder / path / "net.py").write_text(network)
+        with stage.fork() as process:
+            output, _ = process.communicate()
+        assert process.returncode == 0, output
+        learned = stage.learned()
+        assert "first_batch.png" not in learned
+        weights.append(learned[records.WEIGHTS])
+    assert weights[0] == weights[1]
+    scores = evaluate("small", {"cpu": stage.out / records.LEARNED}, packed).evaluation.devices["cpu"]
+    assert scores.test_accuracy == 1
+
+
+REFUSED = {
+    "a table": ("np.zeros(3)", {"name": "cnn", "channels": (2,)}, r"model cnn takes images .* of shape \(3,\)"),
+    "token ids": ("torch.arange(3)", {"name": "linear"}, "model linear takes images, or numbers with fractions"),
+    "one channel": ("Image.new('L', (32, 32))", {"name": "resnet18"}, "model resnet18 takes images of 3 channels"),
+}
+
+
+@pytest.mark.parametrize(("item", "model", "told"), REFUSED.values(), ids=REFUSED)
+def test_a_network_of_images_is_refused_for_what_is_none(
+    pack: Pack,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    item: str,
+    model: dict[str, Any],
+    told: str,
+) -> None:
+    from photofinish.runs.setup import Setup
+    from photofinish.training.teams import Team
+    from photofinish.training.torch_device import CPU
+
+    packed = pack(items(f"return {item}, i % 2"))
+    run = Run("small", "cpu", make_experiment(model=model), cpu_host, packed.folder, Path("out"))
+    with pytest.raises(MistakeError, match=rf"experiments\.small\.{told}"):
+        Setup(run, CPU, Team(CPU)).new_network()
+
+
+def test_augmentation_is_refused_for_what_is_no_image(
+    pack: Pack, make_experiment: MakeExperiment, cpu_host: CpuHost
+) -> None:
+    experiment = make_experiment(augmentation={"flip": 0.5})
+    run = Run("small", "cpu", experiment, cpu_host, pack(items("return np.zeros(3), i % 2")).folder, Path("out"))
+    with pytest.raises(MistakeError, match=r"small\.augmentation is for images .* float32 of shape \(3,\)"):
+        run.check()

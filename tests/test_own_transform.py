@@ -1,0 +1,143 @@
+"""A transform that users write themselves: what it draws is the same whoever loads the item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import ROOT, MakeExperiment, OwnFiles
+
+from photofinish.data.images import PartName
+from photofinish.errors import MistakeError, UserError
+from photofinish.params.base import read_plan
+from photofinish.params.experiment import ExperimentPlan
+from photofinish.params.reader import read_params
+from photofinish.plan import faults_in_own_code, write_plan
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU
+
+HEAD = "import random, numpy as np, torch\n"
+NOISE = (
+    f"{HEAD}def noise(item, strength=50):\n"
+    "    drawn = torch.rand(1) + np.random.rand() + random.random()\n"
+    "    return item + (strength * drawn).to(torch.uint8)\n"
+)
+IMAGES = np.arange(12, dtype=np.uint8).repeat(4).reshape(12, 1, 2, 2)
+
+Load = Callable[..., Batches]
+
+
+@pytest.fixture
+def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
+    """The batches of twelve images, each changed by `change` in a file of this source."""
+
+    def batches(source: str, part: PartName = "train", workers: int = 0, **arguments: Any) -> Batches:
+        transform = {"name": f"{own_files.write('t.py', source)}:noise", **arguments}
+        given = {"name": "loader", "workers": workers, "transform": transform}
+        packed = Part(part, IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
+        return make_batches(make_experiment(input=given, batch_size=5), packed, CPU)
+
+    return batches
+
+
+def changes(batches: Batches, epoch: int) -> dict[int, int]:
+    """By how much each image became brighter, by its row."""
+    pairs = [
+        (row, image[0, 0, 0])
+        for images, rows in batches.shuffled(epoch)
+        for image, row in zip(images, rows, strict=True)
+    ]
+    return {int(row): round(float(shade)) - int(row) for row, shade in sorted(pairs, key=lambda pair: int(pair[0]))}
+
+
+def test_an_item_is_changed_anew_each_epoch_and_alike_by_any_number_of_workers(load: Load) -> None:
+    alone, beside = load(NOISE), load(NOISE, workers=2)
+    first, second = changes(alone, 0), changes(alone, 1)
+    assert len(set(first.values())) > 6
+    assert first != second
+    assert changes(alone, 0) == first
+    assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
+
+
+BY_A_CLASS = (
+    "class noise:\n    def __init__(self, by): self.by = by\n    def __call__(self, item): return item + self.by\n"
+)
+
+
+@pytest.mark.parametrize(("source", "arguments", "change"), [(NOISE, {"strength": 0}, 0), (BY_A_CLASS, {"by": 3}, 3)])
+def test_arguments_lie_beside_the_name_and_a_class_is_made_first(
+    load: Load, source: str, arguments: dict[str, int], change: int
+) -> None:
+    assert set(changes(load(source, **arguments), 0).values()) == {change}
+
+
+def test_nothing_is_drawn_from_the_networks_stream(load: Load) -> None:
+    batches = load(NOISE)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    changes(batches, 0)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
+    for part in ("train", "validation"):
+        shades = [round(float(image[0, 0, 0])) for images, _ in load(NOISE, part=part).in_order() for image in images]
+        assert shades == list(range(12))
+
+
+FAULTS = {
+    "raises": (
+        "1 / 0",
+        r"(?s)^transform \./t\.py:noise fails on training item \d+:\n  File .*t\.py.*ZeroDivisionError",
+    ),
+    "another shape": ("item[:, :1]", r"makes uint8 of shape \(1, 1, 2\) of uint8 of shape \(1, 2, 2\)"),
+    "another type": ("item / 255", r"makes float32 of shape"),
+    "no tensor": ("item.numpy()", "makes a ndarray of"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("result", "told"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_told_with_the_item(load: Load, result: str, told: str, workers: int) -> None:
+    with pytest.raises(UserError, match=told):
+        changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
+
+
+def params_with(own_files: OwnFiles, **given: Any) -> Path:
+    own_files.write("t.py", NOISE)
+    experiment = {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}
+    document = {
+        "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
+        "experiments": {"mine": {**experiment, "epochs": 1, "batch_size": 8, "input": given}},
+    }
+    own_files.write("params.yaml", yaml.safe_dump(document))
+    return own_files.folder / "params.yaml"
+
+
+def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
+    params = read_params(params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code)
+    write_plan(params, own_files.folder / "plan", own_files.folder / "splits", ROOT / "stages")
+    plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
+    assert {"t.py", "package numpy", "package torch"} == plan.own_code.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "loader", "transform": "./t.py:nose"}, "./t.py has no nose; did you mean 'noise'?"),
+        ({"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}}, "did you mean 'strength'?"),
+        ({"name": "loader", "transform": "noise"}, "this can't be code of yours: name code as file.py:Name"),
+        ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
+    ],
+)  # fmt: skip
+def test_plan_tells_what_is_wrong_with_it(own_files: OwnFiles, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(MistakeError) as error:
+        read_params(params_with(own_files, **given), faults_in_own_code)
+    assert told in str(error.value)
