@@ -28,7 +28,14 @@ SETTINGS = [  # but what stages write, no user
     for module in (comparing, datasets, devices, networks, training)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
-    if value not in (datasets.DatasetPlan, networks.FetchedWeights, networks.InitialWeights, networks.WeightsPlan)
+    if value
+    not in (
+        datasets.DatasetPlan,
+        training.ExperimentPlan,
+        networks.FetchedWeights,
+        networks.InitialWeights,
+        networks.WeightsPlan,
+    )
 ]
 
 
