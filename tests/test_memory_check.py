@@ -86,6 +86,11 @@ def test_a_border_for_random_crops_counts(make_experiment: MakeExperiment) -> No
     assert resident_bytes(cropped, size) == 4 * (144 * 10 + 64 * 5)
 
 
+def test_items_that_are_no_images_take_what_they_are_packed_in(make_experiment: MakeExperiment) -> None:
+    assert resident_bytes(make_experiment(), SplitSize((10,), train=10, validation=5, dtype="float32")) == 4 * 150
+    assert resident_bytes(make_experiment(), SplitSize((10,), train=10, validation=5, dtype="int64")) == 8 * 150
+
+
 def test_the_message_names_the_key_both_figures_and_the_alternative(make_experiment: MakeExperiment) -> None:
     size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
     with pytest.raises(MistakeError) as refused:

@@ -42,7 +42,7 @@ A_NAME_IS = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a l
 OPTIMIZERS = "allowed: sgd, adam, adamw"
 SETTINGS = (
     "allowed: dataset, model, loss, optimizer, schedule, input, precision, epochs, batch_size, validation_batch_size, "
-    "seed, augmentation, save_weights"
+    "seed, augmentation, deterministic, save_weights"
 )
 LONG_NAME = "x" * 65
 
@@ -66,7 +66,7 @@ ONE_MISTAKE = [
         "model: linear",
         "model: {name: linear, hidden: [3]}",
         "15  experiments.linear.model.hidden = [3]",
-        "allowed: name",
+        "allowed: compile, name",
     ),
     # whole numbers
     ("epochs: 10", "epochs: 0", "3  defaults.epochs = 0", "must be at least 1"),

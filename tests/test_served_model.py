@@ -29,6 +29,7 @@ from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate
 from photofinish.source_code import code_of_users
 from photofinish.tracking import mirror
+from photofinish.tracking.served import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_experiments
 
@@ -102,6 +103,18 @@ def results(tmp_path: Path, make_result: MakeResult, make_trainer: MakeTrainer, 
     records.write_record(folder / records.RECORD, record)
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     return tmp_path / "results"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "std"), [("int64", (), ()), ("float32", (), ()), ("float32", (1.0, 2.0), (4.0, 8.0))]
+)
+def test_a_network_of_no_images_takes_what_its_data_set_gives(
+    dtype: str, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    items = torch.arange(6, dtype=torch.int64 if dtype == "int64" else torch.float32).view(3, 2)
+    taken = as_served(torch.nn.Identity(), mean, std, dtype, 1)(items)
+    assert taken.dtype == items.dtype
+    assert taken.tolist() == (((items - torch.tensor(mean)) / torch.tensor(std)) if mean else items).tolist()
 
 
 def model_address(store: Store) -> str:

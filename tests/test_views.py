@@ -46,6 +46,23 @@ def test_the_picture_is_of_the_first_batch_of_the_first_epoch_with_its_classes(
     assert picture == draw_grid(images, names, ((0.0,), (1.0,)))
 
 
+@pytest.mark.parametrize(
+    ("task", "targets", "told"),
+    [("values", [[1.5, -2.0]], "1.5, -2"), ("labels", [[0.0, 1.0]], "class 1"), ("classes", [1], "class 1")],
+)
+def test_an_image_of_another_task_is_shown_with_what_is_to_be_told_of_it(
+    make_experiment: MakeExperiment, packed_split: PackedSplit, tmp_path: Path, task: str, targets: Any, told: str
+) -> None:
+    manifest = packed_split.manifest.model_copy(update={"task": task, "class_names": ("class 0", "class 1")})
+    images = packed_split.images("train")[:1]
+    part = Part("train", images, np.array(targets), Normaliser(manifest.mean, manifest.std))
+    experiment = make_experiment()
+    network = build_model(experiment.model, manifest.shape, 2, seed=0)
+    write_views(tmp_path, network, make_batches(experiment, part, CPU), manifest)
+    shares = torch.from_numpy(np.array(images)).float() / 255
+    assert (tmp_path / records.FIRST_BATCH).read_bytes() == draw_grid(shares, [told], ((0.0,), (1.0,)))
+
+
 def test_the_summary_is_the_networks(write: Any, make_experiment: MakeExperiment, tmp_path: Path) -> None:
     _, summary = write(tmp_path)
     network = build_model(make_experiment().model, (1, 8, 8), 3, seed=1)

@@ -51,13 +51,13 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     """
     state = state_folder()
     remove_forgotten([state / "checkpoints", finished_folder(), removed_folder()], state / "locks")
-    with failures_explained(run.name, run.experiment, team):
+    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
         _Leader(run, device, team, tracker, lock_seconds).lead()
 
 
 def follow_training(run: Run, device: torch.device, team: Team) -> None:
     """What the leader does with the others, in the same order."""
-    with failures_explained(run.name, run.experiment, team):
+    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
         _apply_policy(run, device)
         setup, repeats = Setup(run, device, team), Repeats()
         trainer = setup.new_trainer()

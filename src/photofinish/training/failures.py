@@ -78,8 +78,9 @@ class PeerLostError(UserError):
 
 
 @contextmanager
-def failures_explained(name: str, experiment: Experiment, team: Team) -> Iterator[None]:
-    """Around the training of the experiment called `name`: what torch says becomes what to do."""
+def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_own_code: bool = False) -> Iterator[None]:
+    """Around the training of the experiment called `name`: what torch says becomes what to do, and of what the user's
+    own code raises, their part of the traceback is shown."""
     try:
         yield
     except UserError:
@@ -90,7 +91,7 @@ def failures_explained(name: str, experiment: Experiment, team: Team) -> Iterato
         told = isinstance(error, RuntimeError | ValueError) and _explained(name, experiment, team, error)
         if told:
             raise told from error
-        if runs_through_users_code(error):
+        if runs_own_code and runs_through_users_code(error):
             raise UserError(f"model {experiment.model.name} failed:\n{users_traceback(error)}") from error
         raise
 
