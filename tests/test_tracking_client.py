@@ -111,6 +111,24 @@ def test_a_worker_that_fails_delays_training_by_no_more_than_the_patience_and_is
     assert process.poll() is not None
 
 
+def test_a_server_that_was_given_up_holds_up_nothing_more_in_the_same_dvc_repro_but_what_tries_again(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_worker(DYING)
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 1.5)
+    for _ in range(3):
+        with Tracker() as tracker:
+            train(tracker)
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+    with Tracker(try_again=True):
+        pass
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 2.5)
+    with Tracker():
+        pass
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+
+
 @pytest.mark.parametrize("worker", [SILENT, DEAF])
 def test_a_worker_that_reads_nothing_blocks_no_message_however_long(fake_worker: FakeWorker, worker: str) -> None:
     fake_worker(worker)

@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from photofinish.errors import TerminatedError
-from photofinish.processes import seconds_since_stage_start
+from photofinish.files import state_folder, write_text_atomically
+from photofinish.processes import dvc_began_at_unix_seconds, seconds_since_stage_start
 from photofinish.tracking.documents import RunFacts
 
 _REMOTE_PATIENCE_SECONDS = 7.5
@@ -38,9 +39,12 @@ _END_SECONDS = 1.0
 
 
 class Tracker:
-    """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience."""
+    """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience.
 
-    def __init__(self) -> None:
+    Where a server has used it up, the next stages of the same `dvc repro` do without MLflow, unless they `try_again`.
+    """
+
+    def __init__(self, *, try_again: bool = False) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
         self._remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
         self._patience_seconds = _REMOTE_PATIENCE_SECONDS if self._remote else _LOCAL_PATIENCE_SECONDS
@@ -49,7 +53,12 @@ class Tracker:
         self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
-        self._process: subprocess.Popen[str] | None = subprocess.Popen(
+        self._process: subprocess.Popen[str] | None = None
+        if not self._remote or try_again or not _was_given_up():
+            self._process = self._start_worker()
+
+    def _start_worker(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
             [sys.executable, "-m", "photofinish.tracking.worker"],
             env=_SHORT_OF_PATIENCE | os.environ,
             stdin=subprocess.PIPE,
@@ -60,7 +69,8 @@ class Tracker:
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for end in (self._tell, self._listen):
-            threading.Thread(target=end, args=(self._process,), name="tracker", daemon=True).start()
+            threading.Thread(target=end, args=(process,), name="tracker", daemon=True).start()
+        return process
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +153,8 @@ class Tracker:
 
     def _give_up(self, why: str) -> None:
         print(f"MLflow: {why}. The run goes on; `make ui` sends what was missed.", file=sys.stderr, flush=True)
+        if self._remote and (dvc := dvc_began_at_unix_seconds()):
+            write_text_atomically(_given_up_file(), repr(dvc))
         self._close(kill=True)
 
     def _close(self, *, kill: bool = False) -> None:
@@ -171,3 +183,13 @@ class Tracker:
             for line in pipe:
                 self._answers.put(json.loads(line))
         self._answers.put(None)
+
+
+def _given_up_file() -> Path:
+    """It holds when the `dvc repro` began in which a server was given up last."""
+    return state_folder() / "mlflow-given-up"
+
+
+def _was_given_up() -> bool:
+    path, dvc = _given_up_file(), dvc_began_at_unix_seconds()
+    return dvc is not None and path.is_file() and path.read_text(encoding="utf-8") == repr(dvc)
