@@ -68,6 +68,7 @@ class Tracker:
         )
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ready = threading.Event()
         for end in (self._tell, self._listen):
             threading.Thread(target=end, args=(process,), name="tracker", daemon=True).start()
         return process
@@ -78,11 +79,14 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
         if error is not None:
-            status = "KILLED" if isinstance(error, (KeyboardInterrupt, TerminatedError)) else "FAILED"
-            self.stop(status, str(error) or type(error).__name__)
-        self._wait()
-        self._close()
+            self.stop("KILLED" if interrupted else "FAILED", str(error) or type(error).__name__)
+        if interrupted:
+            self._leave()
+        else:
+            self._wait()
+            self._close()
 
     def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
         """Open a run, or that of the same training again if it was killed."""
@@ -157,6 +161,19 @@ class Tracker:
             write_text_atomically(_given_up_file(), repr(dvc))
         self._close(kill=True)
 
+    def _leave(self) -> None:
+        """The stage is to end now. What the worker has heard it puts right, and then ends by itself; one that isn't
+        ready has heard nothing. It isn't killed: it may be making MLflow's tables, which would be left broken."""
+        if self._process is None:
+            return
+        if self._ready.is_set() and self._collect(time.monotonic() + _END_SECONDS):
+            self._close()
+            return
+        self._messages.put(None)
+        if not self._ready.is_set() and self._process.stdin:
+            self._process.stdin.close()
+        self._process = None
+
     def _close(self, *, kill: bool = False) -> None:
         if self._process is None:
             return
@@ -172,7 +189,9 @@ class Tracker:
     def _tell(self, process: subprocess.Popen[str]) -> None:
         """In a thread of its own: the pipe to a worker that hangs fills up, and then a write waits for ever."""
         assert process.stdin
-        with contextlib.suppress(OSError), process.stdin as pipe:  # a worker that is gone is noticed in `_listen`
+        self._ready.wait()
+        # A worker that is gone is noticed in `_listen`; one that was left before it was ready has its pipe closed.
+        with contextlib.suppress(OSError, ValueError), process.stdin as pipe:
             for message in iter(self._messages.get, None):
                 pipe.write(message)
                 pipe.flush()
@@ -181,7 +200,9 @@ class Tracker:
         assert process.stdout
         with process.stdout as pipe:
             for line in pipe:
+                self._ready.set()
                 self._answers.put(json.loads(line))
+        self._ready.set()
         self._answers.put(None)
 
 
