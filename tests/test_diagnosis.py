@@ -197,6 +197,7 @@ def test_figures_that_carry_no_cause_are_told_instead_of_one(slow: Change, measu
     (found,) = slow(**measured).diagnoses
     assert (found.cause, found.remedy) == ("not known", None)
     assert why in found.evidence
+    assert found.finding == "why an epoch takes as long as it does is not known"
     assert found.advice.startswith("No remedy can be told: ")
 
 

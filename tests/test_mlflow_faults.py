@@ -14,13 +14,15 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 from conftest import MakeExperiment
@@ -303,6 +305,62 @@ def test_mlflows_ui_shows_the_projects_runs_and_a_training_that_it_leaves_is_lit
     completed, _ = trained.runs(trained.database)
     assert (completed.info.run_id, completed.info.status) == (left.info.run_id, "FINISHED")
     assert tracked.epochs_told(completed, trained.database) == Counter(range(1, LONG_EPOCHS + 1))
+
+
+@contextmanager
+def too_slow_at(call: str, server: str) -> Iterator[str]:
+    """The address of one that hands on all calls, and gives no answer to this one before the end."""
+    end = Event()
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            question = Request(server + self.path, method=self.command)  # noqa: S310
+            question.data = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+            question.add_header("Content-Type", "application/json")
+            try:
+                with urllib.request.urlopen(question, timeout=30) as answer:  # noqa: S310
+                    status, content = answer.status, answer.read()
+            except HTTPError as error:
+                status, content = error.code, error.read()
+            if self.path.endswith(call):
+                end.wait()
+            with suppress(OSError):  # nobody waits for it any more
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_arguments: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        end.set()
+        proxy.shutdown()
+
+
+def test_a_run_that_a_slow_server_has_made_when_nobody_waits_any_more_is_the_one_that_a_sync_completes(
+    make_tracked: MakeTracked, trained: Tracked, free_port: int
+) -> None:
+    tracked, address = make_tracked(epochs=EPOCHS), f"http://127.0.0.1:{free_port}"
+    where = ["--no-serve-artifacts", "--default-artifact-root", str(trained.stage.folder / "artifacts")]
+    server = trained.start("mlflow", "server", "--port", str(free_port), "--workers", "1", *where)
+    try:
+        wait_for(lambda: answers(f"{address}/health"))
+        with too_slow_at("runs/create", address) as proxy:
+            process = tracked.stage.fork(TELLING, MLFLOW_TRACKING_URI=proxy)
+            output, _ = process.communicate()
+    finally:
+        end_group(server)
+    assert process.returncode == 0, output
+    assert delay_seconds(output) <= MOST_DELAY_SECONDS
+    left, _ = trained.runs(trained.database)
+    tracked.sync(f"sqlite:///{trained.database}")
+    completed, _ = trained.runs(trained.database)
+    assert (left.info.status, completed.info.status) == ("RUNNING", "FINISHED")
+    assert completed.info.run_id == left.info.run_id
+    assert tracked.epochs_told(completed, trained.database) == Counter(range(1, EPOCHS + 1))
 
 
 def test_a_training_that_diverges_leaves_a_failed_run_with_the_reason(make_tracked: MakeTracked) -> None:

@@ -494,6 +494,7 @@ ONE_MISTAKE = [
     ("linear: {", "true: {", "15  experiments.true", "YAML reads this key as true or false: put it in quotes"),
     ("linear: {", "~: {", '15  experiments."~"', "YAML reads this key as nothing: put it in quotes"),
     ("linear: {", "2024-01-01: {", "15  experiments.2024-01-01", "YAML reads this key as a date: put it in quotes"),
+    (LAST, "optimizer: {lr: 0,05}", "16  experiments.mlp.optimizer.lr", "where a decimal point belongs: lr: 0.05"),
     (LAST, "optimizer: {1: 3}", "16  experiments.mlp.optimizer.1", "YAML reads this key as a number: put it in quotes"),
     ("gpu:", "con.x: 1\n  gpu:", '11  devices."con.x" = 1', "unknown key; allowed: cpu, gpu"),
     # keys given twice

@@ -117,10 +117,10 @@ def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path
 def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
     params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PHOTOFINISH_MIRROR", "/somewhere")
+    monkeypatch.setenv("PHOTOFINISH_MIRROR", "https://example.org/data")
     plan(params_file, folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
     mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
-    assert mirrors == {"mnist": "/somewhere", "digits": None, "few-digits": None}
+    assert mirrors == {"mnist": "https://example.org/data", "digits": None, "few-digits": None}
 
 
 @pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
@@ -135,6 +135,18 @@ def test_a_mirrors_password_is_refused_and_repeated_nowhere(
     assert place in str(caught.value)
     assert "~/.netrc" in str(caught.value)
     assert "secret" not in str(caught.value)
+    assert written_since(folder) == set()
+
+
+@pytest.mark.parametrize(
+    ("mirror", "told"), [("ftp://example.org", "must be a folder or"), ("/nowhere", "no such folder")]
+)
+def test_the_variable_for_a_mirror_is_checked_as_the_setting_is(
+    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str, told: str
+) -> None:
+    monkeypatch.setenv("PHOTOFINISH_MIRROR", mirror)
+    with pytest.raises(MistakeError, match=f"PHOTOFINISH_MIRROR: .*{told}"):
+        plan(params_file, folder, PARAMS)
     assert written_since(folder) == set()
 
 

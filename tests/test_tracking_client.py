@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,11 @@ ANSWERING = """
         print('"done"', flush=True)
 """
 SLOW = ANSWERING.replace("print('\"done\"'", "time.sleep(0.2), print('\"done\"'")
+UNTIL_GO = """
+    import os
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
 SILENT = "time.sleep(600)"
 DEAF = """
     print('"ready"', flush=True)
@@ -111,6 +118,24 @@ def test_a_worker_that_fails_delays_training_by_no_more_than_the_patience_and_is
     assert process.poll() is not None
 
 
+def test_a_server_that_was_given_up_holds_up_nothing_more_in_the_same_dvc_repro_but_what_tries_again(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_worker(DYING)
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 1.5)
+    for _ in range(3):
+        with Tracker() as tracker:
+            train(tracker)
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+    with Tracker(try_again=True):
+        pass
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 2.5)
+    with Tracker():
+        pass
+    assert capfd.readouterr().err.count("MLflow: ") == 1
+
+
 @pytest.mark.parametrize("worker", [SILENT, DEAF])
 def test_a_worker_that_reads_nothing_blocks_no_message_however_long(fake_worker: FakeWorker, worker: str) -> None:
     fake_worker(worker)
@@ -164,6 +189,12 @@ def test_epochs_that_follow_quickly_are_told_together(
     assert [message["do"] for message in heard(tmp_path)] == ["start", "epochs", "training_ended"]
 
 
+def stop_when_ready(error: BaseException) -> None:
+    with Tracker() as tracker:
+        tracker.wait_until_ready()
+        raise error
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -176,10 +207,43 @@ def test_a_training_that_stops_is_told_with_its_reason(
     fake_worker: FakeWorker, tmp_path: Path, error: BaseException, status: str
 ) -> None:
     fake_worker(ANSWERING)
-    with pytest.raises(type(error)), Tracker():
-        raise error
+    with pytest.raises(type(error)):
+        stop_when_ready(error)
     (message,) = heard(tmp_path)
     assert message == {"do": "stopped", "status": status, "reason": str(error) or "KeyboardInterrupt"}
+
+
+def interrupted(error: BaseException, *, ready: bool) -> subprocess.Popen[str]:
+    """The worker of a training that was stopped when it had just told of its start."""
+    with suppress(type(error)), Tracker() as tracker:
+        process = tracker._process
+        assert process
+        if ready:
+            tracker.wait_until_ready()
+        tracker.start(RunFacts("small/cpu", {}, {}, None), "key", 600)
+        raise error
+    return process
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TerminatedError("terminated")])
+def test_an_interrupt_waits_for_no_worker_that_is_not_ready_and_tells_it_nothing(
+    fake_worker: FakeWorker, tmp_path: Path, error: BaseException
+) -> None:
+    fake_worker(UNTIL_GO + ANSWERING)
+    process = interrupted(error, ready=False)
+    assert process.poll() is None  # still starting
+    (tmp_path / "go").touch()
+    assert process.wait() == 0
+    assert not (tmp_path / "heard.jsonl").exists()
+
+
+def test_an_interrupt_leaves_a_busy_worker_to_do_what_it_has_heard(fake_worker: FakeWorker, tmp_path: Path) -> None:
+    fake_worker(ANSWERING.replace("    for", f"{UNTIL_GO}    for"))
+    process = interrupted(KeyboardInterrupt(), ready=True)
+    assert process.poll() is None
+    (tmp_path / "go").touch()
+    assert process.wait() == 0
+    assert [message["do"] for message in heard(tmp_path)] == ["start", "stopped"]
 
 
 def test_an_error_of_the_training_passes_a_worker_that_is_gone(fake_worker: FakeWorker) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
 
@@ -51,6 +52,26 @@ def test_the_experiment_is_the_one_that_was_named_else_the_projects_own(
         monkeypatch.setenv(variable, value or "")
     store = open_store(project, tmp_path / "state")
     assert store.client.get_experiment(store.experiment_id).name == name
+
+
+def test_an_experiment_of_the_users_own_is_found_by_its_id_and_keeps_the_place_of_its_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    own = client.create_experiment("own", (tmp_path / "elsewhere").as_uri())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", own)
+    store = open_store(tmp_path, tmp_path / "state")
+    assert (store.experiment_id, store.local_artifacts) == (own, None)
+    assert client.get_experiment(own).artifact_location == (tmp_path / "elsewhere").as_uri()
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
+    with pytest.raises(MLFLOW_ERRORS, match="names another"):
+        open_store(tmp_path, tmp_path / "state")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "4711")
+    with pytest.raises(MLFLOW_ERRORS) as raised:
+        open_store(tmp_path, tmp_path / "state")
+    assert "change MLFLOW_EXPERIMENT_ID" in first_line(raised.value)
 
 
 @pytest.mark.parametrize(

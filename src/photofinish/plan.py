@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
-from photofinish.data.local_files import sha256_of_local_files
+from photofinish.data.local_files import missing_mirror, sha256_of_local_files
 from photofinish.errors import MistakeError
 from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import fingerprint
@@ -35,7 +35,7 @@ from photofinish.params.networks import (
     TorchvisionModel,
     WeightsPlan,
 )
-from photofinish.params.reader import USE_NETRC, WITH_LOGIN, Params
+from photofinish.params.reader import Params, mirror_problem
 from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
 from photofinish.source_code import code_of_users, stage_code
 
@@ -50,9 +50,10 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
     cpu_host, gpu_host = fingerprint(params.devices)
-    mirror = os.environ.get("PHOTOFINISH_MIRROR") or params.mirror
-    if mirror and WITH_LOGIN.match(mirror):
-        raise MistakeError(f"the variable PHOTOFINISH_MIRROR {USE_NETRC}")
+    variable = os.environ.get("PHOTOFINISH_MIRROR")
+    if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
+        raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
+    mirror = variable or params.mirror
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {

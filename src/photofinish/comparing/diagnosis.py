@@ -85,6 +85,11 @@ class Diagnosis:
     """why there is none"""
 
     @property
+    def finding(self) -> str:
+        """The sentence, with the cause's name where there is one."""
+        return self.sentence if self.cause == "not known" else f"{self.sentence} ({self.cause})"
+
+    @property
     def advice(self) -> str:
         """The remedy in a sentence, or why there is none."""
         if self.cause == "not known":

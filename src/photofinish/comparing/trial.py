@@ -76,7 +76,7 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
     for diagnosis in run.diagnoses:
         if diagnosis.remedy:
             return Prescription(run, diagnosis, diagnosis.remedy, params_file)
-    told = [f"{diagnosis.sentence} ({diagnosis.cause}); {diagnosis.no_remedy}" for diagnosis in run.diagnoses]
+    told = [f"{diagnosis.finding}; {diagnosis.no_remedy}" for diagnosis in run.diagnoses]
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
 
 
@@ -165,7 +165,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
             diagnosis = f"{changed}: {now.sentence}"
     return "\n".join(
         [
-            f"{recorded.experiment} on the {recorded.device}: {found.sentence} ({found.cause}).",
+            f"{recorded.experiment} on the {recorded.device}: {found.finding}.",
             f"predicted: {remedy.prediction}. {remedy.why}.",
             f"really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, "
             f"{seconds(after)} with.",

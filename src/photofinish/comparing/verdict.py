@@ -115,8 +115,8 @@ def _ratio_and_interval(speedup: Speedup) -> str:
 
 def _why(question: str, result: Trained) -> list[str]:
     """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
-    told = [f"{question}: {found.sentence} ({found.cause}). {found.advice}." for found in result.diagnoses[-1:]]
-    told += [f"And {found.sentence} ({found.cause})." for found in result.diagnoses[:-1]]
+    told = [f"{question}: {found.finding}. {found.advice}." for found in result.diagnoses[-1:]]
+    told += [f"And {found.finding}." for found in result.diagnoses[:-1]]
     return [" ".join(told)] if told else []
 
 

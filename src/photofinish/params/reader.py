@@ -33,12 +33,19 @@ _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 _MIRROR = re.compile(r"https?://[^/\s]|(?!.*://)\s*\S", re.IGNORECASE)
-WITH_LOGIN = re.compile(r"https?://[^/\s]*@", re.IGNORECASE)
-USE_NETRC = (
+_WITH_LOGIN = re.compile(r"https?://[^/\s]*@", re.IGNORECASE)
+_USE_NETRC = (
     "must have no name or password in it, for plans and messages show it:"
     " write a line `machine HOST login NAME password PASSWORD` into ~/.netrc instead, which downloads go by"
 )
 _SettingsT = TypeVar("_SettingsT")
+
+
+def mirror_problem(mirror: object) -> str | None:
+    """Why this can't name a mirror, wherever it is written."""
+    if not (isinstance(mirror, str) and _MIRROR.match(mirror)):
+        return "must be a folder or an address (http://, https://)"
+    return _USE_NETRC if _WITH_LOGIN.match(mirror) else None
 
 
 @dataclass(frozen=True)
@@ -113,11 +120,9 @@ class _Reader:
         given = self._section_or_empty("compare")
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
         mirror = document.get("mirror")
-        if mirror is not None and not (isinstance(mirror, str) and _MIRROR.match(mirror)):
-            self._note(("mirror",), "must be a folder or an address (http://, https://)", mirror)
+        if mirror is not None and (problem := mirror_problem(mirror)):
+            self._note(("mirror",), problem, mirror, has_value=problem != _USE_NETRC)
             mirror = None
-        elif mirror is not None and WITH_LOGIN.match(mirror):
-            self._note(("mirror",), USE_NETRC, has_value=False)
         return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
 
     def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,21 @@ class YamlDocument:
         return line
 
 
+def _decimal_commas(node: yaml.MappingNode, path: KeyPath) -> list[FaultyKey]:
+    """`{lr: 0,1}`, of which YAML makes a key 1 without a value: taken out, so that it is told once."""
+    found, kept = [], node.value[:1]
+    for before, pair in pairwise(node.value):
+        name, whole, (part, nothing) = before[0].value, before[1], pair
+        is_number = part.tag == whole.tag == f"{_TAG}int"
+        if node.flow_style and is_number and isinstance(nothing, yaml.ScalarNode) and not nothing.value:
+            problem = f"has a comma where a decimal point belongs: {name}: {whole.value}.{part.value}"
+            found.append(FaultyKey((*path, str(name)), part.start_mark.line + 1, problem))
+        else:
+            kept.append(pair)
+    node.value[:] = kept
+    return found
+
+
 def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
     """Keys given twice, of which PyYAML silently keeps the last, and keys that aren't text, which become it here."""
     if node and len(path) > _DEEPEST:
@@ -167,6 +183,7 @@ def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
     found: list[FaultyKey] = []
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
+        found += _decimal_commas(node, path)
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:

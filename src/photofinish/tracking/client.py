@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from photofinish.errors import TerminatedError
-from photofinish.processes import seconds_since_stage_start
+from photofinish.files import state_folder, write_text_atomically
+from photofinish.processes import dvc_began_at_unix_seconds, seconds_since_stage_start
 from photofinish.tracking.documents import RunFacts
 
 _REMOTE_PATIENCE_SECONDS = 7.5
@@ -38,9 +39,12 @@ _END_SECONDS = 1.0
 
 
 class Tracker:
-    """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience."""
+    """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience.
 
-    def __init__(self) -> None:
+    Where a server has used it up, the next stages of the same `dvc repro` do without MLflow, unless they `try_again`.
+    """
+
+    def __init__(self, *, try_again: bool = False) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
         self._remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
         self._patience_seconds = _REMOTE_PATIENCE_SECONDS if self._remote else _LOCAL_PATIENCE_SECONDS
@@ -49,7 +53,12 @@ class Tracker:
         self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
-        self._process: subprocess.Popen[str] | None = subprocess.Popen(
+        self._process: subprocess.Popen[str] | None = None
+        if not self._remote or try_again or not _was_given_up():
+            self._process = self._start_worker()
+
+    def _start_worker(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
             [sys.executable, "-m", "photofinish.tracking.worker"],
             env=_SHORT_OF_PATIENCE | os.environ,
             stdin=subprocess.PIPE,
@@ -59,8 +68,10 @@ class Tracker:
         )
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ready = threading.Event()
         for end in (self._tell, self._listen):
-            threading.Thread(target=end, args=(self._process,), name="tracker", daemon=True).start()
+            threading.Thread(target=end, args=(process,), name="tracker", daemon=True).start()
+        return process
 
     def __enter__(self) -> Self:
         return self
@@ -68,11 +79,14 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
         if error is not None:
-            status = "KILLED" if isinstance(error, (KeyboardInterrupt, TerminatedError)) else "FAILED"
-            self.stop(status, str(error) or type(error).__name__)
-        self._wait()
-        self._close()
+            self.stop("KILLED" if interrupted else "FAILED", str(error) or type(error).__name__)
+        if interrupted:
+            self._leave()
+        else:
+            self._wait()
+            self._close()
 
     def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
         """Open a run, or that of the same training again if it was killed."""
@@ -143,7 +157,22 @@ class Tracker:
 
     def _give_up(self, why: str) -> None:
         print(f"MLflow: {why}. The run goes on; `make ui` sends what was missed.", file=sys.stderr, flush=True)
+        if self._remote and (dvc := dvc_began_at_unix_seconds()):
+            write_text_atomically(_given_up_file(), repr(dvc))
         self._close(kill=True)
+
+    def _leave(self) -> None:
+        """The stage is to end now. What the worker has heard it puts right, and then ends by itself; one that isn't
+        ready has heard nothing. It isn't killed: it may be making MLflow's tables, which would be left broken."""
+        if self._process is None:
+            return
+        if self._ready.is_set() and self._collect(time.monotonic() + _END_SECONDS):
+            self._close()
+            return
+        self._messages.put(None)
+        if not self._ready.is_set() and self._process.stdin:
+            self._process.stdin.close()
+        self._process = None
 
     def _close(self, *, kill: bool = False) -> None:
         if self._process is None:
@@ -160,7 +189,9 @@ class Tracker:
     def _tell(self, process: subprocess.Popen[str]) -> None:
         """In a thread of its own: the pipe to a worker that hangs fills up, and then a write waits for ever."""
         assert process.stdin
-        with contextlib.suppress(OSError), process.stdin as pipe:  # a worker that is gone is noticed in `_listen`
+        self._ready.wait()
+        # A worker that is gone is noticed in `_listen`; one that was left before it was ready has its pipe closed.
+        with contextlib.suppress(OSError, ValueError), process.stdin as pipe:
             for message in iter(self._messages.get, None):
                 pipe.write(message)
                 pipe.flush()
@@ -169,5 +200,17 @@ class Tracker:
         assert process.stdout
         with process.stdout as pipe:
             for line in pipe:
+                self._ready.set()
                 self._answers.put(json.loads(line))
+        self._ready.set()
         self._answers.put(None)
+
+
+def _given_up_file() -> Path:
+    """It holds when the `dvc repro` began in which a server was given up last."""
+    return state_folder() / "mlflow-given-up"
+
+
+def _was_given_up() -> bool:
+    path, dvc = _given_up_file(), dvc_began_at_unix_seconds()
+    return dvc is not None and path.is_file() and path.read_text(encoding="utf-8") == repr(dvc)

@@ -57,6 +57,7 @@ _REMEDIES = {
     "No module named": "MLFLOW_TRACKING_URI names a database that needs this module: install it, or change that",
     "unsupported URI": "change MLFLOW_TRACKING_URI",
     "Could not parse": "change MLFLOW_TRACKING_URI",
+    "No Experiment with id": "change MLFLOW_EXPERIMENT_ID",
     "Can't load plugin": "change MLFLOW_TRACKING_URI",
 }
 
@@ -150,19 +151,24 @@ def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
     if not uri:
         uri, artifacts = f"sqlite:///{database}", root / "mlruns" / _OWN_EXPERIMENT
     own_name = _OWN_EXPERIMENT if artifacts else root.name
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (f"{own_name}-{sweep}" if sweep else own_name)
+    given_id, given_name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
+    name = given_name or (f"{own_name}-{sweep}" if sweep else own_name)
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
-        experiment = client.get_experiment_by_name(name)
+        experiment = client.get_experiment(given_id) if given_id else client.get_experiment_by_name(name)
+        if given_id and given_name and experiment.name != given_name:
+            raise MlflowException(f"MLFLOW_EXPERIMENT_ID is {given_id}, and MLFLOW_EXPERIMENT_NAME names another")
         if experiment is None:
             experiment_id = client.create_experiment(name, artifacts.as_uri() if artifacts else None)
         else:
             experiment_id = experiment.experiment_id
             if experiment.lifecycle_stage == "deleted":
                 client.restore_experiment(experiment_id)
-            if artifacts and experiment.artifact_location != artifacts.as_uri():
+            if artifacts and not experiment.artifact_location.endswith(f"/mlruns/{_OWN_EXPERIMENT}"):
+                artifacts = None  # it is the user's, made by other means
+            elif artifacts and experiment.artifact_location != artifacts.as_uri():
                 _follow_move(uri, experiment.artifact_location, artifacts.as_uri())
     return Store(client, experiment_id, artifacts, FileLock(locks / "mirroring.lock"))
 
