@@ -240,6 +240,19 @@ def test_a_mean_that_makes_no_sense_is_refused(pack: Pack, source: str, told: st
         pack(source, mean=[120], std=[1])
 
 
+NOTES = {
+    "channels last": ("np.zeros((8, 8, 3), dtype='u1'), i % 2", "taken as channels x height x width: do the channels"),
+    "numbers": ("np.zeros(2), i % 2 + 4", "the classes' numbers are 4, 5: class 0 is 4, and so on"),
+    "the same again": ("np.arange(2), i % 2", "test items that are train items too: 10 of 10"),
+}
+
+
+@pytest.mark.parametrize(("item", "told"), NOTES.values(), ids=NOTES)
+def test_what_is_odd_is_told(pack: Pack, capsys: pytest.CaptureFixture[str], item: str, told: str) -> None:
+    pack(items(f"return {item}"))
+    assert told in capsys.readouterr().out
+
+
 def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
     pack(image_and("i % 2"))
     dataset = OwnDataset.model_validate({"source": "./scans.py:Scans", "validation": 4, "test": 4})
@@ -253,7 +266,8 @@ def told_of(own_files: OwnFiles, **dataset: Any) -> str:
     own_files.write(
         "scans.py",
         f"{HEAD}raise SystemExit('it ran')\nclass Scans:\n    def __init__(self, root, size=3): ...\n"
-        "class Parts:\n    def __init__(self, part, seed): ...\n",
+        "class Parts:\n    def __init__(self, part, seed): ...\n"
+        "def Clash(std): ...\n",
     )
     own_files.write(
         "params.yaml",
@@ -277,6 +291,11 @@ MISTAKES = {
     "right": (SCANS, ""),
     "arguments like our keys elsewhere": ({**SCANS, "size": 8}, ""),
     "misspelt": ({**SCANS, "sise": 8}, "scans.sise = 8\n    unknown argument; did you mean 'size'?"),
+    "a key of ours misspelt": ({**SCANS, "fils": "scans.py"}, "unknown argument; did you mean 'files'?"),
+    "an argument like a key of ours": (
+        {"source": "./scans.py:Clash", **SIZES},
+        "Clash takes std, which is a key of its",
+    ),
     "misspelt beside a mistake": ({**SCANS, "sise": 8, "test": 2.5}, "scans.sise = 8"),
     "missing": ({"source": "./scans.py:Scans", **SIZES}, "scans.root\n    Scans in ./scans.py takes root"),
     "no such name": ({**SCANS, "source": "./scans.py:Scan"}, "has no Scan; did you mean 'Scans'?"),

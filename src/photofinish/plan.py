@@ -105,13 +105,17 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
             takes = reference.takes()
         if takes is None:
             continue
-        given = _given_to(code, takes)
+        given, ours = _given_to(code, takes), type(code).model_fields if isinstance(code, OwnDataset) else {}
         for argument in arguments.keys() - takes.names if not takes.any_more else ():
-            yield Mistake((*where, argument), unknown_name("argument", argument, takes.names), arguments[argument])
+            problem = unknown_name("argument", argument, (*takes.names, *ours))
+            yield Mistake((*where, argument), problem, arguments[argument])
         for argument in takes.required - arguments.keys() - given:
             problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
+            if argument in ours:
+                problem = (
+                    f"{reference.name} takes {argument}, which is a key of its own here: call the argument otherwise"
+                )
             yield Mistake((*where, argument), problem, has_value=False)
-
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
             for part, size in (("validation", dataset.validation), ("test", dataset.test)):

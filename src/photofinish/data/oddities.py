@@ -43,7 +43,8 @@ def duplicates(
             continue
         same = fingerprints[first] == fingerprints[second][shared[0]]
         pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
-        line = f"{second} images that are {first} images too: {len(shared):,} of {len(rows[second]):,}, such as {pair}"
+        what = "images" if raw.dtype == "uint8" else "items"
+        line = f"{second} {what} that are {first} {what} too: {len(shared):,} of {len(rows[second]):,}, such as {pair}"
         told.append(line)
         if {first, second} <= raw.own_parts.keys():
             refused.append(line)
