@@ -55,12 +55,14 @@ class Workload:
         """As the trainer takes it; a plain object, so that a machine without pydantic will do."""
         return SimpleNamespace(
             model=self.model,
+            loss=None,
             optimizer=SimpleNamespace(
                 name="sgd", lr=self.learning_rate, momentum=self.momentum, dampening=0, weight_decay=0, nesterov=False
             ),
             schedule=SimpleNamespace(name="constant"),
             input=SimpleNamespace(name="resident"),
             augmentation=SimpleNamespace(flip=0, crop_padding=0),
+            deterministic=True,
             precision="fp32",
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -73,7 +75,8 @@ def _workload(
     name: str, title: str, targets: Targets, model: dict[str, Any], images: data.Data, **how: Any
 ) -> Workload:
     settings = {"learning_rate": 0.01, "momentum": 0.0, "epochs": 1, "untimed_epochs": 0} | how
-    return Workload(name, title, targets, SimpleNamespace(init=None, weights=None, **model), data=images, **settings)
+    network = SimpleNamespace(init=None, weights=None, compile=False, **model)
+    return Workload(name, title, targets, network, data=images, **settings)
 
 
 def _linear(quick: bool, _scratch: Path) -> Workload:

@@ -41,7 +41,9 @@ pytestmark = [
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first matrix product
 SHAPE, CLASSES, IMAGES, VALIDATION_IMAGES = (1, 16, 16), 4, 500, 100
-CNN = SimpleNamespace(name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default")
+CNN = SimpleNamespace(
+    name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default", compile=False
+)
 LOADER = SimpleNamespace(
     name="loader", workers=2, pin_memory=True, non_blocking=True, prefetch_factor=None, persistent_workers=True
 )
@@ -58,6 +60,9 @@ def experiment(**changes: Any) -> Any:
     """With the settings that the trainer reads; the schema of params.yaml would need pydantic."""
     sgd = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
     settings: dict[str, Any] = {
+        "model": CNN,
+        "loss": None,
+        "deterministic": True,
         "optimizer": SimpleNamespace(**sgd),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
