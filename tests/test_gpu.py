@@ -43,7 +43,13 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the
 SHAPE, CLASSES, IMAGES, VALIDATION_IMAGES = (1, 16, 16), 4, 500, 100
 CNN = SimpleNamespace(name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default")
 LOADER = SimpleNamespace(
-    name="loader", workers=2, pin_memory=True, non_blocking=True, prefetch_factor=None, persistent_workers=True
+    name="loader",
+    workers=2,
+    pin_memory=True,
+    non_blocking=True,
+    prefetch_factor=None,
+    persistent_workers=True,
+    transform=None,
 )
 NOT_AUGMENTED, AUGMENTED = SimpleNamespace(flip=0.0, crop_padding=0), SimpleNamespace(flip=0.5, crop_padding=2)
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
@@ -59,6 +65,7 @@ def experiment(**changes: Any) -> Any:
     sgd = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
     settings: dict[str, Any] = {
         "optimizer": SimpleNamespace(**sgd),
+        "loss": SimpleNamespace(name="cross_entropy", label_smoothing=0.0),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
         "precision": "fp32",
