@@ -45,7 +45,13 @@ CNN = SimpleNamespace(
     name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default", compile=False
 )
 LOADER = SimpleNamespace(
-    name="loader", workers=2, pin_memory=True, non_blocking=True, prefetch_factor=None, persistent_workers=True
+    name="loader",
+    workers=2,
+    pin_memory=True,
+    non_blocking=True,
+    prefetch_factor=None,
+    persistent_workers=True,
+    transform=None,
 )
 NOT_AUGMENTED, AUGMENTED = SimpleNamespace(flip=0.0, crop_padding=0), SimpleNamespace(flip=0.5, crop_padding=2)
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
@@ -64,6 +70,7 @@ def experiment(**changes: Any) -> Any:
         "loss": None,
         "deterministic": True,
         "optimizer": SimpleNamespace(**sgd),
+        "loss": SimpleNamespace(name="cross_entropy", label_smoothing=0.0),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
         "precision": "fp32",
