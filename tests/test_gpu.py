@@ -70,7 +70,6 @@ def experiment(**changes: Any) -> Any:
         "loss": None,
         "deterministic": True,
         "optimizer": SimpleNamespace(**sgd),
-        "loss": SimpleNamespace(name="cross_entropy", label_smoothing=0.0),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
         "precision": "fp32",
