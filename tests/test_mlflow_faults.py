@@ -349,12 +349,13 @@ def test_a_run_that_a_slow_server_has_made_when_nobody_waits_any_more_is_the_one
     try:
         wait_for(lambda: answers(f"{address}/health"))
         with too_slow_at("runs/create", address) as proxy:
-            process = tracked.stage.fork(TELLING, MLFLOW_TRACKING_URI=proxy)
+            # The process that asks for the run gives up by itself, seconds after it has asked, however late that is.
+            patience = {"photofinish.tracking.client._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS}
+            process = tracked.stage.fork(replace(TELLING, settings=patience), MLFLOW_TRACKING_URI=proxy)
             output, _ = process.communicate()
     finally:
         end_group(server)
     assert process.returncode == 0, output
-    assert delay_seconds(output) <= MOST_DELAY_SECONDS
     left, _ = trained.runs(trained.database)
     tracked.sync(f"sqlite:///{trained.database}")
     completed, _ = trained.runs(trained.database)
