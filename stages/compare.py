@@ -12,8 +12,7 @@ from photofinish.processes import dvc_began_at_unix_seconds, end_on_sigterm, end
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True, help="the folder of the experiments' plans")
-    parser.add_argument("--settings", type=Path, required=True, help="the comparison's own, a JSON file")
+    parser.add_argument("--plan", type=Path, required=True, help="which experiments, and how: a JSON file")
     parser.add_argument("--references", type=Path, required=True, help="the folder of other machines' records")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -31,19 +30,18 @@ def main() -> None:
             from photofinish.files import state_folder
             from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
-            from photofinish.params.compare import Comparing
+            from photofinish.params.compare import ComparePlan
             from photofinish.report.report import write_for_dvc, write_report
             from photofinish.results.finished import finished_folder
             from photofinish.results.references import read_references
 
-        names = sorted(path.stem for path in args.plan.glob("*.json"))
-        settings = read_plan(args.settings, Comparing)
-        references = read_references(args.references, settings.references)
-        pairs = paired(read_results(names, args.results), settings, references)
+        plan = read_plan(args.plan, ComparePlan)
+        references = read_references(args.references, plan.references)
+        pairs = paired(read_results(plan.experiments, args.results), plan, references)
         for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
-        tracker.sync(names, args.results, args.out)
+        tracker.sync(list(plan.experiments), args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")
 

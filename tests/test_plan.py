@@ -21,6 +21,7 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.params.base import read_plan
+from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.params.reader import read_params
@@ -74,6 +75,10 @@ def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
     for name in written:
         os.utime(folder / name, (LONG_AGO, LONG_AGO))
     return written
+
+
+def test_the_comparison_is_told_the_order_of_params_yaml(folder: Path) -> None:
+    assert read_plan(folder / "compare.json", ComparePlan).experiments == ("linear", "long", "adam")
 
 
 def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -192,7 +197,7 @@ def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(params_fi
         *STAGE_CODE,
         "compare.json",
     }
-    assert written_since(folder) == {"weights.json"}
+    assert written_since(folder) == {"compare.json", "weights.json"}  # which name the experiments
 
 
 def test_a_damaged_file_is_written_again(params_file: Path, folder: Path) -> None:

@@ -16,6 +16,7 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained
 from torch import nn
 
+from photofinish.comparing.ceiling import ceiling
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Recorded
 from photofinish.machine.fingerprint import CpuHost
@@ -181,3 +182,29 @@ def test_arithmetic_on_all_cores_is_what_a_device_is_for(job: Callable[..., Job]
     found = measured(job()).diagnoses[0]
     assert (found.cause, found.remedy) == ("compute-bound", None)
     assert "the device is used well" in found.advice
+
+
+@pytest.mark.parametrize("loading_seconds", [0.005, 0.05])
+def test_what_no_gpu_can_shorten_is_what_was_planted(
+    job: Callable[..., Job], measured: Measure, loading_seconds: float
+) -> None:
+    """An epoch has 8 batches of 128; the job has two epochs, after a start of 3 s of which a warm-up took 0.25 s."""
+    slow = measured(job(settings={"input": LOADER}, loading_seconds=loading_seconds, startup_seconds=3.0))
+    found, computing_seconds = ceiling(slow.record, slow.timings, slow.costs), 0.001 + 128 * 0.0001 + 0.001
+    assert found.epoch
+    assert found.epoch.measured_seconds == pytest.approx(8 * loading_seconds)
+    assert found.epoch.at_most == pytest.approx(1.2 * (loading_seconds + computing_seconds) / loading_seconds)
+    assert found.job
+    assert found.job.staying_seconds == pytest.approx(2.75 / 2 + 2 * 8 * loading_seconds / 1.2)
+    assert found.job_if_resident
+
+
+def test_a_device_that_did_compute_in_no_time_would_stay_below_the_bound(
+    job: Callable[..., Job], measured: Measure
+) -> None:
+    slow = job(settings={"input": LOADER}, loading_seconds=0.02)
+    before, after = measured(slow), measured(replace(slow, step_seconds=0.0, image_seconds=0.0))
+    bound = ceiling(before.record, before.timings, before.costs).epoch
+    assert bound
+    gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
+    assert 1 < gain <= bound.at_most

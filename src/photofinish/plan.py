@@ -17,6 +17,7 @@ from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
+from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
 from photofinish.params.experiment import (
     TORCHMETRICS,
@@ -59,7 +60,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
     planned: dict[str, BaseModel] = {
         "hosts/cpu": cpu_host,
         "hosts/gpu": gpu_host,
-        "compare": params.comparing,
+        "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
         # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
         "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
         **{f"experiments/{name}": _planned(experiment) for name, experiment in params.experiments.items()},

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
-from photofinish.comparing.step_costs import Gain, StepCosts, spread, times
+from photofinish.comparing.step_costs import Gain, StepCosts, spread
 from photofinish.machine.cpu import allowed_cores
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.load import doubts
@@ -114,7 +114,7 @@ def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | N
         )
         once = "it is paid once, however many epochs follow: a longer training feels it less"
         found.append(Diagnosis("the job", "start-up-bound", sentence, evidence, None, once))
-    why_not = _why_nothing_is_told(record, timings, costs)
+    why_not = why_nothing_is_told(record, timings, costs)
     if costs and timings.attribution and not why_not:
         cause, sentence, (remedy, why_none) = _cause(f"experiments.{name}", record, timings, timings.attribution, costs)
         if remedy and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
@@ -128,7 +128,7 @@ def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | N
     return tuple(found)
 
 
-def _why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | None) -> str | None:
+def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | None) -> str | None:
     """What keeps the figures from carrying a cause; None where they do."""
     if costs is None:
         return timings.not_attributed
@@ -170,8 +170,7 @@ def _cause(
         source = "the loader" if experiment.input.name == "loader" else "gathering the batches"
         sentence = (
             f"{source} takes {min(1.0, costs.input_seconds / epoch_seconds):.0%} of an epoch's time: "
-            f"{seconds(costs.batch_alone_seconds)} for a batch, and a step on it takes {step}. A device that took no "
-            f"time at all would make the epoch {times(max(1.0, epoch_seconds / costs.input_seconds))} as fast at most"
+            f"{seconds(costs.batch_alone_seconds)} for a batch, and a step on it takes {step}"
         )
         return "input-bound", sentence, _against_waiting(key, experiment, costs, attribution, cores)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:

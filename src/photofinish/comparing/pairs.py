@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from photofinish.comparing.ceiling import Ceiling, ceiling
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import Parity, parity
 from photofinish.comparing.payback import Outlay, Payback, outlay, payback
@@ -133,6 +134,11 @@ class Pair:
     def experiment(self) -> str:
         """Its name."""
         return self.cpu.experiment
+
+    @cached_property
+    def ceiling(self) -> Ceiling:
+        """How much faster than the CPU any GPU could be in the machine that it was trained in."""
+        return ceiling(self.cpu.record, self.cpu.timings, self.cpu.costs)
 
     @property
     def trained(self) -> tuple[Trained, ...]:

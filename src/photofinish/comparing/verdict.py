@@ -9,6 +9,11 @@ from photofinish.comparing.speedups import Speedup
 from photofinish.machine.load import doubts
 from photofinish.wording import listed, ratio, seconds, utc_day
 
+_A_BOUND = (
+    "What is told of a GPU is a bound, no estimate: none beats it in this machine, and how near one comes isn't known. "
+    "It rests on what was measured here, less what a run may be off (a fifth, and half of a start-up)."
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -35,13 +40,18 @@ def verdict(pair: Pair) -> Verdict:
     if compared := pair.compared:
         return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_cautions(pair)))
     cpu, timings = pair.cpu, pair.cpu.timings
-    answer = (
+    here = (
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
         f"{seconds(timings.total_seconds)}, of which {seconds(timings.startup_seconds)} were start-up; it was not "
-        "trained on a GPU, so nothing can be said of one."
+        "trained on a GPU"
     )
+    if bound := pair.ceiling.sentence:
+        answer, measured = bound, [f"{here}. {_A_BOUND}"]
+    else:
+        why = f" ({pair.ceiling.untold})" if pair.ceiling.untold else ""
+        answer, measured = f"{here}, so nothing can be said of one{why}.", []
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
-    details = (*recorded, *_why("Why it takes so long", cpu), *_cautions(pair))
+    details = (*measured, *recorded, *_why("Why it takes so long", cpu), *_cautions(pair))
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
     return Verdict(pair.experiment, "not there", answer, details, missing)
 

@@ -46,7 +46,7 @@ class Watts(Settings):
 
 
 class Comparing(Settings):
-    """data/plan/compare.json."""
+    """What params.yaml says of it."""
 
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     """on the validation images: how soon is it reached?"""
@@ -54,3 +54,10 @@ class Comparing(Settings):
     watts: Watts = Watts()
     references: Annotated[Literal["all", "none"] | tuple[Name, ...], BeforeValidator(_check_references)] = "all"
     """which machines' records in reference/ are set beside this machine's results"""
+
+
+class ComparePlan(Comparing):
+    """data/plan/compare.json."""
+
+    experiments: tuple[Name, ...]
+    """in the order of params.yaml, which is that of the report"""

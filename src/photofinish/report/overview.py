@@ -10,7 +10,7 @@ from photofinish.comparing.pairs import Pair, paired, read_results
 from photofinish.errors import MistakeError, run_stage
 from photofinish.files import folders_with_results
 from photofinish.params.base import read_plan
-from photofinish.params.compare import Comparing
+from photofinish.params.compare import ComparePlan
 from photofinish.report.report import write_report
 from photofinish.results import records
 from photofinish.results.references import read_references
@@ -18,12 +18,13 @@ from photofinish.results.references import read_references
 
 def pairs_of(folder: Path) -> list[Pair]:
     """The pairs of the project's folder or a sweep's; one of a sweep has its name in front of the experiment's."""
-    plan, results = folder / "data" / "plan", folder / "results"
-    names = sorted(path.stem for path in (plan / "experiments").glob("*.json"))
-    evaluated = [name for name in names if (results / name / records.EVALUATED / records.EVALUATION).is_file()]
-    if not evaluated:
+    plan, results = folder / "data" / "plan" / "compare.json", folder / "results"
+    if not plan.is_file():
         return []
-    settings = read_plan(plan / "compare.json", Comparing)
+    settings = read_plan(plan, ComparePlan)
+    evaluated = [
+        name for name in settings.experiments if (results / name / records.EVALUATED / records.EVALUATION).is_file()
+    ]
     named = [
         replace(result, experiment=f"{folder.name}.{result.experiment}" if folder.name else result.experiment)
         for result in read_results(evaluated, results)

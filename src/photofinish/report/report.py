@@ -130,6 +130,7 @@ def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
     """Everything that is known of these experiments."""
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
+        "What no GPU can shorten": tables.ceiling_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "When does it pay?": tables.paying_table(pairs, series),

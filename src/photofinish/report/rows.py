@@ -12,6 +12,7 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
+from photofinish.comparing.ceiling import Ceiling
 from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
 from photofinish.comparing.payback import Outlay
 from photofinish.comparing.scaling import Series
@@ -32,9 +33,9 @@ COMPARISON = (
     "parts_at", "mcnemar_p", "same_initial_weights", "payback_epochs", "payback_epochs_low", "payback_epochs_high",
     "target_accuracy", "target_epoch", "target_seconds", "energy_joules", "energy_status", "energy_counted",
     "target_energy_joules", "cost", "cost_currency", "cost_counted", "target_cost", "overhead_seconds",
-    "overhead_share", "cause", "epoch_cause", "busy_share", "waiting_share", "copying_share", "forward_share",
-    "backward_share", "optimizer_share", "rest_share", "doubts", "resumed_at_epochs", "host_name",
-    "measured_at_unix_seconds", "measured_in", "reason",
+    "overhead_share", "epoch_ceiling", "job_ceiling", "cause", "epoch_cause", "busy_share", "waiting_share",
+    "copying_share", "forward_share", "backward_share", "optimizer_share", "rest_share", "doubts",
+    "resumed_at_epochs", "host_name", "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
 _RUN = ("experiment", "device", "run")
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -69,6 +70,7 @@ def comparison_rows(pairs: Iterable[Pair], run_began_at_unix_seconds: float | No
     rows = []
     for pair in pairs:
         rows += [_measured(result, pair.outlays[result.device], run_began_at_unix_seconds) for result in pair.trained]
+        rows[-len(pair.trained)] |= _ceilings(pair.ceiling)  # the CPU's row
         if pair.compared:
             rows[-1] |= _against_cpu(pair.compared)  # the GPU's row
         elif isinstance(pair.gpu, NotTrained):
@@ -134,6 +136,12 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
         row |= {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
         row["busy_share"] = costs.busy_share
     return row
+
+
+def _ceilings(found: Ceiling) -> dict[str, object]:
+    """Nothing where there is no bound, or where it isn't known."""
+    bounds = {"epoch_ceiling": found.epoch, "job_ceiling": found.job}
+    return {column: bound.at_most for column, bound in bounds.items() if bound}
 
 
 def _against_cpu(compared: Compared) -> dict[str, object]:

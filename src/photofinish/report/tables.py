@@ -35,6 +35,9 @@ def overview_table(pairs: Iterable[Pair]) -> Table:
         row = {"experiment": pair.experiment, "the GPU": verdict(pair).short}
         for heading, kind in (("whole job", "end_to_end"), ("an epoch", "epoch")):
             row[f"speed-up, {heading}"] = f"{ratio(speedups[kind].ratio)}x" if speedups else NOTHING  # type: ignore[index]
+        for heading, bound in (("whole job", pair.ceiling.job), ("an epoch", pair.ceiling.epoch)):
+            told = f"{ratio(bound.at_most)}x" if bound and not pair.compared else NOTHING
+            row[f"a GPU at most, {heading} (bound)"] = told
         row["95 % interval"] = " to ".join(map(ratio, interval)) if interval else NOTHING
         for device, result in (("CPU", cpu), ("GPU", gpu)):
             row[f"{device}: total"] = seconds(result.timings.total_seconds) if result else NOTHING
@@ -87,6 +90,23 @@ def why_table(pairs: Iterable[Pair]) -> Table:
         for pair in pairs
         for result in pair.trained
         for found in result.diagnoses
+    ]
+
+
+def ceiling_table(pairs: Iterable[Pair]) -> Table:
+    """Of each experiment that no GPU trained and of which it can be told: the bounds of an epoch and of the job."""
+    return [
+        {
+            "experiment": pair.experiment,
+            "of": of,
+            "whole": seconds(bound.whole_seconds) if bound else NOTHING,
+            "stays on the CPU (measured)": seconds(bound.measured_seconds) if bound else NOTHING,
+            "sure to stay": seconds(bound.staying_seconds) if bound else NOTHING,
+            "a GPU at most (bound)": f"{ratio(bound.at_most)}x" if bound else NOTHING,
+        }
+        for pair in pairs
+        if not pair.compared and pair.ceiling.job
+        for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items()
     ]
 
 
