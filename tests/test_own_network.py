@@ -124,6 +124,13 @@ def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_tak
     assert [tuple(each.shape) for each in network.parameters()] == [(28, 5), (28,)]
 
 
+def test_classes_and_shape_are_given_where_reading_does_not_tell_that_they_are_taken(own_files: OwnFiles) -> None:
+    base = f"{HEAD}class Base(nn.Sequential):\n    def __init__(self, classes, shape):\n"
+    own_files.write("bases.py", f"{base}        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n")
+    file = own_files.write("net.py", "import bases\nclass Net(bases.Base): pass\n")
+    assert build_model(OwnModel(name=f"{file}:Net"), SHAPE, CLASSES, seed=0)(torch.zeros(1, *SHAPE)).shape == (1, 3)
+
+
 def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(own_files: OwnFiles) -> None:
     model = OwnModel(
         name=own_files.write("net.py", network_file("self.inner[1].bias.data *= np.random.rand()")) + ":Net"

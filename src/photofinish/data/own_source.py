@@ -17,7 +17,7 @@ from photofinish.data.own_targets import as_target, told_targets
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import explained_when_full, write_json_atomically
-from photofinish.own_code import users_code, users_traceback
+from photofinish.own_code import users_code, users_traceback, with_what_it_takes
 from photofinish.params.datasets import PART, DatasetPlan, OwnDataset
 from photofinish.source_code import refuse_changed_code
 
@@ -83,14 +83,13 @@ def _seed(seed: int) -> None:
 
 def _made(dataset: OwnDataset) -> dict[PartName, Any]:
     """By part, if it has parts of its own and no size says that one is to be drawn; else all of it as `train`."""
-    build, takes, parts = dataset.reference.load(), dataset.reference.takes(), ["train"]
+    build, parts = dataset.reference.load(), ["train"]
     if dataset.makes_parts:
         sizes = {"validation": dataset.validation, "test": dataset.test}
         parts += [part for part, size in sizes.items() if size is None]
     made: dict[Any, Any] = {}
     for part in parts:
-        offered = {PART: part, "seed": dataset.seed}
-        given = {name: value for name, value in offered.items() if takes and name in takes.names} | dataset.arguments
+        given = with_what_it_takes(build, {PART: part, "seed": dataset.seed}, dataset.arguments)
         of_part = f", {part}" if dataset.makes_parts else ""
         with users_code(f"data set {dataset.source}{of_part} can't be made"):
             made[part] = build(**given)

@@ -11,7 +11,7 @@ import torch
 
 from photofinish.data.images import Int64Array, Task
 from photofinish.errors import UserError
-from photofinish.own_code import users_code
+from photofinish.own_code import users_code, with_what_it_takes
 from photofinish.params.experiment import TORCHMETRICS, Metric, Metrics
 from photofinish.results import records
 
@@ -78,10 +78,10 @@ def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets:
 
 def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     reference, arguments = metric.reference, metric.arguments
-    compute, takes = reference.load(), reference.takes()
+    compute = reference.load()
     if reference.module == TORCHMETRICS:
         offered = _FOR_TORCHMETRICS[task] | dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
-        arguments = {name: value for name, value in offered.items() if takes and name in takes.names} | arguments
+        arguments = with_what_it_takes(compute, offered, arguments)
         outputs = {"classes": outputs.softmax(1), "labels": outputs.sigmoid(), "values": outputs}[task].squeeze(1)
         targets = targets.squeeze(1) if task == "values" and targets.shape[1] == 1 else targets
         targets = targets if task == "values" else targets.long()
