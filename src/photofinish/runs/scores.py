@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -73,7 +74,12 @@ def scores_of_values(actual: Floats, predicted: Floats, loss: float) -> records.
 
 def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """Those that the user names, by their labels; of what the network gives, one number each."""
-    return {metric.label: _score(metric, task, outputs, targets) for metric in metrics}
+    scores = {metric.label: _score(metric, task, outputs, targets) for metric in metrics}
+    for metric in metrics:
+        if not math.isfinite(score := scores[metric.label]):
+            print(f"note: metric {metric.name} gives {score}, which is left out")
+            del scores[metric.label]
+    return scores
 
 
 def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -85,6 +91,8 @@ def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Ten
         outputs = {"classes": outputs.softmax(1), "labels": outputs.sigmoid(), "values": outputs}[task].squeeze(1)
         targets = targets.squeeze(1) if task == "values" and targets.shape[1] == 1 else targets
         targets = targets if task == "values" else targets.long()
+    else:
+        outputs = outputs.float()  # as in training: tensors that it holds are of single precision
     with users_code(f"metric {metric.name} fails"):
         made = compute(**arguments) if isinstance(compute, type) else partial(compute, **arguments)
         score = made(outputs, targets)
