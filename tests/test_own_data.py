@@ -183,6 +183,12 @@ def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
     assert (counts, starts) == ({"train": 20, "validation": 6, "test": 4}, [0, 100, 200])
 
 
+def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack) -> None:
+    own_names = "        self.classes = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
+    with pytest.raises(MistakeError, match="its validation part has other `classes` or `target_names` than its train"):
+        pack(BY_PART.replace("[part]\n", f"[part]\n{own_names}"), validation=None, test=None)
+
+
 def test_a_part_that_has_a_size_is_drawn_from_the_training_items(pack: Pack) -> None:
     packed = pack(BY_PART, validation=4, test=None)
     assert packed.manifest.counts == {"train": 16, "validation": 4, "test": 4}

@@ -50,6 +50,7 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         file.flush()
         shape, count = first.input.shape, len(reading.targets)
         items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(count, *shape)))
+    _refuse_other_names(plan, parts)
     targets = told_targets(f"data set '{plan.name}'", reading.targets, made[0])
     ends = np.cumsum([0, *map(len, made)])
     own_parts: dict[PartName, Int64Array] = {
@@ -70,6 +71,16 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
 def _own(plan: DatasetPlan) -> OwnDataset:
     assert isinstance(plan.dataset, OwnDataset)
     return plan.dataset
+
+
+def _refuse_other_names(plan: DatasetPlan, parts: dict[PartName, Any]) -> None:
+    """Of classes or values: a part that numbers what it has itself would be judged by others' numbers."""
+    named = {part: [getattr(each, key, None) for key in ("classes", "target_names")] for part, each in parts.items()}
+    if other := next((part for part, names in named.items() if names != named["train"]), None):
+        raise MistakeError(
+            f"data set '{plan.name}' ({_own(plan).source}): its {other} part has other `classes` or `target_names` "
+            f"than its train part: number them alike in all parts"
+        )
 
 
 def _seed(seed: int) -> None:
