@@ -171,6 +171,20 @@ def with_what_it_takes(build: Callable[..., Any], offered: Mapping[str, Any], gi
 
 
 @contextmanager
+def imports_forgotten() -> Iterator[None]:
+    """Afterwards Python knows nothing of the user's files: those of another experiment may have the same names."""
+    before, paths = set(sys.modules), [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        for name in sys.modules.keys() - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and "-packages/" not in file and is_users_file(file):
+                del sys.modules[name]
+
+
+@contextmanager
 def users_code(what: str) -> Iterator[None]:
     """Around what runs it: whatever it raises ends the stage with `what` and the user's part of the traceback."""
     try:
