@@ -336,7 +336,11 @@ def test_files_that_it_reads_count_where_they_are_named(own_files: OwnFiles) -> 
         seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     own_files.write("scans/b/2.txt", "2")
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    assert len(seen) == 4
+    (own_files.folder / "scans" / "linked").symlink_to(own_files.folder)  # which leads back here
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    own_files.write("elsewhere/3.txt", "3")
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    assert len(seen) == 6
 
 
 EMBEDDING = (
