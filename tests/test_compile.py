@@ -45,6 +45,20 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
     assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
 
 
+def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
+    shapes: list[tuple[int, bool]],
+    make_experiment: MakeExperiment,
+    make_trainer: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = {"name": "mlp", "hidden": (8,), "compile": True}
+    trainer = make_trainer(make_experiment(model=model, epochs=1, batch_size=16))
+    monkeypatch.setattr(trainer.team, "rank", 1)
+    monkeypatch.setattr(trainer.team, "size", 3)
+    warm_up(trainer)
+    assert (3, True) in shapes  # of 8: the second, the fifth and the eighth
+
+
 def test_what_is_not_compiled_learns_the_same_as_ever(
     shapes: list[tuple[int, bool]], make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:

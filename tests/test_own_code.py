@@ -55,6 +55,10 @@ MODELS = {
     "misspelt of timm's": ({"name": "timm:resnet81"}, "timm has no resnet81; did you mean 'resnet18'?"),
     "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, "can't be fetched yet"),
     "inherited": ({"name": "./net.py:Deeper", "width": 8}, ""),
+    "inherited from a neighbour by another name": ({"name": "./nets/deep.py:Deeper", "width": 8}, ""),
+    "missing of a neighbour's": ({"name": "./nets/deep.py:Deeper"}, "takes width, and has no default for it"),
+    "a package's that it imports from within": ({"name": "./nets/pack/__init__.py:Net", "with": 8}, "did you mean"),
+    "of a base with a syntax error": ({"name": "./of_broken.py:Deeper"}, ""),  # which is told where code is listed
     "inherited and misspelt": ({"name": "./net.py:Deeper", "with": 8}, "did you mean 'width'?"),
 }
 
@@ -66,6 +70,11 @@ def test_what_is_wrong_with_a_network_of_one_s_own_is_told_by_line(
     own_files.write("net.py", f"{NET}class Deeper(Net): pass\n")
     own_files.write("broken.py", "x = 1\nclass Net(:\n")
     own_files.write("random.py", NET)
+    own_files.write("of_broken.py", "from broken import Net\nclass Deeper(Net): pass\n")
+    own_files.write("nets/base.py", NET)
+    own_files.write("nets/deep.py", "from base import Net as Base\nclass Deeper(Base): pass\n")
+    own_files.write("nets/pack/__init__.py", "from .net import Net\n")
+    own_files.write("nets/pack/net.py", NET)
     found = told_of(own_files, model=model)
     assert told in found if told else not found
     assert not told or ("params.yaml:" in found and "experiments.mine.model" in found)
@@ -148,6 +157,28 @@ def test_the_code_of_a_network_is_every_file_that_it_imports_and_the_versions_of
     expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
     assert code_of_users([Reference.of("./nets/net.py:Net")]) == expected
     assert code_of_users([Reference.of("torch.nn:Linear")]) == {"package torch": version("torch")}
+
+
+def test_code_on_the_path_of_python_counts_by_its_files_too(
+    own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "lib/layers.py": "import deeper\n",
+        "lib/deeper.py": "",
+        "net.py": "from layers import x\n",
+    }.items():
+        own_files.write(name, text)
+    monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
+    assert code_of_users([Reference.of("./net.py:Net")]).keys() == {"net.py", "lib/layers.py", "lib/deeper.py"}
+    assert code_of_users([Reference.of("layers:Net")]).keys() == {"lib/layers.py", "lib/deeper.py"}
+
+
+def test_two_files_that_python_would_take_for_one_are_refused(own_files: OwnFiles) -> None:
+    for name in ("a/net.py", "b/loss.py"):
+        own_files.write(name, "import tools\n")
+        own_files.write(f"{name[0]}/tools.py", "")
+    with pytest.raises(MistakeError, match=r"tools\.py and .*tools\.py have the same name"):
+        code_of_users([Reference.of("./a/net.py:Net"), Reference.of("./b/loss.py:Loss")])
 
 
 def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) -> None:

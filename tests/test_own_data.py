@@ -183,6 +183,12 @@ def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
     assert (counts, starts) == ({"train": 20, "validation": 6, "test": 4}, [0, 100, 200])
 
 
+def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack) -> None:
+    own_names = "        self.classes = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
+    with pytest.raises(MistakeError, match="its validation part has other `classes` or `target_names` than its train"):
+        pack(BY_PART.replace("[part]\n", f"[part]\n{own_names}"), validation=None, test=None)
+
+
 def test_a_part_that_has_a_size_is_drawn_from_the_training_items(pack: Pack) -> None:
     packed = pack(BY_PART, validation=4, test=None)
     assert packed.manifest.counts == {"train": 16, "validation": 4, "test": 4}
@@ -330,7 +336,11 @@ def test_files_that_it_reads_count_where_they_are_named(own_files: OwnFiles) -> 
         seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     own_files.write("scans/b/2.txt", "2")
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    assert len(seen) == 4
+    (own_files.folder / "scans" / "linked").symlink_to(own_files.folder)  # which leads back here
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    own_files.write("elsewhere/3.txt", "3")
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    assert len(seen) == 6
 
 
 EMBEDDING = (

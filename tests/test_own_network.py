@@ -56,6 +56,9 @@ def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
         network_file(inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(3))"),
         network_file(inner="nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))"),
         network_file("self.register_buffer('scale', torch.tensor(2.0))", "return self.inner(x * self.scale)"),
+        network_file(
+            "self.register_buffer('t', torch.tensor(1.0))", "self.t = self.t * 0.9; return self.inner(x) * self.t"
+        ),
         network_file("self.unused = nn.Linear(2, 2)"),
         network_file("self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)"),
         network_file("with torch.no_grad(): self.inner[1].weight.copy_(torch.from_numpy(np.random.rand(3, 64)))"),
@@ -64,7 +67,20 @@ def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
         f"{HEAD}def Net(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
         network_file(inner="nn.ModuleDict({'a': nn.Linear(64, 3)})", forward="return self.inner['a'](x.flatten(1))"),
     ],
-    ids=["plain", "lazy", "dropout", "buffer", "unused", "frozen", "numpy", "random", "tied", "function", "dict"],
+    ids=[
+        "plain",
+        "lazy",
+        "dropout",
+        "buffer",
+        "a counter",
+        "unused",
+        "frozen",
+        "numpy",
+        "random",
+        "tied",
+        "function",
+        "dict",
+    ],
 )
 def test_networks_of_every_usual_kind_are_taken(try_it: Try, source: str) -> None:
     try_it(source)
@@ -93,6 +109,17 @@ FAULTS = {
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\) for 4 images"),
     "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*no attribute 'iner'"),
     "draws in forward": (DRAWS_IN_FORWARD, "doesn't repeat: .* another output of"),
+    "a counter": (
+        network_file("self.t = 1.0", "self.t *= 0.9; return self.inner(x) * self.t"),
+        "keeps something between steps that is not in its state_dict",
+    ),
+    "a layer now and then": (
+        network_file(
+            "self.calls = 0",
+            "self.calls += 1; return self.inner(x) + 0 * self.inner(x) if self.calls == 2 else self.inner(x)",
+        ),
+        "a second step gives another .* where a new network",
+    ),
     "a lock": (network_file("import threading; self.lock = threading.Lock()"), "can't be copied"),
     "a lambda": (network_file("self.late = lambda x: x"), "can't be pickled"),
     "fails in evaluation": (
@@ -122,6 +149,13 @@ def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_tak
     name = own_files.write("net.py", source) + ":Net"
     network = build_model(OwnModel.model_validate({"name": name, "width": 5}), (1, 6, 7), 4, seed=0)
     assert [tuple(each.shape) for each in network.parameters()] == [(28, 5), (28,)]
+
+
+def test_classes_and_shape_are_given_where_reading_does_not_tell_that_they_are_taken(own_files: OwnFiles) -> None:
+    base = f"{HEAD}class Base(nn.Sequential):\n    def __init__(self, classes, shape):\n"
+    own_files.write("bases.py", f"{base}        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n")
+    file = own_files.write("net.py", "import bases\nclass Net(bases.Base): pass\n")
+    assert build_model(OwnModel(name=f"{file}:Net"), SHAPE, CLASSES, seed=0)(torch.zeros(1, *SHAPE)).shape == (1, 3)
 
 
 def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(own_files: OwnFiles) -> None:

@@ -182,6 +182,16 @@ def test_other_data_or_other_published_weights_are_another_training(gpu_elsewher
     assert not same_training(record, record.model_copy(update={field: "e" * 64}))
 
 
+def test_other_code_of_the_user_s_is_another_training_and_other_versions_of_packages_are_not(
+    gpu_elsewhere: Trained,
+) -> None:
+    of_code = [
+        gpu_elsewhere.record.model_copy(update={"own_code": {"net.py": net, "package torch": torch}})
+        for net, torch in ("a1", "a2", "b1")
+    ]
+    assert [same_training(of_code[0], each) for each in of_code] == [True, True, False]
+
+
 def test_a_record_of_hardware_that_is_here_is_not_called_elsewhere(
     here: list[DeviceResult], make: Make, gpu_elsewhere: Trained
 ) -> None:

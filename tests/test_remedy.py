@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -20,30 +21,34 @@ from photofinish.comparing.pairs import Recorded
 from photofinish.comparing.trial import Outcomes, prescribe, told, with_line
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
+from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.devices import Devices
 from photofinish.params.experiment import Experiment
 from photofinish.results.records import Timings, read_record, write_record
 
 NAME = "digits-linear"
+SGD, LOSS = {"name": "sgd", "lr": 0.1}, {"name": "./loss.py:loss"}
+LOSS_FILE = "from torch.nn.functional import cross_entropy as loss\n"
 PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 3, "batch_size": 16, "input": {"name": "loader", "workers": 0}},
     "datasets": {"small": {"source": "digits", "validation": 0.2, "test": 0.2}},
-    "experiments": {NAME: {"dataset": "small", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}},
+    "experiments": {NAME: {"dataset": "small", "model": "linear", "loss": LOSS, "optimizer": SGD}},
 }
 
 
 @pytest.fixture
 def experiment(make_experiment: MakeExperiment) -> Experiment:
     """As the params file has it."""
-    settings = {"model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.1}}
+    settings = {"model": {"name": "linear"}, "loss": LOSS, "optimizer": SGD}
     return make_experiment(**settings, input={"name": "loader", "workers": 0})
 
 
 @pytest.fixture
 def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, packed_split: PackedSplit) -> Path:
-    """A project that has trained, and whose loader is slow: 600 images in 38 steps, of which 90 ms are the loader's."""
+    """A project with a loss of its own that has trained, by a slow loader: of each of its 38 steps, 90 ms are that."""
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    (tmp_path / "loss.py").write_text(LOSS_FILE, encoding="utf-8")
     attribution = made_up_attribution(waiting=0.09)
     made_up = trained(
         make_result,
@@ -53,7 +58,8 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
         step_seconds=(0.01,) * 3,
         attribution=attribution,
     )
-    record = made_up.record.model_copy(update={"experiment": experiment})
+    own_code = {"loss.py": sha256_of_bytes(LOSS_FILE.encode())}
+    record = made_up.record.model_copy(update={"experiment": experiment, "own_code": own_code})
     host, _ = fingerprint(Devices())
     timings = made_up.timings.model_copy(update={"host": host})
     write_result(tmp_path / "results", replace(made_up, record=record, timings=timings))
@@ -66,7 +72,8 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
 
 def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "photofinish.comparing.trial", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

@@ -76,6 +76,21 @@ def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
     assert json.loads(ran.stdout) == expected.tolist(), ran.stderr
 
 
+def test_figures_go_to_mlflow_without_the_model_where_its_code_has_changed(
+    store: Store, own_results: Path, own_files: OwnFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (own_files.folder / "net.py").read_text(encoding="utf-8")
+    own_files.write("net.py", f"{source}# a comment\n")
+    assert sync_experiments(store, [NAME], own_results) == 1
+    assert "small-mlp/cpu goes without its model: net.py is not what it was" in capsys.readouterr().err
+    (run,) = store.find_runs()
+    assert run.info.status == "FINISHED"
+    own_files.write("net.py", source)
+    sync_experiments(store, [NAME], own_results)
+    assert "parts" not in sys.modules  # another experiment's may have the same name
+    assert mlflow.pytorch.load_model(model_address(store)) is not None
+
+
 LOAD_IT = """
 import json, sys, warnings
 class Missing:

@@ -168,6 +168,27 @@ def test_a_training_on_values_or_labels_comes_to_a_report(
     assert pairs[0].compared.parity.likeness == "identical"
 
 
+WEIGHTED = """
+import torch
+class Weighted(torch.nn.CrossEntropyLoss):
+    def __init__(self, weights):
+        super().__init__(weight=torch.tensor(weights))
+"""
+
+
+def test_a_loss_that_holds_tensors_of_its_own_is_evaluated_too(
+    own_files: OwnFiles, packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+) -> None:
+    loss = {"name": own_files.write("losses.py", WEIGHTED) + ":Weighted", "weights": [1.0, 1.0, 1.0]}
+    losses = []
+    for name, experiment in {"own": make_experiment(loss=loss), "built-in": make_experiment()}.items():
+        run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        judged = evaluate(name, {"cpu": tmp_path / name / records.LEARNED}, packed_split)
+        losses.append(judged.evaluation.devices["cpu"].test_loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+
+
 METRICS = """
 import torch
 def worst(outputs, targets, power=1):
@@ -180,6 +201,8 @@ class Bias(torch.nn.Module):
         return self.scale * (outputs - targets).mean().item()
 def both(outputs, targets):
     return torch.ones(2)
+def nothing(outputs, targets):
+    return torch.tensor(float("nan"))
 """
 
 
@@ -196,11 +219,15 @@ def test_metrics_are_torchmetrics_by_name_with_what_the_task_gives_them(make_exp
     assert further(make_experiment, "labels", "hamming_distance") == pytest.approx({"hamming_distance": 1 / 6})
 
 
-def test_metrics_of_one_s_own_are_functions_or_classes(own_files: OwnFiles, make_experiment: MakeExperiment) -> None:
+def test_metrics_of_one_s_own_are_functions_or_classes(
+    own_files: OwnFiles, make_experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = own_files.write("metrics.py", METRICS)
     found = further(
         make_experiment, "values", {"name": f"{file}:worst", "power": 2}, {"name": f"{file}:Bias", "scale": 0.5}
     )
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
+    assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
+    assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"metric \./metrics\.py:both gives 2 numbers: it must give one"):
         further(make_experiment, "values", f"{file}:both")

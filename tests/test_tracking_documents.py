@@ -89,6 +89,16 @@ def test_test_scores_complete_the_same_run_once_they_are_there(tmp_path: Path, m
     assert [folder for path, folder in evaluated.artifacts if path.name == records.EVALUATION] == ["evaluation"]
 
 
+def test_a_metric_of_one_s_own_does_not_take_the_place_of_the_accuracy(tmp_path: Path, make_result: MakeResult) -> None:
+    result = make_result(accuracy=0.875)
+    assert isinstance(result, Trained)
+    write_result(tmp_path, result)
+    metrics = {"accuracy": 0.25, "top": 0.9}
+    write_scores(tmp_path, replace(result, scores=result.scores.model_copy(update={"metrics": metrics})))
+    points = {point.key: point.value for point in document_of(tmp_path).points}
+    assert (points["test_accuracy"], points["test_top"]) == (0.875, 0.9)
+
+
 def test_the_scores_of_the_other_device_add_no_points(tmp_path: Path, make_result: MakeResult) -> None:
     write_result(tmp_path, make_result())
     points = document_of(tmp_path).points

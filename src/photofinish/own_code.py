@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
+import inspect
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import PathFinder
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.errors import UserError
-from photofinish.files import project_root
+from photofinish.files import own_sweep, project_root
 from photofinish.wording import did_you_mean
 
 _REFERENCE = re.compile(
@@ -80,18 +81,18 @@ class Reference:
         if self.is_file:
             path = (Path.cwd() / Path(self.module).expanduser()).resolve()
             return path if path.is_file() else None
-        return _file_of_module(self.module)
+        found = _file_of_module(self.module)
+        return found and found.resolve()
 
     @property
     def root(self) -> Path | None:
         """The folder that Python imports the user's file and its neighbours from; None for an installed package."""
-        if not self.is_file:
-            path = _below(Path.cwd(), self.module)
-            return Path.cwd() if path else None
-        folder = (Path.cwd() / Path(self.module).expanduser()).resolve().parent
-        while (folder / "__init__.py").is_file():
-            folder = folder.parent
-        return folder
+        if self.is_file:
+            return _root_of((Path.cwd() / Path(self.module).expanduser()).resolve())
+        file = self.file
+        if file is None or "-packages/" in str(file) or not is_users_file(str(file)):
+            return None
+        return file.parents[self.module.count(".") + (file.name == "__init__.py")]
 
     @property
     def module_name(self) -> str:
@@ -106,6 +107,8 @@ class Reference:
         """Why nothing can be built of it, as far as reading tells."""
         file = self.file
         if file is None and self.is_file and (project_root() / self.module).is_file():
+            if own_sweep():
+                return f"code starts at the folder of params.yaml: write ../../{self.module.removeprefix('./')}"
             return f"{self.module} is not in the copy that DVC made of what Git knows: `git add {self.module}` first"
         if file is None and self.is_file:
             return f"there is no file {self.module} ({Path.cwd() / self.module}): write it, or correct the path"
@@ -131,7 +134,10 @@ class Reference:
     def takes(self) -> Takes | None:
         """What it can be called with; None where reading doesn't tell."""
         file = self.file
-        return _takes(file, self.name) if file else None
+        try:
+            return _takes(file, self.name) if file else None
+        except SyntaxError:  # in another file, that its base is imported from
+            return None
 
     def load(self) -> Any:
         """The class or function itself: from here on the user's code runs."""
@@ -153,6 +159,29 @@ class Reference:
         if not callable(found):
             raise UserError(f"{self.module}:{self.name} is no class or function, but a {type(found).__name__}")
         return found
+
+
+def with_what_it_takes(build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What is given, and of what is offered that which it takes by name."""
+    try:
+        names = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # some that are written in C tell nothing
+        return given
+    return {name: value for name, value in offered.items() if name in names} | given
+
+
+@contextmanager
+def imports_forgotten() -> Iterator[None]:
+    """Afterwards Python knows nothing of the user's files: those of another experiment may have the same names."""
+    before, paths = set(sys.modules), [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        for name in sys.modules.keys() - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and "-packages/" not in file and is_users_file(file):
+                del sys.modules[name]
 
 
 @contextmanager
@@ -228,9 +257,11 @@ def _takes(file: Path, name: str, led_here: tuple[tuple[Path, str], ...] = ()) -
     if (file, name) in led_here:
         return None
     led_here = (*led_here, (file, name))
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        origin = _file_of_module(node.module)
-        return _takes(origin, name, led_here) if origin else None
+    if isinstance(node, ast.ImportFrom) and node.module:
+        start = file.parents[node.level - 1] if node.level else _root_of(file)
+        origin = _below(start, node.module) or (None if node.level else _file_of_module(node.module))
+        called = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+        return _takes(origin, called, led_here) if origin else None
     if isinstance(node, ast.FunctionDef):
         return _of_arguments(node.args, is_class=False)
     if not isinstance(node, ast.ClassDef) or node.decorator_list:
@@ -266,11 +297,16 @@ def _file_of_module(name: str) -> Path | None:
     if own := _below(Path.cwd(), name):
         return own
     top, _, _ = name.partition(".")
-    spec = PathFinder.find_spec(top)
-    if spec is None or spec.origin is None:
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None or not spec.has_location:
         return None
     origin = Path(spec.origin)
     return _below(origin.parent.parent, name) if origin.name == "__init__.py" else origin if name == top else None
+
+
+def _root_of(file: Path) -> Path:
+    """The folder above the packages that the file lies in."""
+    return next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
 
 
 def _below(folder: Path, name: str) -> Path | None:

@@ -66,15 +66,26 @@ def code_of_users(references: list[Reference]) -> dict[str, str]:
     """The sha256 of each of the user's files that run with these, by its path from the project's folder, and the
     version of each installed package that those name. Nothing of it is run."""
     found: dict[str, str] = {}
-    for reference in references:
-        root, packages = reference.root, set[str]()
-        if root is None or reference.file is None:
-            packages.add(reference.module.partition(".")[0])
-        else:
-            first = [path for path in (reference.file, *_files_of(reference.module_name, root)) if path]
-            for path in _all_run(first, partial(_users_files_run_by, root, packages)):
-                found[Path(os.path.relpath(path, Path.cwd())).as_posix()] = _sha256(path)
-        found |= {f"{PACKAGE}{name}": version for name, version in filter(None, map(_installed, packages))}
+    modules: dict[Path, Path] = {}
+    todo, seen = [*references], set[str]()
+    while todo:
+        reference = todo.pop()
+        root, file, elsewhere = reference.root, reference.file, set[str]()
+        if root is None or file is None:
+            installed = _installed(reference.module.partition(".")[0])
+            found |= {f"{PACKAGE}{name}": version for name, version in filter(None, [installed])}
+            continue
+        for path in _all_run(
+            [file, *_files_of(reference.module_name, root)], partial(_users_files_run_by, root, elsewhere)
+        ):
+            found[Path(os.path.relpath(path)).as_posix()] = _sha256(path)
+            if (other := modules.setdefault(path.relative_to(root), path)) != path:
+                raise MistakeError(
+                    f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, of which Python imports "
+                    f"one: rename the other"
+                )
+        todo += [Reference(name, "") for name in elsewhere - seen]  # on PYTHONPATH, or installed as --editable
+        seen |= elsewhere
     return dict(sorted(found.items()))
 
 
@@ -97,14 +108,14 @@ def _all_run(first: list[Path], files_run_by: Callable[[Path], set[Path]]) -> se
     return found
 
 
-def _users_files_run_by(root: Path, packages: set[str], path: Path) -> set[Path]:
-    """Those of the user's; what is imported from elsewhere is added to `packages`."""
+def _users_files_run_by(root: Path, elsewhere: set[str], path: Path) -> set[Path]:
+    """Those of the user's below `root`; modules that are imported from elsewhere are added."""
     files: set[Path] = set()
     for name in _modules_named_in(path, root):
         if own := _files_of(name, root):
             files.update(own)
         elif _files_of(name.partition(".")[0], root) == ():
-            packages.add(name.partition(".")[0])
+            elsewhere.add(name)
     return files
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import photofinish
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.step_costs import times
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
+from photofinish.params.experiment import ExperimentPlan
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.processes import end_on_sigterm
@@ -109,9 +109,10 @@ def try_out(prescribed: Prescription) -> Outcomes:
 
 
 def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
-    """As the stage does, by files that lie in a folder of its own."""
+    """As the stage does, where the user's code is, by files that lie in a folder of its own."""
     name, device, root = recorded.experiment, recorded.device, Path.cwd()
     experiment, out = params.experiments[name], folder / "results" / name / device
+    plan = ExperimentPlan(**dict(experiment), own_code=recorded.record.own_code)
     arguments = {
         "device": device,
         "experiment": folder / "experiments" / f"{name}.json",
@@ -120,16 +121,14 @@ def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Record
         "weights": root / "data" / "weights" / name,
         "out": out,
     }
-    write_summed(folder / "experiments" / f"{name}.json", experiment.model_dump_json().encode())
+    write_summed(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
     write_summed(folder / f"{device}.json", _host(params, device).model_dump_json().encode())
     print(f"{way} the remedy: {folder.name}", file=sys.stderr, flush=True)
     command = [sys.executable, str(root / "stages" / "train.py")]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
-    # Without what points to the user's project or MLflow, with this package wherever the stage is started.
+    # Without what points to the user's MLflow: its runs, locks and checkpoints are in that folder too.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-    places = [str(Path(photofinish.__file__).parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(places)
-    if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
+    if subprocess.run(command, env={**environment, "DVC_ROOT": str(folder)}, check=False).returncode:
         raise UserError(f"the training {way} the remedy failed, as told above")
     run = read_run(name, out)
     if isinstance(run, NotTrained):

@@ -210,14 +210,17 @@ def _sha256(dataset: LocalDataset) -> str:
 
 
 def _sha256_of_states(files: Iterable[str]) -> str:
-    """Of files, and of all that is below folders."""
+    """Of files, and of all that is below folders, linked ones too."""
     digest = hashlib.sha256()
     for given in files:
         digest.update(f"{given}\n".encode(errors="surrogateescape"))
         path = _own_path(given)
         digest.update(_state_of(path.name, path.parent) if path.is_file() else b"")
-        for folder, folders, names in os.walk(path):
-            folders.sort()
+        seen = set[str]()  # links may lead round in circles
+        for folder, folders, names in os.walk(path, followlinks=True):
+            here = os.path.realpath(folder)
+            folders[:] = sorted(folders) if here not in seen else []
+            seen.add(here)
             for name in sorted(names):
                 digest.update(_state_of(os.path.relpath(os.path.join(folder, name), path), path))  # noqa: PTH118
     return digest.hexdigest()

@@ -17,7 +17,7 @@ from photofinish.data.own_targets import as_target, told_targets
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import explained_when_full, write_json_atomically
-from photofinish.own_code import users_code, users_traceback
+from photofinish.own_code import users_code, users_traceback, with_what_it_takes
 from photofinish.params.datasets import PART, DatasetPlan, OwnDataset
 from photofinish.source_code import refuse_changed_code
 
@@ -50,6 +50,7 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         file.flush()
         shape, count = first.input.shape, len(reading.targets)
         items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(count, *shape)))
+    _refuse_other_names(plan, parts)
     targets = told_targets(f"data set '{plan.name}'", reading.targets, made[0])
     ends = np.cumsum([0, *map(len, made)])
     own_parts: dict[PartName, Int64Array] = {
@@ -72,6 +73,16 @@ def _own(plan: DatasetPlan) -> OwnDataset:
     return plan.dataset
 
 
+def _refuse_other_names(plan: DatasetPlan, parts: dict[PartName, Any]) -> None:
+    """Of classes or values: a part that numbers what it has itself would be judged by others' numbers."""
+    named = {part: [getattr(each, key, None) for key in ("classes", "target_names")] for part, each in parts.items()}
+    if other := next((part for part, names in named.items() if names != named["train"]), None):
+        raise MistakeError(
+            f"data set '{plan.name}' ({_own(plan).source}): its {other} part has other `classes` or `target_names` "
+            f"than its train part: number them alike in all parts"
+        )
+
+
 def _seed(seed: int) -> None:
     """What is drawn while it is made and read repeats, as far as it comes from these."""
     import torch  # takes seconds, and only data sets of one's own need it here
@@ -83,14 +94,13 @@ def _seed(seed: int) -> None:
 
 def _made(dataset: OwnDataset) -> dict[PartName, Any]:
     """By part, if it has parts of its own and no size says that one is to be drawn; else all of it as `train`."""
-    build, takes, parts = dataset.reference.load(), dataset.reference.takes(), ["train"]
+    build, parts = dataset.reference.load(), ["train"]
     if dataset.makes_parts:
         sizes = {"validation": dataset.validation, "test": dataset.test}
         parts += [part for part, size in sizes.items() if size is None]
     made: dict[Any, Any] = {}
     for part in parts:
-        offered = {PART: part, "seed": dataset.seed}
-        given = {name: value for name, value in offered.items() if takes and name in takes.names} | dataset.arguments
+        given = with_what_it_takes(build, {PART: part, "seed": dataset.seed}, dataset.arguments)
         of_part = f", {part}" if dataset.makes_parts else ""
         with users_code(f"data set {dataset.source}{of_part} can't be made"):
             made[part] = build(**given)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from photofinish.params.experiment import Experiment
 
 
+_Step = list[tuple[str, torch.Tensor]]
+"""what each layer gives, then each gradient, by name"""
+
+
 def refuse_what_cannot_be_trained(
     experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
@@ -30,7 +34,7 @@ def refuse_what_cannot_be_trained(
     images, targets = batch
     device = images.device
     with users_code(f"{name} can't be copied, as copy.deepcopy does"):
-        copies = [copy.deepcopy(network) for _ in range(2)]
+        copies = [copy.deepcopy(network) for _ in range(3)]
     with users_code(f"{name} can't be pickled, which MLflow keeps it as"):
         pickle.dumps(network)
     layout = memory_format(network, device, precision)
@@ -38,31 +42,43 @@ def refuse_what_cannot_be_trained(
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
         images = laid_out(images, layout)
-        steps = [_one_step(each, criterion, (images, targets), precision, outputs) for each in copies]
-    for (what, here), (_, there) in zip(*steps, strict=True) if experiment.deterministic else ():
-        if not same_bits(here, there):
-            raise UserError(
-                f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
-                f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
-                f"there, or depends on the time? deterministic: false in params.yaml allows it"
-            )
+        first, second = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[:2])
+        copies[2].load_state_dict(copies[1].state_dict())  # as a training that goes on, or an evaluation, has it
+        third, restored = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[1:])
+    if experiment.deterministic and (what := _difference(first, second)):
+        raise UserError(
+            f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
+            f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
+            f"there, or depends on the time? deterministic: false in params.yaml allows it"
+        )
+    if experiment.deterministic and (what := _difference(third, restored)):
+        raise UserError(
+            f"{name} keeps something between steps that is not in its state_dict, so no checkpoint or result has it: "
+            f"a second step gives another {what} where a new network is given the state after the first. Keep it in a "
+            f"buffer (register_buffer)"
+        )
     in_evaluation = users_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
         copies[0].eval()(images)
 
 
-def _one_step(
-    network: nn.Module, criterion: Loss, batch: Batch, precision: str, wanted: int
-) -> list[tuple[str, torch.Tensor]]:
-    """What each layer gives, then each gradient, by name."""
+def _difference(here: _Step, there: _Step) -> str | None:
+    """What differs first."""
+    more = "number of outputs and gradients" if len(here) != len(there) else None
+    pairs = zip(here, there, strict=False)
+    return next((what for (what, one), (_, other) in pairs if not same_bits(one, other)), more)
+
+
+def _one_step(network: nn.Module, criterion: Loss, batch: Batch, precision: str, wanted: int) -> _Step:
     images, targets = batch
-    found: list[tuple[str, torch.Tensor]] = []
+    found: _Step = []
 
     def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         found.extend((f"output of {name or 'the network'}", each.detach().clone()) for each in tensors_in(output))
 
     hooks = [module.register_forward_hook(partial(note, name)) for name, module in network.named_modules()]
     seed_epoch(0, 0)
+    network.zero_grad()
     with autocast(images.device, precision):
         outputs = network.train()(images)
         if not isinstance(outputs, torch.Tensor) or outputs.shape != (len(images), wanted):

@@ -61,7 +61,8 @@ def warm_up(trainer: Trainer) -> float:
         else:  # for each size of a batch anew: the last ones are smaller
             last = trainer.training.image_count % trainer.training.batch_size
             if last:
-                trainer.step(state, trainer.steps_per_epoch - 1, (batch[0][:last], batch[1][:last]))
+                own = len(range(trainer.team.rank, last, trainer.team.size))
+                trainer.step(state, trainer.steps_per_epoch - 1, (batch[0][:own], batch[1][:own]))
             trainer.evaluate(state)
     return trainer.clock.now_seconds() - started_seconds
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from photofinish.errors import UserError
-from photofinish.own_code import TIMM, is_users_file, users_code
+from photofinish.own_code import TIMM, is_users_file, users_code, with_what_it_takes
 
 if TYPE_CHECKING:
     from photofinish.data.images import Dtype
@@ -37,9 +37,8 @@ def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype) -> nn.M
         build: Any = partial(create_model, reference.name)
         given = {"num_classes": classes, "in_chans": shape[0]} | model.arguments
     else:
-        build, takes = reference.load(), reference.takes()
-        offered = {"classes": classes, "shape": tuple(shape)}
-        given = {name: value for name, value in offered.items() if takes and name in takes.names} | model.arguments
+        build = reference.load()
+        given = with_what_it_takes(build, {"classes": classes, "shape": tuple(shape)}, model.arguments)
     with users_code(f"model {model.name} can't be built"):
         network = build(**given)
     if not isinstance(network, nn.Module):

@@ -55,7 +55,7 @@ def _evaluate_one(
     network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics
 ) -> tuple[records.DeviceEvaluation, npt.NDArray[Any]]:
     """In double precision, so that the judgement adds no rounding of its own to what the devices learned; but for
-    one's own network, which may make tensors of single precision itself."""
+    one's own network or loss, which may have tensors of single precision itself."""
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
     dtype = torch.float32 if is_reference(record.experiment.model.name) else torch.float64
@@ -67,8 +67,9 @@ def _evaluate_one(
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
     with users_code(f"model {record.experiment.model.name} fails in evaluation"):
         outputs = torch.cat([network(_as(dtype, normalise(part))) for part in parts]).double()
-        criterion = Loss(record.experiment.loss, record.task, CPU)
-        loss = criterion.mean(outputs, torch.from_numpy(targets)).item()
+    criterion = Loss(record.experiment.loss, record.task, CPU)
+    with users_code("the loss fails in evaluation"):
+        loss = criterion.mean(outputs.float() if criterion.is_own else outputs, torch.from_numpy(targets)).item()
     further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
     predicted: npt.NDArray[Any] = outputs.numpy()
     if record.task == "values":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from photofinish.data.images import Int64Array, Task
 from photofinish.errors import UserError
-from photofinish.own_code import users_code
+from photofinish.own_code import users_code, with_what_it_takes
 from photofinish.params.experiment import TORCHMETRICS, Metric, Metrics
 from photofinish.results import records
 
@@ -73,18 +74,25 @@ def scores_of_values(actual: Floats, predicted: Floats, loss: float) -> records.
 
 def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """Those that the user names, by their labels; of what the network gives, one number each."""
-    return {metric.label: _score(metric, task, outputs, targets) for metric in metrics}
+    scores = {metric.label: _score(metric, task, outputs, targets) for metric in metrics}
+    for metric in metrics:
+        if not math.isfinite(score := scores[metric.label]):
+            print(f"note: metric {metric.name} gives {score}, which is left out")
+            del scores[metric.label]
+    return scores
 
 
 def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
     reference, arguments = metric.reference, metric.arguments
-    compute, takes = reference.load(), reference.takes()
+    compute = reference.load()
     if reference.module == TORCHMETRICS:
         offered = _FOR_TORCHMETRICS[task] | dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
-        arguments = {name: value for name, value in offered.items() if takes and name in takes.names} | arguments
+        arguments = with_what_it_takes(compute, offered, arguments)
         outputs = {"classes": outputs.softmax(1), "labels": outputs.sigmoid(), "values": outputs}[task].squeeze(1)
         targets = targets.squeeze(1) if task == "values" and targets.shape[1] == 1 else targets
         targets = targets if task == "values" else targets.long()
+    else:
+        outputs = outputs.float()  # as in training: tensors that it holds are of single precision
     with users_code(f"metric {metric.name} fails"):
         made = compute(**arguments) if isinstance(compute, type) else partial(compute, **arguments)
         score = made(outputs, targets)

@@ -172,8 +172,9 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         artifacts.append((evaluation, records.EVALUATED))
         mirrored = _digest(evaluation, text=result)
         if scores := records.read_record(evaluation, records.Evaluation).devices.get(device):
-            summary |= {"test_accuracy": scores.test_accuracy, "test_loss": scores.test_loss}
-            summary |= {"test_macro_f1": scores.macro_f1, **{f"test_{key}": of for key, of in scores.metrics.items()}}
+            ours = {"accuracy": scores.test_accuracy, "loss": scores.test_loss, "macro_f1": scores.macro_f1}
+            shown = scores.metrics | {key: value for key, value in ours.items() if value is not None}
+            summary |= {f"test_{key}": value for key, value in shown.items()}
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
     started_ms = _milliseconds(timings.started_at_unix_seconds)

@@ -31,7 +31,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
 from photofinish.files import sha256_of_bytes, sha256_of_file
-from photofinish.own_code import Reference
+from photofinish.own_code import Reference, imports_forgotten
 from photofinish.params.networks import OwnModel
 from photofinish.processes import quick_imports
 from photofinish.results import records
@@ -94,7 +94,8 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     _write_missing_points(client, run, document.points, model_id)
     _mirror_artifacts(store, run, document.artifacts)
     if document.learned and model_id and not _is_whole(store, model_id):
-        _write_model(store, run, model_id, document.learned, document.facts.tags)
+        with imports_forgotten():
+            _write_model(store, run, model_id, document.learned, document.facts.tags)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
     # From the job's start, its duration: not until what was measured after the job, or until MLflow was back.
     ended_ms = run.info.start_time + document.duration_ms if document.duration_ms is not None else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +17,7 @@ from urllib.parse import quote
 from mlflow.entities import Run
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import folders_with_results, project_root, state_folder
+from photofinish.files import folders_with_results, own_sweep, project_root, state_folder
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.tracking import documents
 from photofinish.tracking.documents import RunDocument
@@ -48,7 +50,18 @@ def sync_experiments(store: Store, names: list[str], results: Path, *, run_own_c
     found = [document for name in names for document in _written(name, results)]
     if not run_own_code:
         found = [replace(document, learned=None) if document.has_own_code else document for document in found]
-    return sum(_sync_document(store, document, restored=True) for document in found)
+    return sum(_sync_training(store, document) for document in found)
+
+
+def _sync_training(store: Store, document: RunDocument) -> bool:
+    """Code of the user's that has changed or fails is no reason to go without the other models and figures."""
+    try:
+        return _sync_document(store, document, restored=True)
+    except UserError as error:
+        if not document.has_own_code:
+            raise
+        print(f"MLflow: {document.facts.name} goes without its model: {error}", file=sys.stderr)
+        return _sync_document(store, replace(document, learned=None), restored=True)
 
 
 def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
@@ -130,9 +143,10 @@ def main() -> None:
     count = 0
     try:
         for folder in folders_with_results():
-            names = sorted(path.stem for path in (folder / "data" / "plan" / "experiments").glob("*.json"))
-            store = open_store(project_root(), state_folder(), folder.name or None)
-            count += sync_all(store, names, folder / "results", folder / "report")
+            with chdir(folder):  # where paths to the user's code start
+                names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
+                store = open_store(project_root(), state_folder(), own_sweep())
+                count += sync_all(store, names, Path("results"), Path("report"))
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")

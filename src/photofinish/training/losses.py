@@ -36,10 +36,10 @@ class Loss:
             raise MistakeError(problem)
         self._task = task
         if settings and is_reference(self._name):
-            self._loss, self._is_own = _own_loss(cast("params.OwnLoss", settings), device), True
+            self._loss, self.is_own = _own_loss(cast("params.OwnLoss", settings), device), True
         else:
             arguments = settings.model_dump(exclude={"name"}) if settings else {}
-            self._loss, self._is_own = partial(_BUILT_IN[self._name], **arguments), False
+            self._loss, self.is_own = partial(_BUILT_IN[self._name], **arguments), False
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """A scalar."""
@@ -51,7 +51,7 @@ class Loss:
 
     def total(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The sum over the items: of none, nothing."""
-        if self._task == "classes" and not self._is_own:
+        if self._task == "classes" and not self.is_own:
             return self._loss(outputs, targets, reduction="sum")  # type: ignore[no-any-return]
         return self.mean(outputs, targets) * len(targets) if len(targets) else outputs.sum() * 0.0
 
