@@ -13,7 +13,7 @@ from result_files import trained
 from torch import nn
 
 from photofinish.comparing.pairs import Trained
-from photofinish.comparing.parity import Parity, mcnemar_p_value, parity
+from photofinish.comparing.parity import Parity, mcnemar_p_value, parity, values_held_together
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.measuring.first_step import first_batch, first_step
@@ -192,3 +192,17 @@ def test_predictions_of_other_images_are_not_compared(learn: Learn) -> None:
     found = parity(cpu, replace(cpu, predictions=cpu.predictions.iloc[1:]))
     assert parting(found)[0] == "test predictions"
     assert found.mcnemar_p is None
+
+
+def test_of_several_labels_an_image_counts_once_and_of_several_values_each_goes_by_its_own_spread() -> None:
+    actual = [1, 0] * 8
+    right, wrong = (
+        pd.DataFrame({"actual": actual, "predicted": actual}),
+        pd.DataFrame({"actual": actual, "predicted": 0}),
+    )
+    assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(right.iloc[::2], wrong.iloc[::2]) == 2 / 2**8
+    values = pd.DataFrame({"actual": [0.0, 0.0, 1000.0, 1.0]})
+    same, off = values.assign(predicted=values["actual"]), values.assign(predicted=[0.0, 0.1, 1000.0, 1.1])
+    (predictions, _) = values_held_together(same, off, 2, 0.01)
+    assert predictions.finding == "they differ by 0.2 of the spread of a value, in the mean"
+    assert not predictions.within_rounding

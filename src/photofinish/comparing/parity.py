@@ -75,10 +75,13 @@ def parity(cpu: Learned, device: Learned) -> Parity:
     same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
     weights = _prints("initial weights", first.weights, second.weights, 0.0)
     outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
-    if cpu.record.task == "values":
-        predictions, accuracy, p_value = *_tested_values(cpu.predictions, device.predictions, curve_tolerance), None
+    task, numbers = cpu.record.task, len(cpu.record.class_names)
+    if task == "values":
+        tested = values_held_together(cpu.predictions, device.predictions, numbers, curve_tolerance)
+        predictions, accuracy, p_value = *tested, None
     else:
-        predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions)
+        rows_an_item = numbers if task == "labels" else 1
+        predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions, rows_an_item)
     same_end = cpu.record.weights_sha256 == device.record.weights_sha256
     layers = (
         _equal("settings", cpu.record.experiment == device.record.experiment, "the experiments' settings differ"),
@@ -99,9 +102,13 @@ def parity(cpu: Learned, device: Learned) -> Parity:
     return Parity("equivalent within rounding" if within_rounding else "different", layers, p_value)
 
 
-def mcnemar_p_value(cpu: pd.DataFrame, device: pd.DataFrame) -> float:
-    """Exact: how probable it is that, of the images only one of the two gets right, the parts are so unequal."""
-    hits, others = (each["predicted"].to_numpy() == each["actual"].to_numpy() for each in (cpu, device))
+def mcnemar_p_value(cpu: pd.DataFrame, device: pd.DataFrame, rows_an_item: int = 1) -> float:
+    """Exact: how probable it is that, of the images only one of the two gets right, the parts are so unequal. An
+    image's several labels must all be right, for they depend on each other."""
+    hits, others = (
+        (each["predicted"].to_numpy() == each["actual"].to_numpy()).reshape(-1, rows_an_item).all(axis=1)
+        for each in (cpu, device)
+    )
     only_first, only_second = int((hits & ~others).sum()), int((others & ~hits).sum())
     discordant, fewer = only_first + only_second, min(only_first, only_second)
     ways = way = 1  # to choose none of them; then one more each time
@@ -152,7 +159,7 @@ def _curves(cpu: pd.DataFrame, device: pd.DataFrame, tolerance: float) -> Layer:
     return Layer(name, finding, same=False, within_rounding=bool(drift[0] <= tolerance))
 
 
-def _tested(cpu: pd.DataFrame, device: pd.DataFrame) -> tuple[Layer, Layer, float | None]:
+def _tested(cpu: pd.DataFrame, device: pd.DataFrame, rows_an_item: int) -> tuple[Layer, Layer, float | None]:
     """The predictions of the test images, their accuracy, and McNemar's p, which takes the same images."""
     accuracies = [float((each["predicted"] == each["actual"]).mean()) for each in (cpu, device)]
     told = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
@@ -162,22 +169,23 @@ def _tested(cpu: pd.DataFrame, device: pd.DataFrame) -> tuple[Layer, Layer, floa
     unequal = int((cpu["predicted"].to_numpy() != device["predicted"].to_numpy()).sum())
     found = f"{unequal} of {len(cpu):,} images get another class" if unequal else THE_SAME
     predictions = Layer("test predictions", found, same=not unequal, within_rounding=True)
-    p_value = mcnemar_p_value(cpu, device)
+    p_value = mcnemar_p_value(cpu, device, rows_an_item)
     told += f"; McNemar's exact p = {p_value:.2g}"
     accuracy = Layer("test accuracy", told, accuracies[0] == accuracies[1], within_rounding=p_value >= SIGNIFICANT)
     return predictions, accuracy, p_value
 
 
-def _tested_values(cpu: pd.DataFrame, device: pd.DataFrame, tolerance: float) -> tuple[Layer, Layer]:
-    """How far the predictions differ, by the spread of what they predict; and how far each is off."""
+def values_held_together(cpu: pd.DataFrame, device: pd.DataFrame, count: int, tolerance: float) -> tuple[Layer, Layer]:
+    """How far the predictions differ, each of so many values by the spread of its own; and how far they are off."""
     errors = [float((each["predicted"] - each["actual"]).abs().mean()) for each in (cpu, device)]
     told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
     if not _same_items(cpu, device):
         others = "of different test items"
         return _equal("test predictions", False, others), _equal("test error", False, f"{told}, {others}")
-    spread = float(cpu["actual"].std(ddof=0)) or 1.0
-    difference = float((cpu["predicted"] - device["predicted"]).abs().mean()) / spread
-    found = f"they differ by {difference:.1g} of the spread of the values, in the mean" if difference else THE_SAME
+    spreads = cpu["actual"].to_numpy().reshape(-1, count).std(axis=0)
+    differences = np.abs(cpu["predicted"].to_numpy() - device["predicted"].to_numpy()).reshape(-1, count).mean(axis=0)
+    difference = float((differences / np.where(spreads > 0, spreads, 1.0)).max())
+    found = f"they differ by {difference:.1g} of the spread of a value, in the mean" if difference else THE_SAME
     return (
         Layer("test predictions", found, same=not difference, within_rounding=difference <= tolerance),
         Layer("test error", told, same=errors[0] == errors[1], within_rounding=difference <= tolerance),

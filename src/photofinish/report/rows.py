@@ -85,7 +85,7 @@ def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
         further = {result.device: result.scores.metrics for result in pair.trained}
         for row in comparison_rows([pair]):
             if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
-                metrics.setdefault(pair.experiment, {})[row["device"]] = {**present, **further.get(row["device"], {})}
+                metrics.setdefault(pair.experiment, {})[row["device"]] = {**further.get(row["device"], {}), **present}
     return metrics
 
 
