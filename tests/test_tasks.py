@@ -160,7 +160,7 @@ def test_a_training_on_values_or_labels_comes_to_a_report(
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")
     assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(task_split.labels("test"))
-    wanted = {"values": "mean absolute error of", "labels": "test accuracy"}[task]
+    wanted = {"values": "Mean absolute error is", "labels": "Test accuracy is"}[task]
     assert wanted in verdict.text
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page

@@ -103,7 +103,7 @@ def _details(compared: Compared) -> list[str]:
         question = "What the GPU's epoch waits for"
     else:
         question = "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
-    parts_at = likeness.parts_at
+    parts_at, (figure, cpu_size) = likeness.parts_at, cpu.scores.figure
     parting = f": they first part at the {parts_at.name} ({parts_at.finding})" if parts_at else ""
     return [
         f"{gpu.timings.device_name} takes {seconds(epoch.device_seconds)} for an epoch, {cpu.timings.device_name} "
@@ -113,8 +113,8 @@ def _details(compared: Compared) -> list[str]:
         f"{_ratio_and_interval(whole)}; {in_words(whole)}.",
         *_why(question, gpu),
         f"The GPU's start-up is repaid {compared.payback.finding}.",
-        f"The models are {likeness.likeness}{parting}. The GPU's has {gpu.scores.in_words}, the CPU's "
-        f"{cpu.scores.in_words}.",
+        f"The models are {likeness.likeness}{parting}. {figure.capitalize()} is {gpu.scores.figure[1]} on the GPU, "
+        f"{cpu_size} on the CPU.",
     ]
 
 

@@ -274,11 +274,17 @@ class DeviceEvaluation(_Record):
     """rows: the true class; columns: the predicted one; of classes only"""
 
     @property
-    def in_words(self) -> str:
-        """How good it is, by the figure that says most."""
+    def figure(self) -> tuple[str, str]:
+        """The one that says most: what it is called, and how large it is."""
         if self.test_accuracy is not None:
-            return f"{self.test_accuracy:.2%} test accuracy"
-        return f"a {MEAN_ABSOLUTE_ERROR.replace('_', ' ')} of {self.metrics[MEAN_ABSOLUTE_ERROR]:.4g} on the test data"
+            return "test accuracy", f"{self.test_accuracy:.2%}"
+        return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{self.metrics[MEAN_ABSOLUTE_ERROR]:.4g}"
+
+    @property
+    def in_words(self) -> str:
+        """How good it is, by that."""
+        name, size = self.figure
+        return f"{size} {name}" if self.test_accuracy is not None else f"a {name} of {size} on the test data"
 
 
 class Evaluation(_Record):
