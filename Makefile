@@ -45,7 +45,9 @@ new: ## begin a network of your own: writes my_model.py and says what goes into 
 	@echo "Wrote $(or $(FILE),my_model.py). Add to params.yaml, below experiments, then make repro:"
 	@echo "  mine:"
 	@echo "    dataset: digits"
-	@echo "    model: {name: \"./$(or $(FILE),my_model.py):Net\", width: 32}"
+	@echo "    model:"
+	@echo "      name: ./$(or $(FILE),my_model.py):Net"
+	@echo "      width: 32"
 
 example:
 ifdef EXAMPLE

@@ -95,7 +95,8 @@ class Run:
     def identity(self) -> str:
         """Of everything that determines the run, bit for bit: settings, machine, data and code, whatever its name."""
         fetched = self.fetched_weights()
-        facts = [self.device, self.experiment.model_dump(), self.host.model_dump(), self.processes]
+        experiment = self.experiment.model_dump(exclude={"own_code"})
+        facts = [self.device, experiment, self.own_code, self.host.model_dump(), self.processes]
         sha256 = [self.data_sha256(), fetched.sha256 if fetched else None, code_sha256()]
         return sha256_of_bytes(to_json([*facts, *sha256]).encode())
 
