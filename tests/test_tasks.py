@@ -20,7 +20,7 @@ from photofinish.data.packed import PARTS, PackedSplit, labels_file
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, to_json, write_summed
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.experiment import Experiment
+from photofinish.params.experiment import Experiment, Metric
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, write_evaluation
@@ -144,14 +144,17 @@ def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_pa
 
 
 def test_a_training_on_values_or_labels_comes_to_a_report(
-    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path, own_files: OwnFiles
 ) -> None:
     experiment, task, results = make_experiment(epochs=3), task_split.manifest.task, tmp_path / "results"
     for device in records.DEVICE_LABELS:
         run = Run("small", device, experiment, cpu_host, task_split.folder, results / "small" / device)
         lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     folders = {device: results / "small" / device / records.LEARNED for device in records.DEVICE_LABELS}
-    judged = evaluate("small", folders, task_split)
+    own_files.write("metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n")
+    judged = evaluate("small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),))
+    scores = judged.evaluation.devices["cpu"]
+    assert task == "labels" or scores.metrics["mean_absolute_error"] > 0  # none of the user's takes its place
     write_evaluation(judged, results / "small" / records.EVALUATED)
     pairs = paired(read_results(["small"], results))
     (verdict,) = write_report(pairs, tmp_path / "report")

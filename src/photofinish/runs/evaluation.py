@@ -80,7 +80,7 @@ def _evaluate_one(
     else:
         predicted = predicted.argmax(axis=1)
         scores = scores_of_classes(targets, predicted, loss, record.class_names)
-    return scores.model_copy(update={"metrics": scores.metrics | further}), predicted
+    return scores.model_copy(update={"metrics": further | scores.metrics}), predicted
 
 
 def _as(dtype: torch.dtype, items: torch.Tensor) -> torch.Tensor:
