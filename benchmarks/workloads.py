@@ -63,6 +63,7 @@ class Workload:
             input=SimpleNamespace(name="resident"),
             augmentation=SimpleNamespace(flip=0, crop_padding=0),
             deterministic=True,
+            steps="auto",
             precision="fp32",
             epochs=self.epochs,
             batch_size=self.batch_size,

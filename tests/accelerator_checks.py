@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import MakeExperiment, digits_plan, learnable_images
+from conftest import HeldClock, MakeExperiment, digits_plan, learnable_images
+from recorder import OperationRecorder
 from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
@@ -22,13 +23,14 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.measuring import rehearsal
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Repeats, Setup
-from photofinish.training import optimisation
+from photofinish.training import optimisation, steps
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
 from photofinish.training.teams import Team, accelerator
@@ -37,7 +39,8 @@ from photofinish.training.trainer import Trainer
 
 MakeJob = Callable[[Experiment, torch.device], Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
-ADAM, ADAMW = ({"name": name, "lr": 0.01} for name in ("adam", "adamw"))
+ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
+"""at a rate that float32 holds, as an accelerator reads it, and the CPU's float64 holds too"""
 AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
 LOADER = {"name": "loader", "workers": 1, "pin_memory": True, "non_blocking": True, "persistent_workers": True}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -200,7 +203,7 @@ def count_epoch(make_experiment: MakeExperiment, make_job: MakeJob, device: torc
     """What one epoch of a trained network takes, by its batch size: 90 images."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
-        experiment = make_experiment(**settings, epochs=2, batch_size=batch_size, validation_batch_size=batch_size)
+        experiment = make_experiment(**settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size)
         job = make_job(experiment, device)
         trainer, at_ends = job.new_trainer(), [counts()]
         warm_up(trainer)
@@ -219,7 +222,7 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
     assert few.waits == many.waits == 3  # when training begins, ends, and when validation ends
     assert few.reads == many.reads <= 4  # both losses, the hits, and whether all losses are numbers
     if "input" not in settings:
-        assert few.copies_in == many.copies_in == 1  # the order of the images, which lie there already
+        assert few.copies_in == many.copies_in == 1  # the next epoch's order of the images, which lie there already
     elif settings["input"] == LOADER:
         assert many.copies_in - few.copies_in >= 2 * 13  # images and labels of each further step, without waiting
         assert few.waiting_copies_in == many.waiting_copies_in == 0
@@ -247,6 +250,36 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("settings", [{"model": {"name": "linear"}}, {"model": CNN, "optimizer": ADAM}], ids=str)
+def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
+    make_experiment: MakeExperiment,
+    make_job: MakeJob,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    recorder = OperationRecorder()
+    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: recorder)
+    monkeypatch.setattr(steps, "_MOST_BYTES", 2 * 4 * 16 * 16 * 16)
+    eager, recorded = (trained(make_job(make_experiment(**settings, steps=kind), device)) for kind in ("eager", "auto"))
+    assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", 2), recorded.steps.why
+    assert recorded.progress.metrics == eager.progress.metrics
+    assert weights_of(recorded.network) == weights_of(eager.network)
+    with rehearsed_steps(recorded, at_once=4) as (four,):
+        four()
+        found = counted(four)
+    assert found.operations > 20
+    assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
+
+
+def test_a_warm_up_lasts_until_an_idle_device_is_awake(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, clock: HeldClock
+) -> None:
+    trainer = make_job(make_experiment(batch_size=16), device).new_trainer()
+    trainer.network.register_forward_pre_hook(lambda network, _inputs: clock.take(0.03 * network.training))
+    assert warm_up(trainer) == pytest.approx(2 * 4 * 0.03)  # three steps, and one on as many images as the last batch
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])

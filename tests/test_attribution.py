@@ -13,6 +13,7 @@ from torch import nn
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.measuring import attribution
 from photofinish.measuring.attribution import (
     AttributionPlan,
     attribute,
@@ -99,8 +100,8 @@ def nap_in(part: str, nap: Nap, monkeypatch: pytest.MonkeyPatch) -> None:
     if part == "optimizer":
         build = trainer_module.build_optimizer
 
-        def slow_optimizer(*arguments: Any) -> torch.optim.Optimizer:
-            optimizer = build(*arguments)
+        def slow_optimizer(*arguments: Any, **settings: Any) -> torch.optim.Optimizer:
+            optimizer = build(*arguments, **settings)
             nap_before(optimizer, "step")
             return optimizer
 
@@ -134,6 +135,41 @@ def test_what_the_loader_takes_alone_is_without_the_step(
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
     assert found.resident
     assert found.resident.step_seconds == [NAP_SECONDS] * 4
+
+
+def test_of_an_accelerator_what_waiting_for_it_takes_is_left_out(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch, waited for by itself, would seem to take longer than a short step among many."""
+    monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
+    trainer = make_trainer(make_experiment(), _Network("none"))
+    read = trainer.clock.now_seconds
+
+    def slowly() -> float:
+        clock.take(1.0)
+        return read()
+
+    monkeypatch.setattr(trainer.clock, "now_seconds", slowly)
+    found = attribute(trainer, PLAN)
+    assert found.batch_alone_seconds == (0.0,)
+    assert set(found.parts.median_seconds.values()) == {0.0}
+
+
+@pytest.mark.parametrize(("part", "seconds"), [("waiting", NAP_SECONDS), ("copying", NAP_SECONDS)])
+def test_of_an_accelerator_many_batches_are_timed_at_once(
+    make_experiment: MakeExperiment,
+    make_trainer: MakeTrainer,
+    nap: Nap,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    seconds: float,
+) -> None:
+    monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
+    nap_in(part, nap, monkeypatch)
+    parts = attribute(make_trainer(make_experiment(input=LOADER), _Network("none")), PLAN).parts
+    assert {name: sum(getattr(parts, name)) for name in StepParts.model_fields if sum(getattr(parts, name))} == {
+        f"{part}_seconds": seconds
+    }
 
 
 @pytest.mark.parametrize("images", [2, 40])

@@ -13,7 +13,7 @@ from conftest import MakeExperiment
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.params.experiment import Experiment
-from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, Share
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -159,3 +159,24 @@ def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split:
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("train"))))
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+def test_an_epoch_prepared_ahead_has_the_same_batches_and_is_made_once(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
+) -> None:
+    batches = numbered_batches(make_experiment(batch_size=5, augmentation=augmentation))
+    expected = [list(batches.shuffled(epoch)) for epoch in (3, 4)]
+    made: list[int] = []
+    order = BatchPlan.order
+
+    def noted(plan: BatchPlan, epoch: int) -> torch.Tensor:
+        made.append(epoch)
+        return order(plan, epoch)
+
+    monkeypatch.setattr(BatchPlan, "order", noted)
+    batches.prepare(4)
+    assert_same_batches(list(batches.shuffled(3)), expected[0])
+    assert made == [4, 3]
+    assert_same_batches(list(batches.shuffled(4)), expected[1])
+    assert made == [4, 3]

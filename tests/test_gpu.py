@@ -69,6 +69,7 @@ def experiment(**changes: Any) -> Any:
         "model": CNN,
         "loss": None,
         "deterministic": True,
+        "steps": "auto",
         "optimizer": SimpleNamespace(**sgd),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
@@ -146,6 +147,21 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
     assert same(weights(first.network), weights(again.network))
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"])
+def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
+    device: torch.device, precision: str, augmentation: Any
+) -> None:
+    eager, recorded = (
+        run(experiment(precision=precision, augmentation=augmentation, steps=steps), device)
+        for steps in ("eager", "auto")
+    )
+    if device.type == "cuda":
+        assert recorded.steps.kind == "graph", recorded.steps.why
+    assert recorded.progress.metrics == eager.progress.metrics
+    assert same(weights(recorded.network), weights(eager.network))
+
+
 def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
     whole, first_half = run(experiment(), device), run(experiment(epochs=2), device)
     file = io.BytesIO()
@@ -153,6 +169,7 @@ def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
     file.seek(0)
     resumed = trainer(experiment(), device)
     resumed.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    warm_up(resumed)
     resumed.train(lambda _metrics, _timing: None)
     assert resumed.progress.metrics == whole.progress.metrics
     assert same(weights(resumed.network), weights(whole.network))

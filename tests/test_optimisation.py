@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
 from photofinish.params import experiment as params
-from photofinish.training.optimisation import Schedule, build_optimizer
+from photofinish.training import optimisation
+from photofinish.training.optimisation import RateSlots, Schedule, build_optimizer
+from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
 LR = 0.1
@@ -134,6 +136,75 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
 def test_nesterov_momentum_is_handed_on() -> None:
     settings = optimizer_settings("sgd", momentum=0.9, nesterov=True)
     assert build_optimizer(settings, [nn.Parameter(torch.ones(1))]).defaults["nesterov"] is True
+
+
+@pytest.fixture
+def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that nothing was written to is no number."""
+    monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
+    before = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("error")
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.set_deterministic_debug_mode(before[0])
+    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+@pytest.mark.usefixtures("_as_on_an_accelerator")
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening: float) -> None:
+    """As the first steps in fp16 often do, until the loss is scaled by less."""
+    momentum = {"momentum": 0.9, "dampening": dampening} if name == "sgd" else {}
+    weight, other = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    for parameter, factors in ((weight, (math.inf, 2.0, 2.0)), (other, (2.0, 2.0))):
+        optimizer = build_optimizer(optimizer_settings(name, **momentum), [parameter], loss_is_scaled=True)
+        scaler = torch.amp.GradScaler("cpu")
+        for factor in factors:
+            optimizer.zero_grad()
+            scaler.scale((parameter * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert torch.equal(weight, other)
+    assert (weight < 1).all()
+
+
+@pytest.mark.usefixtures("_as_on_an_accelerator")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at_the_start(name: str) -> None:
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9)) for _ in range(2))
+    settings = OPTIMIZERS[name] | ({"dampening": 0.0} if name == "sgd" else {})
+    optimizer = build_optimizer(optimizer_settings(name, **settings), [ours])
+    plain = CLASSES[name]([theirs], lr=LR, fused=True, **settings)
+    assert set(optimizer.state[ours])
+    for _ in range(3):
+        for parameter, stepping in ((ours, optimizer), (theirs, plain)):
+            stepping.zero_grad()
+            parameter.sin().sum().backward()
+            stepping.step()
+    assert torch.equal(ours, theirs)
+    assert optimizer.state_dict()["state"][0].keys() == plain.state_dict()["state"][0].keys()
+
+
+@pytest.mark.usefixtures("_as_on_an_accelerator")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_another(name: str) -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = build_optimizer(optimizer_settings(name), [parameter])
+    schedule, slots = schedule_for("constant", optimizer), RateSlots(2, CPU)
+    parameter.grad = torch.ones(1)
+    for rates in ([0.0, 0.5], [0.25, 0.0]):
+        slots.fill(rates)
+        for rate, slot in zip(rates, slots.each, strict=True):
+            before = parameter.item()
+            with schedule.applied(slot):
+                optimizer.step()
+            assert before - parameter.item() == pytest.approx(
+                rate, rel=0.02
+            )  # adamw's weight decay takes a hundredth of it
+    with schedule.applied():
+        optimizer.step()
+    assert optimizer.state_dict()["param_groups"][0]["lr"] == schedule.learning_rate == LR
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)

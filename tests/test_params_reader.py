@@ -42,7 +42,7 @@ A_NAME_IS = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a l
 OPTIMIZERS = "allowed: sgd, adam, adamw"
 SETTINGS = (
     "allowed: dataset, model, loss, optimizer, schedule, input, precision, epochs, batch_size, validation_batch_size, "
-    "seed, augmentation, deterministic, save_weights"
+    "seed, augmentation, deterministic, steps, save_weights"
 )
 LONG_NAME = "x" * 65
 

@@ -333,9 +333,23 @@ def test_a_warm_up_takes_a_few_steps_on_a_copy_and_stops(
 
     monkeypatch.setattr(trainer, "step", counted_step)
     warm_up(trainer)
-    assert len(steps) == WARM_UP_STEPS
+    assert len(steps) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
     assert not any(network is trainer.network for network in steps)
     assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
+
+
+@pytest.mark.parametrize(("batch_size", "validation"), [(16, 10), (24, 24), (36, 100), (100, 7)])
+def test_a_warm_up_goes_through_every_size_that_batches_of_an_epoch_have(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, batch_size: int, validation: int
+) -> None:
+    trainer = make_trainer(make_experiment(batch_size=batch_size, validation_batch_size=validation, epochs=1))
+    seen: set[tuple[int, bool]] = set()
+    trainer.network.register_forward_pre_hook(lambda network, inputs: seen.add((len(inputs[0]), network.training)))
+    warm_up(trainer)
+    warmed = seen.copy()
+    seen.clear()
+    trained(trainer)
+    assert warmed == seen
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 72), (5, 15), (36, 2), (72, 1), (100, 1)])

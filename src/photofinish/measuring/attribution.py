@@ -2,8 +2,10 @@
 
 The timed passes know when an epoch began and ended, no more. Here the clock waits for the device at the end of each
 part of a step, which makes the whole of it slower where a device works ahead: the parts are for comparing with each
-other, and how long a step really takes comes from the timed passes. The step is the trainer's own, which hands its loss
-to a scaler before the backward pass and its optimiser after it: a scaler that looks at the clock sees each part end.
+other, and how long a step really takes comes from the timed passes. Of an accelerator, what the waiting itself takes is
+left out, and batches are timed many at once, as the steps are that they are held against. The step is the trainer's
+own, which hands its loss to a scaler before the backward pass and its optimiser after it: a scaler that looks at the
+clock sees each part end.
 
 More is taken that no part tells. What the input path alone takes, with no step between, says whether it or the step
 is what an epoch waits for, whether or not worker processes load ahead. A step with another number of images, by turns
@@ -25,7 +27,7 @@ from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
-from photofinish.training.torch_device import has_fast_bf16, memory_bytes, memory_format
+from photofinish.training.torch_device import has_fast_bf16, is_accelerator, memory_bytes, memory_format
 from photofinish.training.trainer import Trainer
 
 _MOST_SHARE = 0.01
@@ -40,6 +42,8 @@ _LEAST_STEPS_A_WORKER = 4
 _TIMES_LARGER = (8, 4, 2)
 """a batch to hold against the training's own: the largest of these that leaves an epoch enough steps to learn by"""
 LEAST_STEPS_AN_EPOCH = 4
+_READINGS = 10
+"""of the clock, to know what one takes"""
 _FEW_IMAGES = 2
 """Not one: that can't be normalised over its batch, and convolutions have a way of their own for it, which took half
 the time of two where it was tried."""
@@ -104,10 +108,16 @@ def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None 
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        issuing_seconds=_measure_issuing(trainer, plan.steps) if trainer.device.type != "cpu" else (),
+        issuing_seconds=_measure_issuing(trainer, plan.steps) if _is_issued(trainer) else (),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=_measure_steps_on(trainer, resident, plan.steps) if resident else None,
     )
+
+
+def _is_issued(trainer: Trainer) -> bool:
+    """Whether the host hands out each operation while the device works: none does where steps are recorded, so nothing
+    of their time is the host's and two sizes of a batch tell what each takes whatever its size."""
+    return is_accelerator(trainer.device) and trainer.steps.kind == "eager"
 
 
 def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
@@ -153,6 +163,12 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
             ends.append(clock.now_seconds())
             seconds.append([end - start for start, end in pairwise(ends)])
     waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
+    if is_accelerator(trainer.device):
+        reading_seconds = _reading_seconds(trainer)
+        forward, backward, optimizer, rest = (
+            tuple(max(0.0, each - reading_seconds) for each in part) for part in (forward, backward, optimizer, rest)
+        )
+        waiting, copying = _measure_batches_alone(trainer, steps), (_measure_copying(trainer, steps),)
     return StepParts(
         waiting_seconds=waiting,
         copying_seconds=copying,
@@ -161,6 +177,12 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         optimizer_seconds=optimizer,
         rest_seconds=rest,
     )
+
+
+def _reading_seconds(trainer: Trainer) -> float:
+    """What it takes to read the clock, with nothing to wait for."""
+    ends = [trainer.clock.now_seconds() for _ in range(_READINGS)]
+    return min(end - start for start, end in pairwise(ends))
 
 
 class _WatchingScaler(torch.amp.GradScaler):
@@ -187,10 +209,35 @@ class _WatchingScaler(torch.amp.GradScaler):
 
 
 def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    ends = [trainer.clock.now_seconds()]
-    for _batch in islice(trainer.training.unplaced(0), steps):
-        ends.append(trainer.clock.now_seconds())
-    return tuple(end - start for start, end in pairwise(ends))
+    """Each of them, or of an accelerator their mean: the clock then waits for all at once. What the host prepares for
+    an epoch is done before: it is, while the device still works on the one before."""
+    clock = trainer.clock
+    if not is_accelerator(trainer.device):
+        ends = [clock.now_seconds()]
+        for _batches in islice(trainer.steps.fetched(0), steps):
+            ends.append(clock.now_seconds())
+        return tuple(end - start for start, end in pairwise(ends))
+    trainer.training.prepare(0)
+    fetched, started_seconds = 0, clock.now_seconds()
+    for batches in trainer.steps.fetched(0):
+        fetched += batches
+        if fetched >= steps:
+            break
+    return (_for_each(trainer, started_seconds, fetched),)
+
+
+def _measure_copying(trainer: Trainer, steps: int) -> float:
+    """The mean of copies of one batch to the device, as the training makes them."""
+    batch = next(iter(trainer.training.unplaced(0)))
+    started_seconds = trainer.clock.now_seconds()
+    for _ in range(steps):
+        trainer.training.placed(batch)
+    return _for_each(trainer, started_seconds, steps)
+
+
+def _for_each(trainer: Trainer, started_seconds: float, count: int) -> float:
+    seconds = trainer.clock.now_seconds() - started_seconds - _reading_seconds(trainer)
+    return max(0.0, seconds) / count
 
 
 def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 
 import torch
 
+from photofinish.errors import UserError
+from photofinish.training.batches import Batch, Batches, seed_epoch
+from photofinish.training.steps import EagerSteps, GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
+from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
 
 WARM_UP_STEPS = 3
+WARM_UP_SECONDS = 0.2
+"""of an accelerator, at least"""
+TRIED_STEPS = 3
+"""at once, before it is believed that recorded steps give the same bits"""
 
 
 @contextmanager
@@ -36,38 +43,115 @@ def rehearsal(trainer: Trainer, layout: torch.memory_format | None = None) -> It
 
 @contextmanager
 def rehearsed_steps(
-    trainer: Trainer, *other_images: int, layout: torch.memory_format | None = None
-) -> Iterator[list[Callable[[], torch.Tensor]]]:
-    """A training step, as often as it is called: one on the first batch, then one for each number of other images,
-    which are some of that batch or some of them several times. All train the same network."""
+    trainer: Trainer, *other_images: int, layout: torch.memory_format | None = None, at_once: int = 1
+) -> Iterator[list[Callable[[], object]]]:
+    """So many training steps, as often as they are called, handed out as the training's own are: some on the first
+    batch, then some for each number of other images, which are some of that batch or some of them several times. All
+    train the same network."""
     images, labels = next(iter(trainer.training.shuffled(0)))
     batches = [(images, labels)]
     for count in other_images:
         rows = torch.arange(count, device=images.device) % len(images)
         batches.append((images.index_select(0, rows), labels.index_select(0, rows.to(labels.device))))
     with rehearsal(trainer, layout) as state:
-        yield [partial(trainer.step, state, 0, batch) for batch in batches]
+        yield [trainer.steps.repeated(state, batch, at_once) for batch in batches]
 
 
 def warm_up(trainer: Trainer) -> float:
-    """A few steps for nothing, so that what happens only once (allocation, compilation) isn't timed as training; the
-    seconds they took."""
-    started_seconds = trainer.clock.now_seconds()
+    """Everything that happens only once (allocation, compilation, recording), so that it isn't timed as training; the
+    seconds it took. The most memory that was taken is counted from here on, less what was taken for nothing."""
+    clock = trainer.clock
+    started_seconds = clock.now_seconds()
     with rehearsal(trainer) as state:
-        for number, batch in enumerate(islice(trainer.training.shuffled(0), WARM_UP_STEPS)):
-            trainer.step(state, number, batch)
-        if not trainer.experiment.model.compile:
-            trainer.evaluate(state, most_batches=1)
-        else:  # for each size of a batch anew: the last ones are smaller
-            last = trainer.training.image_count % trainer.training.batch_size
-            if last:
-                own = len(range(trainer.team.rank, last, trainer.team.size))
-                trainer.step(state, trainer.steps_per_epoch - 1, (batch[0][:own], batch[1][:own]))
-            trainer.evaluate(state)
-    return trainer.clock.now_seconds() - started_seconds
+        step_on_every_size(trainer, state)
+        while trainer.team.from_leader(_is_cold(trainer, clock.now_seconds() - started_seconds)):
+            step_on_every_size(trainer, state)
+    trainer.steps = chosen_steps(trainer)
+    trainer.team.forget_peak_memory()
+    try:
+        trainer.steps.begin()
+    except RuntimeError as error:
+        trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
+    return clock.now_seconds() - started_seconds
+
+
+def _is_cold(trainer: Trainer, seconds: float) -> bool:
+    """An idle GPU needs its time to run as fast as it can."""
+    return is_accelerator(trainer.device) and seconds < WARM_UP_SECONDS
+
+
+def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
+    """Steps and validation with batches as large as the first one of an epoch, and as the last one, which may be
+    smaller: each size has kernels and plans of its own."""
+    batches = list(islice(trainer.training.shuffled(0), WARM_UP_STEPS))
+    for number, batch in enumerate(batches):
+        trainer.step(state, number, batch)
+    for last in _as_last(trainer, trainer.training, batches[0]):
+        trainer.step(state, trainer.steps_per_epoch - 1, last)
+    first = next(iter(trainer.validation.in_order()))
+    trainer.evaluate(state, [first, *_as_last(trainer, trainer.validation, first)])
+
+
+def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
+    """Of the first batch as many images as this process has of the last one, where that is smaller than the others."""
+    last = batches.image_count % batches.batch_size if batches.image_count > batches.batch_size else 0
+    own = len(range(trainer.team.rank, last, trainer.team.size))
+    return [(first[0][:own], first[1][:own])] if last else []
+
+
+def chosen_steps(trainer: Trainer) -> Steps:
+    """As `steps` in params.yaml says; `auto` records them where that is shown to change no bit."""
+    wanted, device = trainer.experiment.steps, trainer.device
+    if wanted == "eager":
+        return EagerSteps(trainer, trainer.state, "params.yaml says so")
+    recorder = recorder_of(device)
+    if recorder is None:
+        return EagerSteps(trainer, trainer.state, f"PyTorch records no steps of {device.type}")
+    why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
+    if why_not:
+        return _one_by_one(trainer, why_not)
+    at_once = most_at_once(trainer)
+    tried = min(at_once, TRIED_STEPS)
+    try:
+        with rehearsal(trainer) as state, recorder.beside():
+            one_by_one = _bits(trainer, state, EagerSteps(trainer, state), tried)
+        with rehearsal(trainer) as state:
+            recorded = _bits(trainer, state, GraphedSteps(trainer, state, recorder, tried), tried)
+    except RuntimeError as error:
+        return _one_by_one(trainer, f"recording some failed ({_first_line(error)})")
+    same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
+    if trainer.experiment.deterministic and not same:
+        return _one_by_one(trainer, "recorded, some gave other bits")
+    return GraphedSteps(trainer, trainer.state, recorder, at_once, "some were tried, and gave the same bits one by one")
+
+
+def _one_by_one(trainer: Trainer, why: str) -> Steps:
+    if trainer.experiment.steps == "graph":
+        raise UserError(
+            f"steps is graph in params.yaml, which can't be: {why}. `steps: auto` takes them one by one then"
+        )
+    return EagerSteps(trainer, trainer.state, why)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int) -> list[torch.Tensor]:
+    """All that so many steps and one by itself give and leave, then those of a second epoch, if there is one."""
+    steps.begin()
+    losses: list[torch.Tensor] = []
+    for epoch in range(min(2, trainer.experiment.epochs)):
+        seed_epoch(trainer.experiment.seed, epoch)
+        losses += islice(steps.epoch(epoch), count // steps.at_once)
+        losses.append(trainer.step(state, 0, next(iter(trainer.training.shuffled(epoch)))))
+    found = [torch.cat([each.reshape(-1) for each in losses]), torch.tensor(state.scaler.get_scale())]
+    found += state.network.state_dict().values()
+    return found + [value for values in state.optimizer.state.values() for value in values.values()]
 
 
 def forget_optimizer(trainer: Trainer) -> None:
     """What only further training would need: the memory is for what is measured after it."""
+    trainer.steps.forget()
     trainer.state.optimizer.zero_grad()
     trainer.state.optimizer.state.clear()

@@ -58,15 +58,14 @@ def measure_by_turns(
 ) -> list[SteadyState]:
     """Of the batch, and of batches of so many other images: a sample of each in turn, so that a slow spell of the
     machine is no more in the one than in the other."""
-    with rehearsed_steps(trainer, *other_images, layout=layout) as steps:
-        seconds: list[list[float]] = [[] for _ in steps]
-        for step in steps:
-            for _ in range(WARM_UP_STEPS):
-                step()
+    with rehearsed_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
+        seconds: list[list[float]] = [[] for _ in all_steps]
+        for steps in all_steps:
+            for _ in range(-(-WARM_UP_STEPS // plan.steps)):
+                steps()
         for _ in range(plan.samples):
-            for step, taken in zip(steps, seconds, strict=True):
+            for steps, taken in zip(all_steps, seconds, strict=True):
                 started_seconds = trainer.clock.now_seconds()
-                for _ in range(plan.steps):
-                    step()
+                steps()
                 taken.append(trainer.clock.now_seconds() - started_seconds)
     return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(taken)) for taken in seconds]

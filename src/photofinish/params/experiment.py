@@ -257,6 +257,8 @@ class Experiment(Settings):
     augmentation: Augmentation = Augmentation()
     deterministic: bool = True
     """whether each operation must give the same bits each time; one that can't is refused then"""
+    steps: Literal["auto", "eager", "graph"] = "auto"
+    """how a GPU is handed a training's steps: one by one, or many at once, recorded; see training/steps.py"""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
     """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""

@@ -14,7 +14,7 @@ from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
 from photofinish.report.rows import Rows, is_known
-from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR
+from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel, StepsTaken
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
@@ -283,11 +283,18 @@ def measured_table(pairs: Iterable[Pair]) -> Table:
             "began": utc_minute(timings.started_at_unix_seconds),
             "epochs timed": _times(len(timings.repeats) + 1, str(len(timings.epochs))),
             "steps timed": f"{samples} x {steps}",
+            "steps handed out": _handed_out(timings.steps_taken, result.device),
             "warm-up": seconds(timings.warm_up_seconds),
             "freed memory": "kept" if isinstance(host, CpuHost) and host.keep_freed_memory else "as usual",
         }
         rows.append(row)
     return rows
+
+
+def _handed_out(taken: StepsTaken | None, device: DeviceLabel) -> str:
+    if taken is None or device == "cpu":
+        return "one by one"
+    return f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
 
 
 def _times(count: int, what: str) -> str:

@@ -108,14 +108,26 @@ class SteadyState(_Record):
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
 
+class StepsTaken(_Record):
+    """How the device was handed the training's steps."""
+
+    kind: Literal["eager", "graph"]
+    """one by one, or recorded in a CUDA graph"""
+    at_once: int
+    """that a graph holds"""
+    why: str
+
+
 class StepParts(_Record):
     """Where training steps go, one after the other through the training's own input path, the clock waiting for the
-    device at the end of each part: every value is of one step, the first of them the first of an epoch."""
+    device at the end of each part: every value is of one step, the first of them the first of an epoch. Of an
+    accelerator, what waiting takes by itself is taken off."""
 
     waiting_seconds: tuple[float, ...]
-    """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader"""
+    """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader; of an
+    accelerator their mean"""
     copying_seconds: tuple[float, ...]
-    """the batch to the device; nothing where it lies there already"""
+    """the batch to the device; nothing where it lies there already; of an accelerator their mean"""
     forward_seconds: tuple[float, ...]
     """with the loss"""
     backward_seconds: tuple[float, ...]
@@ -134,14 +146,15 @@ class Attribution(_Record):
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
-    """waiting for each batch, with no step between: what the input path can do at best"""
+    """waiting for each batch, with no step between: what the input path can do at best; of an accelerator their mean"""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
     """steps on the batch, by turns with steps on so many images, nothing else changed: more where an epoch has room for
     larger batches, else few"""
     issuing_seconds: tuple[float, ...] = ()
-    """of single steps on the batch, how long the host was busy with each; of an accelerator only"""
+    """of single steps on the batch, how long the host was busy with each; of an accelerator that is handed steps one by
+    one only"""
     bf16: SteadyState | None = None
     """steps in bfloat16, where the training takes a longer type and the device is made for it"""
     resident: SteadyState | None = None
@@ -204,6 +217,8 @@ class Timings(_Record):
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """the epochs of each further training from the same start, in the same process"""
     steady_state: SteadyState
+    steps_taken: StepsTaken | None = None
+    """None in records of before there was a choice: one by one"""
     overhead: Overhead
     load: tuple[LoadWindow, ...]
     """how busy the machine was, from one reading between two epochs to the next; the last one while more was measured

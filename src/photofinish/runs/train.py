@@ -65,7 +65,6 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
             trainer.load_state_dict(state["trainer"])
             repeats = _repeats_in(state)
         warm_up(trainer)
-        team.forget_peak_memory()
         energy = TeamEnergy(team)
         energy.begin()
         trainer.train(lambda _metrics, _timing: energy.epoch_ended())
@@ -128,7 +127,6 @@ class _Leader:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
             warm_up_seconds = warm_up(self._trainer)
-            self._team.forget_peak_memory()
             startup_seconds = seconds_since_stage_start() - self._lock_seconds - self._trial_seconds
             self._tracker.wait_until_ready()
             self._watch.begin()
@@ -294,7 +292,7 @@ class _Leader:
         overhead: records.Overhead,
         further: FurtherMeasurements,
     ) -> None:
-        run, device = self._run, self._device
+        run, device, steps = self._run, self._device, self._trainer.steps
         epochs, image_count = self._trainer.progress.timings, self._setup.training.image_count
         timings = records.Timings(
             host=run.host,
@@ -316,6 +314,7 @@ class _Leader:
             peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
             steady_state=further.steady_state,
+            steps_taken=records.StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
             overhead=overhead,
             load=tuple(self._watch.windows),
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,

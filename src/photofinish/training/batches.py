@@ -6,7 +6,7 @@ Whatever is drawn comes from random streams without state, each decided by seed 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +38,10 @@ class Batches(Protocol):
 
     image_count: int
     batch_size: int
+
+    def prepare(self, epoch: int) -> None:
+        """Do now what the host has to do before the epoch's first batch, where that can be done ahead."""
+        return
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """The batches of one training epoch, on the device."""
@@ -81,6 +85,23 @@ class Normaliser:
             return images
         scaled = images.float().div_(255) if images.dtype == torch.uint8 else images.clone()
         return scaled.sub_(self._mean).div_(self._std)
+
+
+class Ahead:
+    """What the host makes for each epoch, before it or, if nobody said so, when it begins."""
+
+    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
+        self._make = make
+        self._made: dict[int, torch.Tensor] = {}
+
+    def prepare(self, epoch: int) -> None:
+        """Make it now, instead of what was prepared before."""
+        self._made = {epoch: self._make(epoch)}
+
+    def take(self, epoch: int) -> torch.Tensor:
+        """What was prepared, or else made now; it isn't kept."""
+        made = self._made.pop(epoch, None)
+        return self._make(epoch) if made is None else made
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from photofinish.errors import UserError
 from photofinish.training.batches import (
     WHOLE,
+    Ahead,
     Batch,
     Batches,
     BatchPlan,
@@ -26,6 +27,7 @@ from photofinish.training.batches import (
     no_change,
     with_border,
 )
+from photofinish.training.torch_device import sent
 from photofinish.training.transforms import Transform
 
 if TYPE_CHECKING:
@@ -66,63 +68,95 @@ class ResidentBatches(Batches):
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device = plan, device
-        # Normalised on the CPU, so that every device starts from the same bits.
-        self._images = part.normalise(torch.from_numpy(np.array(part.images))).to(device)
+        self._rows = Ahead(lambda epoch: sent(self._order(epoch), device))
         self._labels = torch.from_numpy(np.array(part.labels)).to(device)
+        self._place(part)
+
+    def _place(self, part: Part) -> None:
+        # Normalised on the CPU, so that every device starts from the same bits.
+        self._images = part.normalise(torch.from_numpy(np.array(part.images))).to(self._device)
+
+    def _order(self, epoch: int) -> torch.Tensor:
+        return self._plan.order(epoch)
+
+    def prepare(self, epoch: int) -> None:
+        """Its order, on the way to the device."""
+        self._rows.prepare(epoch)
+
+    def rows(self, epoch: int) -> torch.Tensor:
+        """What `gather` takes for each image of the epoch, in their order and on the device."""
+        return self._rows.take(epoch)
+
+    def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
+        """These images and their labels, where `out` says or in new memory."""
+        images, labels = out or (None, None)
+        return (
+            torch.index_select(self._images, 0, rows, out=images),
+            torch.index_select(self._labels, 0, rows, out=labels),
+        )
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """Each on the device from the first."""
-        for rows in self._plan.own(self._plan.order(epoch).to(self._device)):
-            yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
+        for rows in self._plan.own(self.rows(epoch)):
+            yield self.gather(rows)
 
     def in_order(self) -> Iterator[Batch]:
         """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
 
-class AugmentedResidentBatches(Batches):
+class AugmentedResidentBatches(ResidentBatches):
     """The images lie on the device with black borders. A batch is two gathers: of the crops' lines, then columns.
 
     Whole lines are copied fast, so this takes half the time of gathering pixel by pixel.
     """
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device, padding: int) -> None:
-        self.image_count, self.batch_size = plan.image_count, plan.batch_size
-        self._plan, self._device, self._padding = plan, device, padding
-        bordered = part.normalise(torch.from_numpy(with_border(part.images, padding)))
+        self._padding = padding
+        super().__init__(plan, part, device)
+
+    def _place(self, part: Part) -> None:
+        device = self._device
+        bordered = part.normalise(torch.from_numpy(with_border(part.images, self._padding)))
         self._lines = bordered.flatten(0, 2).to(device)
-        self._labels = torch.from_numpy(np.array(part.labels)).to(device)
         self._shape = channels, height, width = part.images.shape[1:]
-        self._lines_a_channel = height + 2 * padding
+        self._lines_a_channel = height + 2 * self._padding
         lines = torch.arange(channels)[:, None] * self._lines_a_channel + torch.arange(height)
         self._crop_lines = lines.flatten().to(device)
         columns = torch.arange(width)
         self._crop_columns = torch.stack([columns, columns.flip(0)]).to(device)
         """as they are, and mirrored"""
 
-    def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """Cut and mirrored as the epoch draws it, on the device from the first."""
-        return self._gather(self._plan.order(epoch), self._plan.draws(epoch))
+    def _order(self, epoch: int) -> torch.Tensor:
+        return self._crops(self._plan.order(epoch), self._plan.draws(epoch))
 
-    def in_order(self) -> Iterator[Batch]:
-        """Without their borders, neither moved nor mirrored."""
-        return self._gather(torch.arange(self.image_count), None)
-
-    def _gather(self, order: torch.Tensor, draws: torch.Tensor | None) -> Iterator[Batch]:
+    def _crops(self, order: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
+        """A row an image: which it is, its first line, its first column, and whether it is mirrored."""
         if draws is None:
             draws = no_change(self.image_count, self._padding)
         top, left, mirrored = draws[order].unbind(1)
-        first_lines = order * self._shape[0] * self._lines_a_channel + top
-        crops = torch.stack([order, first_lines, left, mirrored], dim=1).to(self._device)  # one copy an epoch
-        for own in self._plan.own(crops):
-            rows, first_line, first_column, mirror = own.unbind(1)
-            lines = self._lines.index_select(0, (first_line[:, None] + self._crop_lines).flatten())
-            columns = first_column[:, None] + self._crop_columns.index_select(0, mirror)
-            count, lines_an_image = len(own), len(self._crop_lines)
-            cropped = lines.view(count, lines_an_image, self._lines.shape[1]).gather(
-                2, columns[:, None].expand(-1, lines_an_image, -1)
-            )
-            yield cropped.view(count, *self._shape), self._labels.index_select(0, rows)
+        return torch.stack([order, order * self._shape[0] * self._lines_a_channel + top, left, mirrored], dim=1)
+
+    def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
+        """Cut and mirrored as the rows say."""
+        images, labels = out or (None, None)
+        row, first_line, first_column, mirror = rows.unbind(1)
+        lines = self._lines.index_select(0, (first_line[:, None] + self._crop_lines).flatten())
+        columns = first_column[:, None] + self._crop_columns.index_select(0, mirror)
+        count, lines_an_image = len(rows), len(self._crop_lines)
+        by_lines = (count, lines_an_image, self._shape[-1])
+        cropped = torch.gather(
+            lines.view(count, lines_an_image, self._lines.shape[1]),
+            2,
+            columns[:, None].expand(by_lines),
+            out=None if images is None else images.view(by_lines),
+        )
+        return cropped.view(count, *self._shape), torch.index_select(self._labels, 0, row, out=labels)
+
+    def in_order(self) -> Iterator[Batch]:
+        """Without their borders, neither moved nor mirrored."""
+        crops = sent(self._crops(torch.arange(self.image_count), None), self._device)
+        return map(self.gather, self._plan.own(crops))
 
 
 class LoaderBatches(Batches):

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.errors import UserError
+from photofinish.training.torch_device import is_accelerator, sent
 
 if TYPE_CHECKING:
     from photofinish.params import experiment as params
 
 
-def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
+def build_optimizer(
+    settings: params.Optimizer, parameters: Iterable[torch.nn.Parameter], *, loss_is_scaled: bool = False
+) -> Optimizer:
     """PyTorch's own. Fused, one kernel takes all parameters a step further; but SGD's copies weights that lie
-    channels-last to and fro on the CPU, and goes through them one by one there (docs/performance.md)."""
+    channels-last to and fro on the CPU, and goes through them one by one there (docs/performance.md).
+
+    An accelerator's optimiser has its state from the start. A fused SGD would make its momentum in the first step, and
+    leave it unwritten where a scaled loss overflows in that one; and a recorded step makes nothing for the next.
+    """
     parameters = list(parameters)
+    there = is_accelerator(parameters[0].device)
     if settings.name == "sgd":
-        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
-        return SGD(
+        damped = has_another_first_step(settings)
+        sgd = SGD(
             parameters,
             lr=settings.lr,
             momentum=settings.momentum,
@@ -28,10 +37,14 @@ def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Pa
             weight_decay=settings.weight_decay,
             nesterov=settings.nesterov,
             foreach=False,
-            fused=not on_cpu,
+            fused=there and not (damped and loss_is_scaled),
         )
+        if there and settings.momentum and not damped:
+            for parameter in parameters:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     kind = Adam if settings.name == "adam" else AdamW
-    return kind(
+    adam = kind(
         parameters,
         lr=settings.lr,
         betas=settings.betas,
@@ -39,6 +52,54 @@ def build_optimizer(settings: params.Optimizer, parameters: Iterable[torch.nn.Pa
         weight_decay=settings.weight_decay,
         fused=True,
     )
+    if there:
+        for parameter in parameters:
+            steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            adam.state[parameter] = {"step": steps, **moments}
+    return adam
+
+
+def has_another_first_step(settings: params.Optimizer) -> bool:
+    """Whether what it does in its first step is not what it does with a momentum of zeros."""
+    return settings.name == "sgd" and settings.momentum > 0 and settings.dampening > 0
+
+
+@contextmanager
+def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
+    """While it lasts, the optimiser goes by these settings besides its own."""
+    (group,) = optimizer.param_groups
+    own = dict(group)
+    group.update(settings)
+    try:
+        yield
+    finally:
+        group.clear()
+        group.update(own)
+
+
+class RateSlots:
+    """The learning rates of the next steps, where an accelerator's optimiser reads them.
+
+    What records a step records from where it read, so the next time the same step takes another rate. They are float32,
+    and steps that nobody records read them too, so that both compute the same bits.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._slots = torch.zeros(count, dtype=torch.float32, device=device)
+        self._rates: list[float] = []
+        self.each = self._slots.unbind()
+        """a tensor without dimensions a step"""
+
+    def fill(self, rates: list[float]) -> None:
+        """As many as there are slots; nothing is to be done where they are there already."""
+        if rates == self._rates:
+            return
+        self._rates = rates
+        if len(set(rates)) == 1:
+            self._slots.fill_(rates[0])
+        else:
+            self._slots.copy_(sent(torch.tensor(rates, dtype=torch.float32), self._slots.device))
 
 
 class Schedule:
@@ -46,6 +107,9 @@ class Schedule:
 
     def __init__(self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int) -> None:
         self._optimizer = optimizer
+        group = optimizer.param_groups[0]
+        device = group["params"][0].device
+        self._slots = RateSlots(1, device) if group["fused"] and is_accelerator(device) else None
         self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
         match settings.name:
@@ -76,6 +140,23 @@ class Schedule:
     def learning_rate(self) -> float:
         """Of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
+        """Around the optimiser's step: an accelerator's reads its rate from the slot, or from one of its own."""
+        if self._slots is None:
+            return nullcontext()
+        if slot is None:
+            self._slots.fill([self.learning_rate])
+            (slot,) = self._slots.each
+        return lent(self._optimizer, lr=slot)
+
+    def next_rates(self, steps: int) -> list[float]:
+        """Those of so many steps, which the schedule is past then."""
+        rates = []
+        for _ in range(steps):
+            rates.append(self.learning_rate)
+            self.batch_ended()
+        return rates
 
     def batch_ended(self) -> None:
         """Go on to the next batch's rate, where each has its own."""

@@ -179,6 +179,10 @@ class _LabelsOn(Batches):
         self._device, self._batches = device, batches
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
 
+    def prepare(self, epoch: int) -> None:
+        """What the batches themselves have to do."""
+        self._batches.prepare(epoch)
+
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """The batches, with their labels moved."""
         return map(self._moved, self._batches.shuffled(epoch))

@@ -120,6 +120,18 @@ def has_fast_bf16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def is_accelerator(device: torch.device) -> bool:
+    """Whether it works on while the host hands out more; the CPU is the host."""
+    return device.type != "cpu"
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What the host made, on the device. On CUDA the host goes on before it has arrived."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 def device_name(device: torch.device) -> str:
     """As its maker calls it, where torch knows."""
     if device.type not in _COUNTED:

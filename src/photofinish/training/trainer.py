@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.losses import Loss
 from photofinish.training.optimisation import Schedule, build_optimizer
+from photofinish.training.steps import EagerSteps, Steps
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
 
@@ -51,6 +51,8 @@ class TrainState(NamedTuple):
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
     """of the weights and of the images"""
+    first_gradient: torch.Tensor | None = None
+    """that of a loss with respect to itself, one, where it is kept"""
 
 
 class Trainer:
@@ -76,6 +78,7 @@ class Trainer:
         if experiment.model.compile:
             self.network.compile(dynamic=False)  # for each size of a batch: the warm-up goes through them all
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
+        self.steps: Steps = EagerSteps(self, self.state)
         self.progress = Progress()
         self.steps_done = 0
         """Of the whole run, for a progress bar to read from another thread."""
@@ -83,11 +86,12 @@ class Trainer:
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """As a training of `network` begins, whose weights lie in memory as `layout` says."""
         experiment = self.experiment
-        optimizer = build_optimizer(experiment.optimizer, network.parameters())
+        scaler = gradient_scaler(self.device, experiment.precision)
+        optimizer = build_optimizer(experiment.optimizer, network.parameters(), loss_is_scaled=scaler.is_enabled())
         schedule = Schedule(
             experiment.schedule, optimizer, epochs=experiment.epochs, steps_per_epoch=self.steps_per_epoch
         )
-        return TrainState(network, optimizer, schedule, gradient_scaler(self.device, experiment.precision), layout)
+        return TrainState(network, optimizer, schedule, scaler, layout)
 
     def train(self, on_epoch: Callable[[EpochMetrics, EpochTiming], None]) -> Progress:
         """Train the epochs that are left; `on_epoch` runs between epochs, outside every timed pass."""
@@ -111,6 +115,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave, in another process perhaps."""
+        self.steps.forget()  # which are bound to tensors that others take the place of
         self.network.load_state_dict(state["network"])
         self.state.optimizer.load_state_dict(state["optimizer"])
         self.state.schedule.load_state_dict(state["schedule"])
@@ -134,21 +139,25 @@ class Trainer:
             # the whole batch, however uneven the shares.
             return self.criterion.total(outputs, labels) * (self.team.size / self._batch_images(number))
 
-    def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """One training step on the epoch's batch of this number, from 0; its loss, still on the device."""
+    def step(self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None) -> torch.Tensor:
+        """One training step on the epoch's batch of this number, from 0; its loss, still on the device.
+
+        The learning rate is the schedule's, or the one that lies on the device as `rate`.
+        """
         loss = self.loss(state, number, batch)
         state.optimizer.zero_grad()
-        state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        state.scaler.step(state.optimizer)
+        state.scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
+        with state.schedule.applied(rate):
+            state.scaler.step(state.optimizer)
         state.scaler.update()
         return loss.detach()
 
     @torch.inference_mode()
-    def evaluate(self, state: TrainState, most_batches: int | None = None) -> tuple[float, float]:
-        """The sum of the losses and the hits, of this process's validation images; read back from the device once."""
+    def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> tuple[float, float]:
+        """The sum of the losses and the hits, of this process's share of these; read back from the device once."""
         state.network.eval()
         losses, hits = [], []
-        for images, labels in islice(self.validation.in_order(), most_batches):
+        for images, labels in batches:
             with autocast(self.device, self.experiment.precision):
                 outputs = state.network(laid_out(images, state.memory_format))
             losses.append(self.criterion.total(outputs.float(), labels))
@@ -161,16 +170,17 @@ class Trainer:
         started_seconds = self.clock.now_seconds()
         self.network.train()
         losses = []
-        for number, batch in enumerate(self.training.shuffled(epoch)):
-            losses.append(self.step(self.state, number, batch))
-            self.state.schedule.batch_ended()
-            self.steps_done += 1
-        step_losses = torch.stack(losses)
+        for of_steps in self.steps.epoch(epoch):
+            losses.append(of_steps)
+            self.steps_done += of_steps.numel()
+        if epoch + 1 < self.experiment.epochs:
+            self.training.prepare(epoch + 1)  # by the host, while an accelerator is still at work on this one
         trained_seconds = self.clock.now_seconds()
-        validation = self.evaluate(self.state)
+        validation = self.evaluate(self.state, self.validation.in_order())
         validated_seconds = self.clock.now_seconds()
+        step_losses = torch.cat([each.reshape(-1) for each in losses])
         # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
-        sizes = torch.tensor([self._batch_images(step) for step in range(len(losses))], dtype=torch.float64)
+        sizes = torch.tensor([self._batch_images(step) for step in range(len(step_losses))], dtype=torch.float64)
         loss_sum = float((step_losses.cpu().double() * sizes).sum()) / self.team.size
         finite = torch.isfinite(step_losses)
         first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())

@@ -1,0 +1,259 @@
+"""How an epoch's steps are handed to the device: one by one, or many at once, recorded in a CUDA graph.
+
+Handing out an operation takes the host some microseconds, and a small network's takes the device fewer. A graph holds
+several whole steps on batches that are put into the same place each time, and is handed out at once. Nothing of the
+network's Python runs then: what a step reads besides (its learning rate, the state of the optimiser) lies on the
+device, where it is changed in place. The bits are those of the same steps one by one, which what is left of an epoch
+after its last whole graph takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import torch
+
+from photofinish.own_code import is_reference
+from photofinish.training.batches import Batch
+from photofinish.training.input_paths import ResidentBatches
+from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
+
+if TYPE_CHECKING:
+    from photofinish.params.experiment import Experiment
+    from photofinish.training.trainer import Trainer, TrainState
+
+Kind = Literal["eager", "graph"]
+_MOST_BYTES = 256 << 20
+"""of the batches of one graph"""
+_MOST_OPERATIONS = 4000
+"""of one graph, which takes memory and time to make for each"""
+_OPERATIONS_A_LAYER = 8
+"""of a training step, about: there and back, and what updates its weights"""
+
+
+class Recorded(NamedTuple):
+    """Work that is done again at each call, on what then lies where it read when it was recorded."""
+
+    output: torch.Tensor
+    """where each time leaves what the work gives"""
+    again: Callable[[], None]
+
+
+class Recorder(Protocol):
+    """What records a device's work."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Within it, work is done where it is recorded, but done: what it needs once is made then."""
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+        """None of it is done yet."""
+
+
+class CudaRecorder:
+    """CUDA graphs, captured on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """On that stream, after what was handed out before and before what comes next."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+        """Its memory is the graph's own; torch sees to it that random numbers go on from where the generator is."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            output = work()
+        return Recorded(output, graph.replay)
+
+
+def recorder_of(device: torch.device) -> Recorder | None:
+    """None where PyTorch has no graphs."""
+    return CudaRecorder(device) if device.type == "cuda" else None
+
+
+class Steps(Protocol):
+    """The steps of a training, and of whatever is rehearsed for it: the loop needs to know no more."""
+
+    kind: Kind
+    why: str
+    """they are taken so"""
+    at_once: int
+    """how many are handed out at once, at most"""
+
+    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+        """Train it, one step further or several with each loss or losses that it gives, still on the device."""
+
+    def fetched(self, epoch: int) -> Iterator[int]:
+        """Nothing but the batches of an epoch, as steps get them; how many with each."""
+
+    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """What takes so many steps on one batch at each call."""
+
+    def begin(self) -> None:
+        """Make what the first of them would make, and be bound to where network and optimiser now lie."""
+
+    def forget(self) -> None:
+        """Give that back."""
+
+
+class EagerSteps:
+    """One by one, each operation by itself."""
+
+    kind: Kind = "eager"
+    at_once = 1
+
+    def __init__(self, trainer: Trainer, state: TrainState, why: str = "") -> None:
+        self._trainer, self._state, self.why = trainer, state, why
+
+    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+        """A loss a step."""
+        return one_by_one(self._trainer, self._state, self._trainer.training.shuffled(epoch))
+
+    def fetched(self, epoch: int) -> Iterator[int]:
+        """One by one, too."""
+        return (1 for _batch in self._trainer.training.unplaced(epoch))
+
+    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """The trainer's own, so often."""
+        return lambda: [self._trainer.step(state, 0, batch) for _ in range(steps)]
+
+    def begin(self) -> None:
+        """Nothing is bound to anything."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+def one_by_one(trainer: Trainer, state: TrainState, batches: Iterable[Batch], first: int = 0) -> Iterator[torch.Tensor]:
+    """Steps on these batches, of which the first has that number in its epoch; the loss of each."""
+    for number, batch in enumerate(batches, first):
+        loss = trainer.step(state, number, batch)
+        state.schedule.batch_ended()
+        yield loss
+
+
+class Window:
+    """A few steps on batches that lie at the same place each time, recorded."""
+
+    def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: Recorder) -> None:
+        self._rates = RateSlots(len(batches), trainer.device)
+        # An operation less a step: else each would make the loss's gradient with respect to itself, which is one.
+        state = state._replace(first_gradient=torch.ones((), device=trainer.device))
+
+        def steps() -> torch.Tensor:
+            numbered = enumerate(zip(batches, self._rates.each, strict=True))
+            return torch.stack([trainer.step(state, number, batch, rate) for number, (batch, rate) in numbered])
+
+        state.network.train()
+        state.scaler.scale(torch.zeros((), device=trainer.device))  # which makes what a scaler keeps, for fp16
+        with lent(state.optimizer, capturable=True):  # else Adam refuses
+            self._losses, self._again = recorder.record(steps)
+
+    def run(self, rates: list[float]) -> torch.Tensor:
+        """With these learning rates. The losses lie where the next run puts its own."""
+        self._rates.fill(rates)
+        self._again()
+        return self._losses
+
+
+class GraphedSteps:
+    """So many at once, and one by one what is then left of an epoch."""
+
+    kind: Kind = "graph"
+
+    def __init__(self, trainer: Trainer, state: TrainState, recorder: Recorder, at_once: int, why: str = "") -> None:
+        assert isinstance(trainer.training, ResidentBatches)  # see `hindrance`
+        self._trainer, self._state, self._recorder = trainer, state, recorder
+        self._batches, self.at_once, self.why = trainer.training, at_once, why
+        self._begun: tuple[Batch, Window] | None = None
+        """where batches are put, and the steps on them"""
+
+    def begin(self) -> None:
+        """Record them; the batches that are there meanwhile only say how large a place they need."""
+        size = self._batches.batch_size
+        place = self._batches.gather(self._batches.rows(0)[: self.at_once * size])
+        images, labels = (torch.split(part, size) for part in place)
+        window = Window(self._trainer, self._state, list(zip(images, labels, strict=True)), self._recorder)
+        self._begun = place, window
+
+    def forget(self) -> None:
+        """The graph, and with it its memory."""
+        self._begun = None
+
+    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+        """The losses of so many steps, then those of the others one by one."""
+        if self._begun is None:
+            self.begin()
+        assert self._begun
+        place, window = self._begun
+        windows, others = self._rows(epoch)
+        for rows in windows:
+            self._batches.gather(rows, out=place)
+            yield window.run(self._state.schedule.next_rates(self.at_once)).clone()
+        first = len(windows) * self.at_once
+        yield from one_by_one(self._trainer, self._state, map(self._batches.gather, others), first)
+
+    def fetched(self, epoch: int) -> Iterator[int]:
+        """As for the steps."""
+        windows, others = self._rows(epoch)
+        for rows in windows:
+            self._batches.gather(rows)
+            yield self.at_once
+        for rows in others:
+            self._batches.gather(rows)
+            yield 1
+
+    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
+        at_once = next(size for size in count(min(steps, self.at_once), -1) if steps % size == 0)
+        window, rates = Window(self._trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
+        return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
+
+    def _rows(self, epoch: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Of each window, and of each batch beyond the last one."""
+        rows, size = self._batches.rows(epoch), self._batches.batch_size
+        images = len(rows) // (self.at_once * size) * self.at_once * size
+        others = (
+            torch.split(rows[images:], size) if images < len(rows) else ()
+        )  # nothing would be split into one batch of it
+        return torch.split(rows[:images], self.at_once * size), others
+
+
+def most_at_once(trainer: Trainer) -> int:
+    """How many steps a graph holds: by figures that are the same whenever the training is, so that one that goes on
+    takes the same path. Of the sizes from the half of what may be on, one that leaves few of an epoch's steps over."""
+    images, _labels = next(iter(trainer.training.in_order()))
+    layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
+    batch_bytes = images[0].nbytes * trainer.training.batch_size
+    whole = trainer.training.image_count // trainer.training.batch_size
+    most = max(1, min(whole, _MOST_BYTES // batch_bytes, _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)))
+    return min(range(most, most // 2, -1), key=lambda size: whole % size)
+
+
+def hindrance(trainer: Trainer) -> str | None:
+    """Why its steps can't be recorded; None where they may be."""
+    experiment, training = trainer.experiment, trainer.training
+    reasons = {
+        "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
+        "their batches come from a loader": experiment.input.name != "resident",
+        "a compiled network is handed out in another way": experiment.model.compile,
+        "with dampening, SGD's first step is unlike the others": has_another_first_step(experiment.optimizer),
+        "an epoch has no whole batch": training.image_count < training.batch_size,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def doubt(experiment: Experiment) -> str | None:
+    """Why nothing that is tried before the training could prove the bits of all its steps; None where it can."""
+    if not experiment.deterministic:
+        return "deterministic is false: no two steps need have the same bits"
+    own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
+    return "code of one's own may do something else in a later step" if own else None

@@ -1,0 +1,114 @@
+"""In place of CUDA graphs, on machines without a GPU: records the operations of some work and does them again.
+
+As of a graph, nothing of the work is done while it is recorded, nothing of its Python runs when it is done again, every
+tensor keeps its place, and numbers that aren't tensors are those of the recording. What the recording made is filled
+with what is no number, so that whatever reads it before it is written shows. It knows nothing of streams and of how a
+graph's memory is shared out, and draws from the CPU's generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from photofinish.training.steps import Recorded
+
+READS = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten._unique2")
+"""for which the host must wait, as a graph can't"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One that was recorded: what to call, and where its results go."""
+
+    name: str
+    again: Callable[[], Any]
+    results: list[Any]
+    """None for what it did not make"""
+    numbers: list[Any]
+    """all that it was given besides tensors"""
+
+
+@dataclass
+class OperationRecorder:
+    """Stands in for `CudaRecorder`."""
+
+    recordings: list[list[Operation]] = field(default_factory=list)
+    """of each, what is done again: nothing that only looks at the same memory in another way"""
+    fails: bool = False
+    times_done: int = 0
+
+    def beside(self) -> AbstractContextManager[None]:
+        """There is one place only."""
+        return nullcontext()
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+        """Like torch.cuda.graph around the work."""
+        mode = _Recording()
+        with torch.random.fork_rng(devices=[]), mode:
+            output = work()
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
+        mode.undo()
+        self.recordings.append(mode.operations)
+
+        def again() -> None:
+            self.times_done += 1
+            with torch.no_grad():
+                for operation in mode.operations:
+                    for place, result in zip(operation.results, tree_leaves(operation.again()), strict=True):
+                        if place is not None:
+                            place.copy_(result)
+
+        return Recorded(output, again)
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self._made: dict[int, torch.Tensor] = {}
+        """by their places; kept, so that no place is taken twice"""
+        self._found: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        """what was there already, and how it was"""
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, arguments: Any = (), named: Any = None) -> Any:
+        name, named = str(operation), named or {}
+        if name.startswith(READS):
+            raise RuntimeError(f"{name} reads a value back, which nothing that is recorded can")
+        given = tree_leaves((arguments, named))
+        places = {_place(each) for each in given if isinstance(each, torch.Tensor)}
+        for each in given:
+            if isinstance(each, torch.Tensor) and _place(each) not in self._made.keys() | self._found.keys():
+                self._found[_place(each)] = each.untyped_storage(), each.untyped_storage().clone()
+        kept = tree_map_only(torch.Tensor, torch.Tensor.detach, (arguments, named))
+        results = operation(*arguments, **named)
+        made = [
+            each.detach() if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in places else None
+            for each in tree_leaves(results)
+        ]
+        self._made.update((_place(each), each) for each in made if each is not None)
+        changes_what_it_was_given = name.partition(".")[2].partition(".")[0].endswith("_") or name.endswith("out")
+        if changes_what_it_was_given or any(each is not None for each in made):
+            numbers = [each for each in given if not isinstance(each, torch.Tensor)]
+            again = partial(operation, *kept[0], **kept[1])
+            self.operations.append(Operation(name, again, made, numbers))
+        return results
+
+    def undo(self) -> None:
+        """As if nothing had been done, and what was made is rubbish."""
+        for now, before in self._found.values():
+            now.copy_(before)
+        for made in self._made.values():
+            made.fill_(float("nan") if made.is_floating_point() else -1)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,421 @@
+"""Steps that are recorded and done again learn the same bits as steps one by one, and what can't be recorded isn't.
+
+A recorder of operations stands in for CUDA graphs (see recorder.py), and the CPU for a GPU: its optimisers are fused,
+have their state from the start and read learning rates from tensors, recorded or not.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakeExperiment
+from recorder import OperationRecorder
+from torch import nn
+
+from photofinish.data.images import PartName
+from photofinish.errors import UserError
+from photofinish.measuring import rehearsal
+from photofinish.measuring.attribution import AttributionPlan, attribute
+from photofinish.measuring.rehearsal import warm_up
+from photofinish.measuring.steady_state import SamplePlan, measure_by_turns
+from photofinish.models.registry import build_model
+from photofinish.params.experiment import Experiment
+from photofinish.results.epochs import EpochMetrics
+from photofinish.results.learned import weights_of
+from photofinish.runs.setup import repeat_training
+from photofinish.training import optimisation, steps
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.steps import GraphedSteps
+from photofinish.training.torch_device import CPU
+from photofinish.training.trainer import Trainer
+
+IMAGES, BATCH = 16, 3
+"""five whole batches, in windows of two: one more, and a batch of one image, are left to be taken one by one"""
+SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
+MakeJob = Callable[..., Trainer]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
+    made = OperationRecorder()
+    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: made)
+    monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(rehearsal, "TRIED_STEPS", 2)
+    torch.set_num_threads(1)
+    return made
+
+
+@pytest.fixture
+def make_job(
+    recorder: OperationRecorder,  # noqa: ARG001
+    make_experiment: MakeExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> MakeJob:
+    """A trainer on noise, by the settings of an experiment: `make_job(model={...})`."""
+
+    def make(
+        network: nn.Module | None = None,
+        *,
+        shape: tuple[int, ...] = (1, 6, 6),
+        images: int = IMAGES,
+        **settings: Any,
+    ) -> Trainer:
+        experiment = make_experiment(**{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings})
+        monkeypatch.setattr(steps, "_MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
+        random = np.random.default_rng(0)
+
+        def batches(name: PartName, count: int) -> Batches:
+            pixels = random.integers(0, 256, (count, *shape), np.uint8)
+            part = Part(name, pixels, np.arange(count) % 3, Normaliser((0.5,), (0.25,)))
+            return make_batches(experiment, part, CPU)
+
+        network = copy.deepcopy(network) if network else build_model(experiment.model, shape, 3, 0)
+        return Trainer(experiment, network, batches("train", images), batches("validation", 5), CPU)
+
+    return make
+
+
+def trained(trainer: Trainer) -> Trainer:
+    warm_up(trainer)
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+def assert_recorded(trainer: Trainer) -> None:
+    assert isinstance(trainer.steps, GraphedSteps), trainer.steps.why
+    assert trainer.steps.at_once == 2
+
+
+def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
+    eager, recorded = make_job(network, **settings), trained(make_job(network, **settings))
+    eager.train(lambda _metrics, _timing: None)
+    assert_recorded(recorded)
+    assert recorded.progress.metrics == eager.progress.metrics
+    assert weights_of(recorded.network) == weights_of(eager.network)
+    assert recorded.steps_done == eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
+
+
+# -- the same bits ---------------------------------------------------------------------------------
+
+TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"name": "linear"}},
+        {"model": {"name": "mlp", "hidden": (8, 4)}},
+        {"model": {"name": "cnn", "channels": (3,), "hidden": (4,)}},
+        {"model": {"name": "lenet"}, "shape": (1, 16, 16)},
+        {"model": {"name": "resnet18"}, "shape": (3, 32, 32), **TORCHVISION},
+        # What looks on at PyTorch's operations changes how it adds up gradients of images that came down to one pixel.
+        {"model": {"name": "mobilenet_v3_small"}, "shape": (3, 64, 64), **TORCHVISION},
+    ],
+    ids=lambda settings: settings["model"]["name"],
+)
+def test_every_network_learns_the_same_bits(make_job: MakeJob, settings: dict[str, Any]) -> None:
+    assert_same_bits(make_job, **settings)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD, SGD | {"momentum": 0.9}, SGD | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, ADAM, ADAMW],
+    ids=str,
+)
+@pytest.mark.parametrize("schedule", [{"name": "constant"}, {"name": "one_cycle", "max_lr": 0.1}], ids=str)
+def test_every_optimizer_learns_the_same_bits(
+    make_job: MakeJob, optimizer: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    assert_same_bits(make_job, optimizer=optimizer, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": {"name": "step", "step_size": 1}},
+        {"schedule": {"name": "cosine"}},
+        {"schedule": {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5}},
+        {"precision": "bf16", "optimizer": ADAM},
+        {"precision": "tf32"},
+        {"precision": "fp16", "optimizer": SGD | {"momentum": 0.9}},
+        {"precision": "fp16", "optimizer": ADAM},
+        {"augmentation": {"flip": 0.5, "crop_padding": 1}},
+        {"loss": {"name": "cross_entropy", "label_smoothing": 0.1}},
+        {"images": 12},  # whose windows leave nothing over
+    ],
+    ids=str,
+)
+def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settings: dict[str, Any]) -> None:
+    assert_same_bits(make_job, **settings)
+
+
+def with_state() -> nn.Module:
+    """What draws at random and what a step changes besides weights."""
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
+    return nn.Sequential(*layers)
+
+
+def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob) -> None:
+    assert_same_bits(make_job, with_state(), images=17)  # of one image alone nothing can be normalised
+
+
+def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob) -> None:
+    settings: dict[str, Any] = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "images": 17}
+    whole, states = make_job(with_state(), **settings), []
+
+    def keep(_metrics: EpochMetrics, _timing: object) -> None:
+        states.append(copy.deepcopy(whole.state_dict()))
+
+    warm_up(whole)
+    whole.train(keep)
+    for state in states:
+        resumed = make_job(with_state(), **settings)
+        resumed.load_state_dict(state)
+        assert_recorded(trained(resumed))
+        assert resumed.progress.metrics == whole.progress.metrics
+        assert weights_of(resumed.network) == weights_of(whole.network)
+
+
+def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(make_job: MakeJob) -> None:
+    whole, other = trained(make_job(optimizer=ADAM)), trained(make_job(optimizer=ADAM, epochs=1))
+    state = copy.deepcopy(other.state_dict())
+    late = make_job(optimizer=ADAM)
+    warm_up(late)
+    late.load_state_dict(state)
+    late.train(lambda _metrics, _timing: None)
+    assert weights_of(late.network) == weights_of(whole.network)
+
+
+def test_repeats_learn_the_same_bits(make_job: MakeJob) -> None:
+    first, again = trained(make_job(with_state(), images=17)), make_job(with_state(), images=17)
+    repeat_training(first, again, "small", 2, lambda _epoch: None)  # which refuses other bits
+    assert_recorded(again)
+
+
+# -- what runs, and how often ----------------------------------------------------------------------
+
+
+def test_an_epoch_runs_the_networks_python_for_what_is_left_of_it_alone(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer, images = make_job(), []
+    warm_up(trainer)
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: images.append(len(inputs[0])) if network.training else None
+    )
+    done = recorder.times_done
+    trainer.train(lambda _metrics, _timing: None)
+    assert images == [3, 1] * 2
+    assert recorder.times_done - done == 2 * 2
+
+
+@pytest.mark.parametrize("optimizer", [SGD | {"momentum": 0.9}, ADAM], ids=str)
+def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
+    make_job: MakeJob, recorder: OperationRecorder, optimizer: dict[str, Any]
+) -> None:
+    """So nothing of the epoch or of the step went into it: no learning rate, no count."""
+    trainer = make_job(optimizer=optimizer, schedule={"name": "one_cycle", "max_lr": 0.1}, epochs=3)
+    warm_up(trainer)
+
+    def record_anew(_metrics: EpochMetrics, _timing: object) -> None:
+        trainer.steps.forget()
+        trainer.steps.begin()
+
+    trainer.train(record_anew)
+    _tried, *recordings = [[(each.name, each.numbers) for each in made] for made in recorder.recordings]
+    assert len(recordings) == 4
+    assert recordings[1:] == recordings[:1] * 3
+
+
+@pytest.mark.parametrize(("model", "most"), [("linear", 8), ("mlp", 14)])
+def test_a_step_takes_no_more_operations_than_it_must(
+    make_job: MakeJob, recorder: OperationRecorder, model: str, most: int
+) -> None:
+    hidden = {"hidden": (8,)} if model == "mlp" else {}
+    trainer = make_job(model={"name": model, **hidden})
+    warm_up(trainer)
+    names = [each.name for each in recorder.recordings[-1]]
+    assert names.pop().startswith("aten.stack")  # the losses of all steps
+    assert len(names) <= most * trainer.steps.at_once, names
+
+
+def test_the_step_that_is_measured_after_the_training_is_recorded_too(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    before, done = weights_of(trainer.network), recorder.times_done
+    recorded = len(recorder.recordings)
+    same, other = measure_by_turns(trainer, SamplePlan(5, 4), 2)
+    assert same.steps_per_sample == other.steps_per_sample == 4
+    assert len(recorder.recordings) - recorded == 2
+    assert recorder.times_done - done == 2 * (1 + 5) * 2  # two of each window make four steps
+    assert weights_of(trainer.network) == before
+
+
+def test_the_most_memory_is_counted_from_before_the_steps_are_recorded(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, recorded = make_job(), []
+    monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: recorded.append(len(recorder.recordings)))
+    warm_up(trainer)
+    assert recorded == [1]
+    assert len(recorder.recordings) == 2
+
+
+def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photofinish.measuring.attribution.is_accelerator", lambda _device: True)
+    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
+    recorded, eager = (attribute(trained(make_job(steps=kind)), plan) for kind in ("auto", "eager"))
+    assert recorded.issuing_seconds == ()  # so the fixed cost comes from the two sizes of a batch
+    assert len(eager.issuing_seconds) == 2
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "most_bytes", "layers", "at_once"),
+    [
+        (50_000, 128, 256 << 20, 2, 195),  # of 390 whole batches: the operations of two layers allow 250
+        (50_000, 128, 100 * 128 * 36 * 4, 2, 78),  # the bytes of a hundred batches
+        (50_000, 128, 256 << 20, 62, 6),  # the operations of more layers
+        (1_010, 10, 7 * 10 * 36 * 4, 2, 5),  # which leaves one over, as seven would three
+        (50_000, 128, 1, 2, 1),
+        (300, 100, 256 << 20, 2, 3),
+    ],
+)
+def test_few_windows_leave_few_steps_over(
+    make_job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    images: int,
+    batch_size: int,
+    most_bytes: int,
+    layers: int,
+    at_once: int,
+) -> None:
+    network = nn.Sequential(nn.Flatten(), *(nn.Linear(36, 36) for _ in range(layers - 1)))
+    trainer = make_job(network, batch_size=batch_size)
+    monkeypatch.setattr(steps, "_MOST_BYTES", most_bytes)
+    trainer.training.image_count = images
+    assert steps.most_at_once(trainer) == at_once
+
+
+# -- what is taken one by one ----------------------------------------------------------------------
+
+
+class ReadsBack(nn.Module):
+    """Its Python goes by a value that was computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs if outputs.sum() > 0 else outputs * 2
+
+
+class Counts(ReadsBack):
+    """Its Python goes by how often it ran."""
+
+    calls = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * self.calls
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        (ReadsBack(), r"recording some failed \(aten._local_scalar_dense.default reads a value back"),
+        (Counts(), "recorded, some gave other bits"),
+    ],
+    ids=["reads back", "counts"],
+)
+def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
+    make_job: MakeJob, network: nn.Module, why: str
+) -> None:
+    eager, tried = (trained(make_job(network, steps=kind)) for kind in ("eager", "auto"))
+    assert re.match(why, tried.steps.why)
+    assert weights_of(tried.network) == weights_of(eager.network)
+    with pytest.raises(UserError, match=rf"steps is graph in params.yaml, which can't be: {why}"):
+        trained(make_job(network, steps="graph"))
+
+
+def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_job()
+    monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails", True))
+    trained(trainer)
+    assert trainer.steps.why == "recording them failed (operation not permitted when stream is capturing)"
+    recorder.fails = False
+    assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager")).network)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"input": {"name": "loader"}}, "their batches come from a loader"),
+        (
+            {"optimizer": SGD | {"momentum": 0.9, "dampening": 0.5}},
+            "with dampening, SGD's first step is unlike the ",
+        ),
+        ({"batch_size": 17}, "an epoch has no whole batch"),
+    ],
+    ids=str,
+)
+def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
+    make_job: MakeJob, settings: dict[str, Any], why: str
+) -> None:
+    trainer = make_job(**settings)
+    warm_up(trainer)
+    assert trainer.steps.why.startswith(why)
+    assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
+    with pytest.raises(UserError, match=why):
+        warm_up(make_job(steps="graph", **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"deterministic": False}, "deterministic is false: no two steps need have the same bits"),
+        ({"loss": {"name": "./my.py:loss"}}, "code of one's own may do something else in a later step"),
+        ({"model": {"name": "./my.py:Net"}}, "code of one's own may do something else in a later step"),
+    ],
+    ids=str,
+)
+def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], why: str
+) -> None:
+    def as_if(kind: str) -> Trainer:
+        trainer = make_job(steps=kind)
+        monkeypatch.setattr(
+            trainer, "experiment", Experiment.model_validate(trainer.experiment.model_dump() | settings)
+        )
+        return trainer
+
+    careful, told = as_if("auto"), as_if("graph")
+    warm_up(careful)
+    assert careful.steps.why == why
+    assert_recorded(trained(told))
+
+
+def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = make_job(steps="eager")
+    warm_up(eager)
+    assert eager.steps.why == "params.yaml says so"
+    monkeypatch.setattr(rehearsal, "recorder_of", steps.recorder_of)
+    for kind in ("auto", "graph"):
+        on_cpu = make_job(steps=kind)
+        warm_up(on_cpu)
+        assert on_cpu.steps.why == "PyTorch records no steps of cpu"
