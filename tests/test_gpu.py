@@ -152,12 +152,13 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
     device: torch.device, precision: str, augmentation: Any
 ) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
     eager, recorded = (
         run(experiment(precision=precision, augmentation=augmentation, steps=steps), device)
         for steps in ("eager", "auto")
     )
-    if device.type == "cuda":
-        assert recorded.steps.kind == "graph", recorded.steps.why
+    assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics
     assert same(weights(recorded.network), weights(eager.network))
 

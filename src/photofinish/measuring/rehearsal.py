@@ -83,6 +83,7 @@ def _is_cold(trainer: Trainer, seconds: float) -> bool:
 def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
     """Steps and validation with batches as large as the first one of an epoch, and as the last one, which may be
     smaller: each size has kernels and plans of its own."""
+    state.network.train()
     batches = list(islice(trainer.training.shuffled(0), WARM_UP_STEPS))
     for number, batch in enumerate(batches):
         trainer.step(state, number, batch)

@@ -39,7 +39,7 @@ class Batches(Protocol):
     image_count: int
     batch_size: int
 
-    def prepare(self, epoch: int) -> None:
+    def prepare(self, epoch: int) -> None:  # noqa: ARG002
         """Do now what the host has to do before the epoch's first batch, where that can be done ahead."""
         return
 
