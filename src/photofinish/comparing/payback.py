@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from photofinish.comparing.speedups import (
     run_margin,
 )
 from photofinish.params.compare import Comparing
-from photofinish.results.epochs import passed_seconds
+from photofinish.results.epochs import EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
 
 SECONDS_AN_HOUR = 3600.0
@@ -128,22 +129,23 @@ def outlay(device: DeviceLabel, timings: Timings, history: pd.DataFrame, setting
     whole = cost(device, timings.total_seconds, energy.joules, settings)
     if settings.target_accuracy is None or history["validation_accuracy"].isna().all():
         return Outlay(energy, whole, currency)
-    target = time_to_target(timings, history, settings.target_accuracy)
+    accuracies = [float(accuracy) for accuracy in history["validation_accuracy"]]
+    target = time_to_target(accuracies, timings.epochs, timings.startup_seconds, settings.target_accuracy)
     if target.seconds is None or target.share is None:
         return Outlay(energy, whole, currency, target)
     joules = None if energy.joules is None else energy.joules * target.share
     return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
 
 
-def time_to_target(timings: Timings, history: pd.DataFrame, target: float) -> TimeToTarget:
-    """Of the first training; what lies between epochs (checkpoints, display) isn't counted."""
-    accuracies = [float(accuracy) for accuracy in history["validation_accuracy"]]
+def time_to_target(
+    accuracies: Sequence[float], epochs: Sequence[EpochTiming], startup_seconds: float, target: float
+) -> TimeToTarget:
+    """By each epoch's validation accuracy; what lies between epochs (checkpoints, display) isn't counted."""
     epoch = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
     if epoch is None:
         return TimeToTarget(target, None, None, None, max(accuracies))
-    seconds = passed_seconds(timings.epochs[:epoch])
-    share = seconds / passed_seconds(timings.epochs)
-    return TimeToTarget(target, epoch, timings.startup_seconds + seconds, share, max(accuracies))
+    seconds = passed_seconds(epochs[:epoch])
+    return TimeToTarget(target, epoch, startup_seconds + seconds, seconds / passed_seconds(epochs), max(accuracies))
 
 
 def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:
