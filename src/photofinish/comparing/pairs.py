@@ -6,7 +6,7 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from photofinish.errors import UserError
 from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import Reference, hardware
 from photofinish.source_code import PACKAGE
@@ -39,7 +40,7 @@ class Recorded:
     experiment: str
     record: records.Training
     timings: records.Timings
-    history: pd.DataFrame
+    history: Sequence[EpochMetrics]
 
     @property
     def device(self) -> DeviceLabel:
@@ -181,7 +182,7 @@ class Pair:
             Elsewhere(
                 each,
                 epoch_speedup(self.cpu.timings, each.timings),
-                outlay(each.training.device, each.timings, pd.DataFrame(each.history), measured_only),
+                outlay(each.training.device, each.timings, each.history, measured_only),
             )
             for each in self.references
             if same_training(each.training, self.cpu.record)
@@ -228,7 +229,7 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    return Recorded(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
+    return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
 
 
 def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:

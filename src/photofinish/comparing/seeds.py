@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import pandas as pd
-
 from photofinish.comparing.payback import TimeToTarget, time_to_target
 from photofinish.comparing.speedups import Interval
+from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedRun, Timings
 from photofinish.wording import ratio
 
@@ -72,7 +71,7 @@ class OverSeeds:
 def over_seeds(
     seed: int,
     scores: DeviceEvaluation,
-    history: pd.DataFrame,
+    history: Sequence[EpochMetrics],
     timings: Timings,
     runs: Sequence[SeedRun],
     target: float | None,
@@ -81,11 +80,11 @@ def over_seeds(
     of_accuracy = scores.test_accuracy is not None
     first = scores.test_accuracy if of_accuracy else scores.metrics[MEAN_ABSOLUTE_ERROR]
     further = [each.test_accuracy if of_accuracy else each.mean_absolute_error for each in scores.seeds]
-    accuracies = [[float(value) for value in history["validation_accuracy"]]]
-    accuracies += [[epoch.validation_accuracy or 0.0 for epoch in run.history] for run in runs]
     targets = tuple(
-        time_to_target(each, epochs, timings.startup_seconds, target)
-        for each, epochs in zip(accuracies, [timings.epochs, *timings.seeds], strict=True)
+        time_to_target(learned, epochs, timings.startup_seconds, target)
+        for learned, epochs in zip(
+            [history, *(run.history for run in runs)], [timings.epochs, *timings.seeds], strict=True
+        )
         if target is not None and of_accuracy
     )
     return OverSeeds(

@@ -8,7 +8,7 @@ import math
 import platform
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import accumulate
 from typing import Any
 
@@ -163,10 +163,10 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
 def history_rows(pairs: Iterable[Pair]) -> Rows:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
     return [
-        {**{str(column): value for column, value in epoch.items()}, "training_seconds_so_far": seconds, **_run(result)}
+        {**asdict(epoch), "training_seconds_so_far": seconds, **_run(result)}
         for result in _trained(pairs)
         for epoch, seconds in zip(
-            result.history.to_dict("records"),
+            result.history,
             accumulate(epoch.training_seconds for epoch in result.timings.epochs),
             strict=True,
         )
