@@ -24,7 +24,7 @@ from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
-from photofinish.results.references import Reference, hardware
+from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats"}
@@ -196,13 +196,15 @@ def same_training(one: records.Training, other: records.Training) -> bool:
     """All settings but the data set's name and the number of repeats, the data, the published weights, and the user's
     own files."""
     first, second = (
-        {name: of for name, of in each.own_code.items() if not name.startswith(PACKAGE)} for each in (one, other)
+        {name: of for name, of in nobodys_code(each.own_code).items() if not name.startswith(PACKAGE)}
+        for each in (one, other)
     )
+    settings, others = (without_folders(each.experiment.model_dump(exclude=_MAY_DIFFER)) for each in (one, other))
     return (
         one.data_sha256 == other.data_sha256
         and first == second
         and one.published_weights_sha256 == other.published_weights_sha256
-        and one.experiment.model_dump(exclude=_MAY_DIFFER) == other.experiment.model_dump(exclude=_MAY_DIFFER)
+        and settings == others
     )
 
 
