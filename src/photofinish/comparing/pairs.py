@@ -26,7 +26,7 @@ from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import DeviceLabel
-from photofinish.results.references import Reference, hardware
+from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
@@ -213,13 +213,15 @@ def same_training(one: records.Training, other: records.Training) -> bool:
     """All settings but the data set's name and the number of repeats and seeds, the data, the published weights, and
     the user's own files."""
     first, second = (
-        {name: of for name, of in each.own_code.items() if not name.startswith(PACKAGE)} for each in (one, other)
+        {name: of for name, of in nobodys_code(each.own_code).items() if not name.startswith(PACKAGE)}
+        for each in (one, other)
     )
+    settings, others = (without_folders(each.experiment.model_dump(exclude=_MAY_DIFFER)) for each in (one, other))
     return (
         one.data_sha256 == other.data_sha256
         and first == second
         and one.published_weights_sha256 == other.published_weights_sha256
-        and one.experiment.model_dump(exclude=_MAY_DIFFER) == other.experiment.model_dump(exclude=_MAY_DIFFER)
+        and settings == others
     )
 
 

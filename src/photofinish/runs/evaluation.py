@@ -73,7 +73,7 @@ def _evaluate_one(
         outputs = torch.cat([network(_as(dtype, normalise(part))) for part in parts]).double()
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with users_code("the loss fails in evaluation"):
-        loss = criterion.mean(outputs.float() if criterion.is_own else outputs, torch.from_numpy(targets)).item()
+        loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, torch.from_numpy(targets)).item()
     further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
     predicted: npt.NDArray[Any] = outputs.numpy()
     if record.task == "values":

@@ -117,10 +117,11 @@ class _Leader:
         _apply_policy(run, device)
         self._setup = Setup(run, device, team)
         network = self._setup.new_network()
+        began_seconds = time.monotonic()
         if run.own_code:
-            began_seconds = time.monotonic()
             self._setup.try_out(network)
-            self._trial_seconds = time.monotonic() - began_seconds
+        run.try_metrics()
+        self._trial_seconds = time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
         self._display = TrainingDisplay(
