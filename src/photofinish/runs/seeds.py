@@ -1,7 +1,7 @@
 """The same training from further seeds: how far apart are networks that chance alone tells apart?
 
 Each is trained after the experiment's own, when the device has its memory back, with checkpoints of its own. The last
-of them stays: with more `seeds`, or after a kill, only those are trained that are missing.
+of them stays: with more `seeds`, or after a kill, only those of them are trained that are missing.
 """
 
 from __future__ import annotations
