@@ -22,7 +22,6 @@ from photofinish.params.compare import Comparing, Watts
 from photofinish.params.networks import OwnModel
 from photofinish.report.report import write_report
 from photofinish.report.tables import elsewhere_table
-from photofinish.results.epochs import EpochMetrics
 from photofinish.results.references import Reference, read_references, record_all, reference_of, write_reference
 
 FIVE = (3.0,) * 5
@@ -47,8 +46,7 @@ def here(make_result: MakeResult) -> list[DeviceResult]:
 
 
 def recorded(result: Trained, machine: str | None = None) -> Reference:
-    history = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
-    return reference_of(result.experiment, result.record, result.timings, result.scores, history, machine)
+    return reference_of(result.experiment, result.record, result.timings, result.scores, list(result.history), machine)
 
 
 def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Elsewhere]:
@@ -70,7 +68,9 @@ def test_what_is_written_reads_back_without_the_hosts_name(gpu_elsewhere: Traine
     assert read_references(tmp_path, "all") == [written]
     assert "workbench" not in path.read_text(encoding="utf-8")
     assert written.timings.epochs == gpu_elsewhere.timings.epochs
-    assert [row.validation_loss for row in written.history] == gpu_elsewhere.history["validation_loss"].tolist()
+    assert [row.validation_loss for row in written.history] == [
+        epoch.validation_loss for epoch in gpu_elsewhere.history
+    ]
 
 
 def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> None:

@@ -277,6 +277,8 @@ class Experiment(Settings):
     """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
+    """how many seeds it is trained from, `seed` and those after it; more tell what chance alone makes of it"""
 
 
 def own_code_of(experiment: Experiment) -> list[OwnCode]:

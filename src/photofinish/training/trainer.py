@@ -42,6 +42,13 @@ class Progress:
     timings: list[EpochTiming] = field(default_factory=list)
 
 
+def progress_in(state: dict[str, Any]) -> Progress:
+    """Of a trainer's `state_dict`."""
+    done = state["progress"]
+    metrics = [EpochMetrics(**each) for each in done["metrics"]]
+    return Progress(done["epochs_done"], metrics, [EpochTiming(**each) for each in done["timings"]])
+
+
 class TrainState(NamedTuple):
     """What a training step takes and changes: the network as a step calls it, and what goes with its weights."""
 
@@ -115,12 +122,7 @@ class Trainer:
         self.state.optimizer.load_state_dict(state["optimizer"])
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
-        done = state["progress"]
-        self.progress = Progress(
-            done["epochs_done"],
-            [EpochMetrics(**metrics) for metrics in done["metrics"]],
-            [EpochTiming(**timing) for timing in done["timings"]],
-        )
+        self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
     def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
