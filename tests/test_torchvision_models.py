@@ -111,9 +111,7 @@ def test_weights_for_larger_images_make_a_network_for_them(name: str, weights: s
     model = TypeAdapter(TorchvisionModel).validate_python({"name": name, "weights": weights})
     with torch.device("meta"):
         assert build_model(model, (3, side, side), 7, 0)(torch.zeros(1, 3, side, side)).shape == (1, 7)
-    with pytest.raises(
-        UserError, match=rf"takes images of {side}x{side} pixels; these are 32x32: set size: {side}"
-    ):
+    with pytest.raises(UserError, match=rf"takes images of {side}x{side} pixels; these are 32x32: set size: {side}"):
         build_model(model, CIFAR, 7, 0)
 
 
