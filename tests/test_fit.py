@@ -80,7 +80,7 @@ def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
     told: list[str] = []
     assert largest_batch(make_trainer(make_experiment()), told.append) == 31
     assert used[0] == 32
-    assert "64 images: not tried, they would take nearly all the memory that is free" in told
+    assert "32 images: not tried, they would take nearly all the memory that is free" in told
 
 
 def test_a_wrong_name_and_a_split_that_is_not_there_are_told(tmp_path: Path) -> None:

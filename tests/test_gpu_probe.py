@@ -38,7 +38,7 @@ def test_what_is_found_is_printed_and_kept_at_once_and_a_line_that_was_cut_is_pa
         Finding("steps", "a graph's node", "", None, "", "there is no GPU"),
     ]
     findings.write(tmp_path, {"device": "some GPU"}, kept)
-    rows = list(csv.DictReader((tmp_path / "probe.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((tmp_path / "probe.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["value"] for row in rows] == ["3.25", ""]
     assert json.loads((tmp_path / "probe.json").read_bytes())["provenance"] == {"device": "some GPU"}
 

@@ -30,7 +30,7 @@ FREE_OF_TORCH = (
     "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
     "tracking.client", "runs.run", "runs.stage",
 )  # fmt: skip
-TRAINING_STAGE = ("runs.stage", "runs.train", "runs.views", "runs.distributed", "tracking.client")
+TRAINING_STAGE = ("runs.stage", "runs.train", "runs.views")
 MISSING_ON_BARE_GPU_MACHINES = (
     "dvc", "mlflow", "pandas", "sklearn", "scipy", "matplotlib", "jinja2", "yaml", "ruamel", "requests", "torchmetrics",
     "sqlalchemy", "alembic", "cloudpickle",
