@@ -14,12 +14,16 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from benchmarks.probe import findings
 from benchmarks.probe.findings import ROOT, Findings
+from photofinish.training.torch_device import CPU
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ def run_part(name: str, out: Path, data: Path | None) -> None:
     if missing:
         found.skip("all of it", f"not installed here: {', '.join(missing)}")
     else:
+        if findings.here() == CPU:
+            torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
         PARTS[name].run(found, out, data)
 
 
@@ -133,8 +139,11 @@ def main() -> None:
     for name in args.only:
         start_part(name, out, data)
         findings.write(out, facts, findings.read(_file(out, part) for part in args.only if _file(out, part).is_file()))
-    unchecked = [each for each in findings.read(sorted(out.glob("*.jsonl"))) if each.value is None]
-    print(f"\n== {len(unchecked)} not checked; {out / 'probe.csv'}", *unchecked, sep="\n")
+    unchecked = Counter(
+        (part, each.note) for part in args.only for each in findings.read([_file(out, part)]) if each.value is None
+    )
+    print(f"\n== {unchecked.total()} not checked")
+    print(*(f"{part}: {count} times: {why}" for (part, why), count in unchecked.items()), out / "probe.csv", sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import data
 from benchmarks.probe.findings import Findings, here
-from benchmarks.probe.trainers import LENET, mnist, same_bits, trained, trainer
+from benchmarks.probe.trainers import LENET, PRECISIONS, mnist, same_bits, trained, trainer
 from photofinish.measuring.rehearsal import rehearsed_steps
 from photofinish.measuring.steady_state import SamplePlan, measure_steps
-from photofinish.training.torch_device import apply_policy, autocast
+from photofinish.training.torch_device import CPU, apply_policy, autocast
 from photofinish.training.trainer import Trainer
 
 _LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
@@ -24,16 +24,16 @@ _LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channe
 def run(found: Findings) -> None:
     """All of it, smaller where there is no GPU."""
     device = here()
-    small = device.type == "cpu"
+    small = device == CPU
     _lenet(found, device, small)
-    rates = _matrix_rates(found, device, side=1024 if small else 8192)
+    rates = _matrix_rates(found, device, side=512 if small else 8192)
     images = data.noise((3, 32, 32), *((64, 32) if small else (4096, 512)))
     _resnet(found, device, images, rates, batch_size=16 if small else 256)
     _vgg(found, device, images, batch_size=8 if small else 128)
 
 
 def _lenet(found: Findings, device: torch.device, small: bool) -> None:
-    images = mnist(None, *((4000, 1000) if small else (50_000, 10_000)))
+    images = mnist(None, *((2000, 500) if small else (50_000, 10_000)))
     for steps in ("eager", "auto"):
         made = trained(trainer(images, device, model=LENET, batch_size=1000, epochs=2 if small else 8, steps=steps))
         seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
@@ -44,10 +44,10 @@ def _lenet(found: Findings, device: torch.device, small: bool) -> None:
 def _matrix_rates(found: Findings, device: torch.device, side: int) -> dict[str, float]:
     """Floating-point operations a second of a large product, by precision."""
     rates = {}
-    for precision in ("fp32", "tf32", "bf16", "fp16"):
+    for precision in PRECISIONS:
         apply_policy(device, precision, torch.get_num_threads())
-        if device.type == "cpu" and precision == "fp16":
-            found.skip("matrix rate", "products of fp16 are slow on the CPU", variant=precision)
+        if device == CPU and precision != "fp32":
+            found.skip("matrix rate", "few CPUs have units for it", variant=precision)
             continue
         one, other = (torch.rand(side, side, device=device) for _ in range(2))
         with autocast(device, precision), torch.no_grad():
@@ -67,13 +67,13 @@ def _matrix_rates(found: Findings, device: torch.device, side: int) -> dict[str,
 
 
 def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
+    if device != CPU:
         torch.accelerator.synchronize()
 
 
 def _resnet(found: Findings, device: torch.device, images: data.Data, rates: dict[str, float], batch_size: int) -> None:
     what = f"a step of ResNet-18 on 32x32, batch {batch_size}"
-    plan = SamplePlan(3, 1) if device.type == "cpu" else SamplePlan(10, 10)
+    plan = SamplePlan(3, 1) if device == CPU else SamplePlan(10, 10)
     for precision, rate in rates.items():
         made = _network_trainer("resnet18", images, device, batch_size, precision=precision)
         operations = _operations_a_step(made)

@@ -17,8 +17,9 @@ class _Noted:
         """A test is done, or one of the steps before and after it."""
         name = report.nodeid.rpartition("::")[2]
         if report.skipped and isinstance(report.longrepr, tuple):
-            self._found.skip(name, report.longrepr[2])
+            self._found.skip(name, report.longrepr[2].removeprefix("Skipped: "))
         elif report.failed:
+            print(report.longreprtext, flush=True)
             self._found.add(name, "FAILED", note=report.longreprtext.strip().rpartition("\n")[2])
         elif report.when == "call":
             self._found.add(name, "passed", note=f"{report.duration:.1f} s")
@@ -26,5 +27,5 @@ class _Noted:
 
 def run(found: Findings) -> None:
     """In this process; without the project's settings and fixtures, for which a bare machine lacks packages."""
-    arguments = ["--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", "-q", "-p", "no:cacheprovider"]
+    arguments = ["--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", "-p", "no:terminal", "-p", "no:cacheprovider"]
     pytest.main([*arguments, str(ROOT / "tests" / "test_gpu.py")], plugins=[_Noted(found)])

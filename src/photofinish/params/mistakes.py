@@ -16,7 +16,7 @@ from photofinish.params.base import BUILT_IN, OWN, is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.wording import did_you_mean, printable, shortened
 
-if TYPE_CHECKING:  # a training knows mistakes, but reads no YAML
+if TYPE_CHECKING:
     from photofinish.params.yaml_reader import KeyPath
 
 REQUIRED = "this key is required"
