@@ -124,7 +124,7 @@ def run_of(name: str, device: DeviceLabel, params_file: Path, data: Path) -> Run
     if name not in params.experiments:
         there = ", ".join(params.experiments)
         raise MistakeError(
-            f"{params_file} has no experiment '{name}', only {there}{did_you_mean(name, params.experiments)}"
+            f"{params_file} has no experiment '{name}', only {there}.{did_you_mean(name, params.experiments)}"
         )
     experiment = params.experiments[name]
     split = data / "splits" / experiment.dataset
