@@ -198,8 +198,8 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
 def kill_and_resume(found: Findings, data_folder: Path | None) -> None:
     """Part 5: SIGKILL after a checkpoint, then the stage again: it must end with the bits of one that ran through."""
     label: records.DeviceLabel = "cpu" if here() == CPU else "gpu"
-    images = mnist(data_folder, 2000, 500)
-    settings = {"model": LENET, "optimizer": SGD, "batch_size": 100, "epochs": 20 if label == "cpu" else 400}
+    images = mnist(data_folder, 2000 if label == "cpu" else 50_000, 500)
+    settings = {"model": LENET, "optimizer": SGD, "batch_size": 100, "epochs": 20 if label == "cpu" else 100}
     with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
         project = Project.make(Path(name), images, {"lenet": settings})
         if status := project.start("lenet", label, "whole").wait():

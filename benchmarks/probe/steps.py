@@ -24,18 +24,17 @@ from benchmarks.probe.trainers import (
     PRECISIONS,
     SGD,
     mnist,
-    replays,
     same_bits,
     trained,
     trainer,
+    why_not_replayed,
 )
+from photofinish.errors import UserError
 from photofinish.training.optimisation import build_optimizer
 from photofinish.training.torch_device import apply_policy, gradient_scaler
-from photofinish.training.trainer import Trainer
 
 _LAUNCHES = 1000
 _ROUNDS = 20
-_NO_GRAPHS = "this trainer hands its steps out one by one here"
 
 
 def run(found: Findings, folder: Path | None) -> None:
@@ -107,8 +106,8 @@ def _first_overflow(found: Findings, device: torch.device) -> None:
     """With momentum, the first gradients infinite: what comes after must be what PyTorch's plain SGD gives."""
 
     def weights_after(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> torch.Tensor:
-        dirty = torch.full((1 << 20,), torch.nan, device=device)
-        del dirty  # memory that is not zeroed is this now
+        dirty = [torch.full((1 << 20,), torch.nan, device=device) for _ in range(16)]
+        del dirty  # what nobody fills is this now
         weight = nn.Parameter(torch.ones(1 << 20, device=device))
         optimizer, scaler = make([weight]), gradient_scaler(device, "fp16")
         for gradient in (torch.inf, 1.0, 2.0):
@@ -137,19 +136,23 @@ def _replayed_steps(found: Findings, device: torch.device, images: data.Data) ->
                     eager, replayed = (
                         trained(trainer(images, device, steps=steps, **settings)) for steps in ("eager", "graph")
                     )
+                except UserError as error:
+                    found.skip(what, str(error), variant=variant)
                 except Exception as error:  # noqa: BLE001  # the next one may go through
                     found.add(what, "FAILED", variant=variant, note=_first_line(error))
-                    continue
-                if not replays(replayed):
-                    found.skip(what, _NO_GRAPHS, variant=variant)
-                    if device.type == "cpu":
-                        return
-                    continue
-                found.add(what, "the same bits" if same_bits(eager, replayed) else "OTHER BITS", variant=variant)
+                else:
+                    if why := why_not_replayed(replayed):
+                        found.skip(what, why, variant=variant)
+                    else:
+                        same = same_bits(eager, replayed)
+                        found.add(what, "the same bits" if same else "OTHER BITS", variant=variant)
+                if device.type == "cpu":
+                    return
 
 
 def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: int) -> None:
     """The median, without the first."""
+    what = "an epoch of MNIST's linear network"
     pinned = {**LOADER, "workers": 2, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
     precisions = PRECISIONS if device.type != "cpu" else ("fp32", "bf16")
     variants: dict[str, dict[str, Any]] = {f"resident, {each}": {"precision": each} for each in precisions}
@@ -161,18 +164,20 @@ def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: in
         "loader, 2 workers, copies beside the steps, graph": {"input": pinned, "steps": "graph"},
     }
     for variant, settings in variants.items():
-        made: Trainer | None = None
         try:
             made = trained(trainer(images, device, epochs=epochs, **settings))
-        except Exception as error:  # noqa: BLE001
-            found.add("an epoch of MNIST's linear network", "FAILED", variant=variant, note=_first_line(error))
+        except UserError as error:
+            found.skip(what, str(error), variant=variant)
             continue
-        if "graph" in variant and not replays(made):
-            found.skip("an epoch of MNIST's linear network", _NO_GRAPHS, variant=variant)
+        except Exception as error:  # noqa: BLE001
+            found.add(what, "FAILED", variant=variant, note=_first_line(error))
+            continue
+        if "graph" in variant and (why := why_not_replayed(made)):
+            found.skip(what, why, variant=variant)
             continue
         seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
         note = f"{made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
-        found.add("an epoch of MNIST's linear network", seconds * 1e3, "ms", variant=variant, note=note)
+        found.add(what, seconds * 1e3, "ms", variant=variant, note=note)
 
 
 def _first_line(error: Exception) -> str:

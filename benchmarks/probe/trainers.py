@@ -71,6 +71,10 @@ def same_bits(one: Trainer, other: Trainer) -> bool:
     return one.progress.metrics == other.progress.metrics and all(map(torch.equal, weights(one), weights(other)))
 
 
-def replays(made: Trainer) -> bool:
-    """Whether it hands out several steps at once, as a graph; earlier trainers know no such thing."""
-    return getattr(getattr(made, "steps", None), "at_once", 1) > 1
+def why_not_replayed(made: Trainer) -> str | None:
+    """Why it hands its steps out one by one; None where it does so many at once, as a graph. Earlier trainers know no
+    such thing."""
+    steps = getattr(made, "steps", None)
+    if getattr(steps, "kind", "eager") == "graph":
+        return None
+    return getattr(steps, "why", "") or "this trainer hands its steps out one by one here"
