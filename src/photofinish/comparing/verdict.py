@@ -145,6 +145,10 @@ def _cautions(pair: Pair) -> tuple[str, ...]:
         for result in pair.trained
         if (found := doubts(result.timings.load))
     ]
+    for result in pair.trained:
+        if fallbacks := result.first_step.cpu_fallbacks:
+            named = listed([f"{name} ({times} a step)" for name, times in fallbacks.items()])
+            told.append(f"Not all of a step ran on the {result.device.upper()}: the CPU computed {named}.")
     if any(result.timings.resumed_at_epochs for result in pair.trained):
         told.append("A training was interrupted and resumed: its end-to-end time is the sum of its parts.")
     if not pair.cpu.record.experiment.deterministic:

@@ -93,9 +93,18 @@ def software_facts(variables: tuple[str, ...]) -> Software:
 
 
 def package_versions() -> dict[str, str]:
-    """The version of each package that results are made with."""
+    """The version of each package that results are made with, and that is there: a training alone needs few of them."""
     names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
-    return {name: metadata.version(name) for name in names}
+    installed = {name: package_version(name) for name in names}
+    return {name: version for name, version in installed.items() if version}
+
+
+def package_version(name: str) -> str | None:
+    """As the package's own metadata has it; none where there are none, as of sources that aren't installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_commit() -> str | None:

@@ -108,6 +108,8 @@ class FirstStep(_Record):
     outputs: dict[str, Print]
     """of each module that has none below it, in the order in which they run"""
     gradients: dict[str, Print]
+    cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
+    """how often operators that the device lacks were computed on the CPU, forward and backward"""
 
 
 class SteadyState(_Record):

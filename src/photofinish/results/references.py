@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.load import doubts
+from photofinish.machine.software import package_version
 from photofinish.params.base import Name, is_name
 from photofinish.params.experiment import Experiment
 from photofinish.results import records
@@ -171,7 +171,7 @@ def reference_of(
         machine=machine or named[:64].rstrip("-_"),
         experiment=name,
         recorded_at_unix_seconds=time.time(),
-        photofinish_version=metadata.version("photofinish"),
+        photofinish_version=package_version("photofinish") or "unknown",
         training=training,
         timings=timings.model_copy(update={"host_name": "", "host": host}),
         scores=scores,

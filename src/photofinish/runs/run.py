@@ -13,7 +13,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.machine.memory import SplitSize, refuse_too_large, resident_bytes, room_now
+from photofinish.machine.memory import Room, SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.base import read_plan
 from photofinish.params.devices import batch_problem
@@ -81,10 +81,14 @@ class Run:
         if tried.returncode:
             raise UserError(tried.stderr.strip().removeprefix("error: "))
 
-    def resident_fits(self) -> bool:
-        """Whether `input: resident` would be let through now."""
+    def refuse_too_large(self, rooms: list[Room]) -> None:
+        """Refuse images that are to lie there and don't fit."""
+        refuse_too_large(self.name, self.experiment, self._split_size(), rooms)
+
+    def resident_fits(self, rooms: list[Room]) -> bool:
+        """Whether `input: resident` would be let through now, with what is left of these besides."""
         needed_bytes = resident_bytes(self.experiment, self._split_size())
-        return all(needed_bytes <= room.available_bytes for room in room_now(self.host, 1))
+        return all(needed_bytes <= room.available_bytes for room in (*room_now(self.host, 1), *rooms))
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest

@@ -17,10 +17,9 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import removed_folder, sha256_of_bytes, state_folder, write_summed
-from photofinish.machine.accelerators import nvidia_gpu_state
 from photofinish.machine.energy import Energy, unavailable
-from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.load import MachineWatch, doubts
+from photofinish.machine.nvidia import nvidia_gpu_state
 from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
@@ -31,13 +30,13 @@ from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.seeds import train_further_seeds, write_seeded
-from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup
+from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup, apply_policy_of
 from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
-from photofinish.training.failures import OUT_OF_MEMORY, failures_explained, out_of_memory
+from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
 from photofinish.training.teams import Team
-from photofinish.training.torch_device import apply_policy, device_name, effective_precision, nvidia_uuid
+from photofinish.training.torch_device import device_name, effective_precision, nvidia_uuid
 from photofinish.wording import seconds
 
 _ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
@@ -66,7 +65,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
 def follow_training(run: Run, device: torch.device, team: Team) -> None:
     """What the leader does with the others, in the same order."""
     with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        _apply_policy(run, device)
+        apply_policy_of(run, device)
         setup, repeats = Setup(run, device, team), Repeats()
         trainer = setup.new_trainer()
         if state := team.from_leader(None):
@@ -83,12 +82,6 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
         setup.measure_further(trainer)
         del setup, trainer
         train_further_seeds(run, device, team)
-
-
-def _apply_policy(run: Run, device: torch.device) -> None:
-    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
-    experiment, threads = run.experiment, run.host.threads or 1
-    apply_policy(device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic)
 
 
 def _repeats_in(state: State) -> Repeats:
@@ -114,7 +107,7 @@ class _Leader:
         gpu_state = nvidia_gpu_state(nvidia_uuid(device))
         self._watch = MachineWatch(gpu_state, own_processes_share_cores=shares_cores)
         self._energy = TeamEnergy(team)
-        _apply_policy(run, device)
+        apply_policy_of(run, device)
         self._setup = Setup(run, device, team)
         network = self._setup.new_network()
         began_seconds = time.monotonic()
@@ -229,7 +222,7 @@ class _Leader:
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            if not is_out_of_memory(error):
                 raise
             told = out_of_memory(self._run.name, self._run.experiment, self._team, str(error))
             raise UserError(
