@@ -72,7 +72,7 @@ class Board:
             return
         elif message["code"] != fleet_code():
             self._say(
-                f"{message['worker']} is refused: its photofinish or Dask is another; bring it to this commit there"
+                f"{message['name']} is refused: its photofinish or Dask is another; bring it to this commit there"
             )
         else:
             self._explain(message["name"], Machine.model_validate_json(message["machine"]))
