@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from photofinish.fleet.keys import fleet_code, key_of
-from photofinish.fleet.project import Task
+from photofinish.fleet.project import HERE, Task
 from photofinish.machine.fingerprint import Machine, differences
 from photofinish.wording import seconds
 
@@ -98,7 +98,7 @@ class Board:
         self._keys = keys
         served = set().union(*keys.values())
         unserved = {state.task.where for title in self.open if (state := self._states[title]).key not in served}
-        for where in sorted(unserved - self._unserved):
+        for where in sorted(unserved - self._unserved - {HERE}):  # whose worker comes and goes with the head
             self._say(f"{where} has no worker: waiting for `make worker HEAD={self._head}` there (Ctrl-C ends this)")
         self._unserved = unserved
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -39,6 +41,14 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
     if not (folder / "dvc.yaml").is_file() or git(folder, "rev-parse", "HEAD") != commit:
         git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")
+
+
+def environment_of(clone: Path) -> dict[str, str]:
+    """For programs in a clone: the Python that runs this, with the clone's own code."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
+    for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", (clone / "src").resolve())):
+        own[name] = os.pathsep.join(filter(None, [str(folder), own.get(name)]))
+    return own
 
 
 def _has(folder: Path, commit: str) -> bool:

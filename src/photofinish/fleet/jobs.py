@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.fleet.clones import clone_at
+from photofinish.fleet.clones import clone_at, environment_of
 from photofinish.fleet.keys import TOPIC
 from photofinish.params.base import Name
 from photofinish.results.records import DeviceLabel
@@ -81,12 +81,7 @@ def run_job(text: str) -> None:
 
 
 def _start(clone: Path, tracked_in: str) -> subprocess.Popen[str]:
-    environment = {
-        "MLFLOW_EXPERIMENT_NAME": tracked_in,
-        **{name: value for name, value in os.environ.items() if not name.startswith("DVC_")},
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str((clone / "src").resolve()), os.environ.get("PYTHONPATH")])),
-    }
+    environment = {"MLFLOW_EXPERIMENT_NAME": tracked_in, **environment_of(clone)}
     command, pipe = [sys.executable, "-m", "photofinish.fleet.train"], subprocess.PIPE
     return subprocess.Popen(
         command, cwd=clone, env=environment, stdin=pipe, stderr=pipe, text=True, start_new_session=True

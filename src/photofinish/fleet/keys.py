@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def require_dask() -> None:
         raise UserError("spreading over machines needs Dask: `python -m pip install distributed`, on each of them")
 
 
+@cache
 def fleet_code() -> str:
     """Another one where head and worker could misunderstand each other."""
     code = stage_code(Path(__file__).with_name("worker.py")).sha256

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import read_summed, state_folder
-from photofinish.fleet.clones import clone_at
+from photofinish.fleet.clones import clone_at, environment_of
 from photofinish.fleet.jobs import PLAN, Job
 from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine
 from photofinish.machine.machines import name_problem, read_machines
@@ -75,7 +77,7 @@ class Project:
         expected = {name: _earlier_seconds(name) for name in self._params.experiments}
         self._dvc("repro", "--pull", "split", "download-weights")
         self._dvc("push", "--run-cache", "split", "download-weights")
-        tasks = (self._task(name, device, commit, expected[name]) for name, device in self._without_result())
+        tasks = [self._task(name, device, commit, expected[name]) for name, device in self._without_result()]
         # Where the accelerator isn't there, that is all there is to record: no worker is needed for it.
         return [task for task in tasks if not (isinstance(task.host, GpuHost) and task.host.missing)]
 
@@ -86,20 +88,18 @@ class Project:
         note.write_text("", encoding="utf-8")
         command = ("repro", "--pull", "--single-item", "--keep-going", "train-cpu", "train-gpu")
         ran = self._run(*command, capture=True, **{NOTE_MISSING: str(note)})
-        noted = [line.split() for line in note.read_text(encoding="utf-8").splitlines()]
+        noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
         if ran.returncode and not noted:
             raise UserError(f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}")
-        return [
-            (name, device)
-            for name in self._params.experiments
-            for device in records.DEVICE_LABELS
-            if [device, name] in noted
-        ]
+        runs = product(self._params.experiments, records.DEVICE_LABELS)
+        return [(name, device) for name, device in runs if (device, name) in noted]
 
     def _task(self, name: str, device: DeviceLabel, commit: str, expected_seconds: float) -> Task:
         plan = self.folder / PLAN
-        files = [plan / "code" / "train.json", plan / "hosts" / f"{device}.json", *sorted(plan.glob(f"*/{name}.json"))]
+        host_file = plan / "hosts" / f"{device}.json"
+        files = [plan / "code" / "train.json", host_file, *sorted(plan.glob(f"*/{name}.json"))]
         dataset = self._params.experiments[name].dataset
+        data = {stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")}
         named = getattr(self._params.devices, device).machine
         job = Job(
             title=f"{name} on {device}" + (f" of {named}" if named else ""),
@@ -108,19 +108,12 @@ class Project:
             dataset=dataset,
             commit=commit,
             plan={file.relative_to(plan).as_posix(): read_summed(file).decode() for file in files},
-            lock=self._lock_of_data(dataset),
+            # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
+            lock=json.dumps({**self._lock, "stages": data}),
             tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
         )
-        file = plan / "hosts" / f"{device}.json"
-        host = read_plan(file, CpuHost) if device == "cpu" else read_plan(file, GpuHost)
-        machine = self._machines[named] if named else Machine.here()
-        return Task(job, named or HERE, machine, host, expected_seconds)
-
-    def _lock_of_data(self, dataset: str) -> str:
-        content = yaml.load((self.folder / "dvc.lock").read_bytes(), yaml.CSafeLoader)
-        stages = {name: content["stages"][name] for name in (f"split@{dataset}", "download-weights")}
-        # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
-        return json.dumps({"schema": content["schema"], "stages": stages})
+        host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
+        return Task(job, named or HERE, self._machines[named or HERE], host, expected_seconds)
 
     def bring_back(self) -> None:
         """Every result into its place, and the report, or the records of a further machine."""
@@ -137,17 +130,19 @@ class Project:
 
     @cached_property
     def _machines(self) -> dict[str, Machine]:
-        return read_machines(self._params.devices, self.folder / _MACHINES)
+        return {HERE: Machine.here(), **read_machines(self._params.devices, self.folder / _MACHINES)}
+
+    @cached_property
+    def _lock(self) -> dict[str, Any]:
+        lock: dict[str, Any] = yaml.load((self.folder / "dvc.lock").read_bytes(), yaml.CSafeLoader)
+        return lock
 
     def _dvc(self, *arguments: str) -> None:
         if self._run(*arguments).returncode:
             raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as told above")
 
     def _run(self, *arguments: str, capture: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **variables}
-        if self.further is not None:
-            paths = [str((self.folder / "src").resolve()), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment = {**(environment_of(self.folder) if self.further else os.environ), **variables}
         command = [sys.executable, "-m", "dvc", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import subprocess
 import sys
 import time
@@ -59,7 +60,11 @@ def _require_remote() -> None:
 def _train(tasks: list[Task], listen: str) -> list[str]:
     """Let workers train them; those that failed."""
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    with _scheduler(listen) as (client, address), _own_worker(tasks, address), Board(tasks, address) as board:
+    with (
+        _scheduler(listen) as (client, address),
+        _own_worker(tasks, listen) as own_worker,
+        Board(tasks, address) as board,
+    ):
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
             messages.put(message)
@@ -81,6 +86,8 @@ def _train(tasks: list[Task], listen: str) -> list[str]:
                     board.ended(title, _problem(future))
                     del running[title]  # forgotten, so that Dask doesn't run it again when its worker goes
             board.workers(_keys_by_name(client))
+            if own_worker and own_worker.poll() is not None:
+                raise UserError(f"the worker here has ended: {_log()} tells why")
             time.sleep(_POLL_SECONDS)
         return board.failed
 
@@ -114,28 +121,32 @@ def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
             f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"
         ) from error
     with cluster, Client(cluster) as client:
-        yield client, listen
+        name = platform.node() if address.hostname in ("0.0.0.0", "::") else address.hostname  # noqa: S104
+        yield client, f"{address.scheme}://{name}:{port}"
 
 
 @contextmanager
-def _own_worker(tasks: list[Task], address: str) -> Iterator[None]:
+def _own_worker(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
     """One for this machine, as long as something is to be trained on it."""
     here = Machine.here()
     if not any(key_of(task.machine, task.job.device) == key_of(here, task.job.device) for task in tasks):
-        yield
+        yield None
         return
-    log = state_folder() / "worker.log"
     command = [sys.executable, "-m", "photofinish.fleet.worker", address, "--end-with-parent"]
     with (
-        log.open("w", encoding="utf-8") as file,
+        _log().open("w", encoding="utf-8") as file,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True) as process,
     ):
-        print(f"a worker trains here, too: {log} tells what it does", flush=True)
+        print(f"a worker trains here, too: {_log()} tells what it does", flush=True)
         try:
-            yield
+            yield process
         finally:
             assert process.stdin is not None
             process.stdin.close()
+
+
+def _log() -> Path:
+    return state_folder() / "worker.log"
 
 
 def main() -> None:
