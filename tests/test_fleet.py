@@ -67,7 +67,7 @@ def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[st
         board.hear(arrival("old-1", LAB, code="of last week"))
     told = capsys.readouterr().out
     assert "lab-1 is here" in told
-    assert "box-1 is refused: it isn't lab, where cpu.usable_cores: 96, not 64" in told
+    assert "box-1 is refused: it isn't lab (cpu.usable_cores: 96, not 64" in told
     assert "old-1 is refused: its photofinish or Dask is another" in told
 
 

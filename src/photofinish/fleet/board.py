@@ -86,8 +86,10 @@ class Board:
             return
         found = [(differences(state.task.host, machine), state.task.where) for state in self._states.values()]
         least, where = min(found, key=lambda differences_and_name: len(differences_and_name[0]))
-        told = "; ".join(least[:_MOST_DIFFERENCES])
-        self._say(f"{worker} is refused: it isn't {where}, where {told}")
+        told = (
+            "; ".join(least[:_MOST_DIFFERENCES]) or "what isn't used differs: write it down anew, `make machine` there"
+        )
+        self._say(f"{worker} is refused: it isn't {where} ({told})")
 
     def workers(self, keys: dict[str, set[str]]) -> None:
         """Take in which workers are connected, with their resources."""

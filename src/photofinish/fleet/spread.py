@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import platform
 import subprocess
 import sys
@@ -115,7 +116,9 @@ def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
     address = urlsplit(listen)
     host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
     try:
-        cluster = LocalCluster(n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD)
+        cluster = LocalCluster(
+            n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD, silence_logs=logging.CRITICAL
+        )
     except OSError as error:
         raise UserError(
             f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"
