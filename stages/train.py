@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from _start import run_stage
@@ -20,6 +22,10 @@ def main() -> None:
     parser.add_argument("--metrics", type=Path, help="the plan of its metrics, which are tried before")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):  # `make spread` asks whether DVC has the result
+        with Path(note).open("a", encoding="utf-8") as file:
+            file.write(f"{args.device} {args.experiment.stem}\n")
+        sys.exit(1)
     end_on_sigterm()
     end_with_parent()
     with quick_imports():

@@ -38,7 +38,7 @@ MISSING_ON_BARE_GPU_MACHINES = (
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",), ("params",),
     ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",), ("tracking",),
-    ("runs",), ("comparing",), ("report",),
+    ("runs",), ("comparing",), ("report",), ("fleet",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

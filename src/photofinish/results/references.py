@@ -114,7 +114,7 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
     return f"{timings.device_count} x {timings.device_name}" if timings.device_count > 1 else timings.device_name
 
 
-def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:
+def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False) -> None:
     """Every result that is fit for it; what isn't is named with the reason."""
     if machine is not None and not is_name(machine):
         raise MistakeError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
@@ -127,7 +127,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         if isinstance(training, records.Unavailable):
             continue
         timings = records.read_record(results / name / device / records.TIMED / records.TIMINGS, records.Timings)
-        if timings.host_name != platform.node():
+        if timings.host_name != platform.node() and not from_elsewhere:
             unfit = "it was measured on another machine: record it there"
         elif timings.resumed_at_epochs:
             unfit = "the training was interrupted and resumed"
