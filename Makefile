@@ -9,7 +9,8 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan new example remedy overview reference ui test mutants bench format lock clean
+.PHONY: help setup repro plan new example remedy fit overview reference ui machine worker spread test mutants bench format lock \
+	clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -63,6 +64,10 @@ remedy: setup ## try what the report suggests against an experiment's slowness (
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
 	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
+fit: setup ## find the largest batch that fits on a device (EXPERIMENT=name, DEVICE=gpu or cpu)
+	@test -n "$(EXPERIMENT)" || { echo "error: name one: make fit EXPERIMENT=digits-mlp (DEVICE=cpu)"; exit 2; }
+	@python -m photofinish.runs.fit "$(EXPERIMENT)" --device "$(or $(DEVICE),gpu)"
+
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync
 	@case "$$MLFLOW_TRACKING_URI" in \
@@ -76,6 +81,18 @@ overview: setup ## one report over the project and its sweeps: sweeps/report/ind
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
+
+machine: setup ## write down what this machine is, for params.yaml to name (NAME=lab: machines/lab.json)
+	@test -n "$(NAME)" || { echo "error: give it a name: make machine NAME=lab"; exit 2; }
+	@mkdir -p machines
+	python -m photofinish.machine.machines > machines/$(NAME).json
+
+worker: setup ## train here what a head sends (HEAD=tcp://head:8786; by default a head on this machine)
+	@python -m photofinish.fleet.worker $(HEAD)
+
+spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too)
+	@python stages/plan.py
+	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

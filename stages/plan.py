@@ -21,14 +21,17 @@ def main() -> None:
     parser.add_argument(
         "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
     )
+    parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
     args = parser.parse_args()
     with quick_imports():
         from photofinish.data.local_files import misplaced
+        from photofinish.machine.machines import read_machines, unknown_machines
         from photofinish.params.reader import read_params
         from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
 
-    params = read_params(args.params, partial(misplaced, references=args.references), faults_in_own_code)
-    write_plan(params, args.out, args.splits, args.stages)
+    files = (partial(misplaced, references=args.references), partial(unknown_machines, folder=args.machines))
+    params = read_params(args.params, *files, faults_in_own_code)
+    write_plan(params, args.out, args.splits, args.stages, read_machines(params.devices, args.machines))
     set_aside_results(params, args.results)
     advise_sweeps(params)
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, digits_plan, learnable_images
 from recorder import OperationRecorder
-from rehearsal_device import Counts, counts
+from rehearsal_device import Counts, counts, order
 from torch import nn
 from torch.optim import SGD
 
@@ -228,6 +228,23 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert few.waiting_copies_in == many.waiting_copies_in == 0
     else:  # the loader's defaults wait, as PyTorch's do
         assert many.waiting_copies_in == many.copies_in > few.copies_in
+
+
+def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above."""
+    experiment = make_experiment(input=LOADER, batch_size=30)
+    trainer = make_job(experiment, device).new_trainer()
+    batches = trainer.training.shuffled(0)
+    order()
+    for number, batch in enumerate(batches):
+        trainer.step(trainer.state, number, batch)
+    told = order()
+    aside = next(entry[1:] for entry in told if entry.startswith("c"))
+    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
+    assert aside != "0"
+    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
 
 
 def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,12 +18,14 @@ from photofinish.training.torch_device import (
     autocast,
     device_name,
     effective_precision,
+    free_memory_bytes,
     gradient_scaler,
     memory_format,
     peak_memory_bytes,
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
+GIB = 2**30
 
 
 @pytest.fixture
@@ -159,6 +162,35 @@ def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkey
     assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
+    assert memory_format(convolves, MPS, "bf16") is torch.contiguous_format  # where nothing was measured
+    assert memory_format(convolves, XPU, "fp32") is torch.channels_last
+
+
+def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    tells = SimpleNamespace(
+        mem_get_info=lambda _device: (7 * GIB, 80 * GIB),
+        memory_reserved=lambda _device: 3 * GIB,
+        memory_allocated=lambda _device: GIB,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: tells)
+    assert free_memory_bytes(CUDA) == 9 * GIB
+
+
+def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_device: torch.device) -> None:
+        raise RuntimeError("The device doesn't support querying the available free memory.")
+
+    silent = SimpleNamespace(
+        mem_get_info=refuse,
+        memory_allocated=lambda _device: GIB,
+        get_device_properties=lambda _device: SimpleNamespace(total_memory=8 * GIB),
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: silent)
+    assert free_memory_bytes(XPU) == 7 * GIB
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: SimpleNamespace())
+    assert free_memory_bytes(torch.device("meta")) is None
 
 
 def test_an_accelerator_that_the_driver_lists_and_torch_can_not_use_is_a_failure_that_may_pass(

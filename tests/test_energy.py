@@ -154,6 +154,28 @@ def test_the_gpus_in_use_are_added_up(driver: Driver, clock: Clock) -> None:
     assert meter.training_ended() == Energy(of="gpu", status="measured", joules=12.5, source="nvml")
 
 
+@pytest.mark.parametrize(
+    ("known_by", "told"), [("GPU-", "the GPU is divided (MIG)"), ("MIG-", "it is a slice of a GPU (MIG)")]
+)
+def test_a_slice_of_a_gpu_has_no_counter_of_its_own(
+    driver: Driver, clock: Clock, monkeypatch: pytest.MonkeyPatch, known_by: str, told: str
+) -> None:
+    def handle(uuid: str) -> str:
+        if not uuid.startswith(known_by):
+            raise pynvml.NVMLError_NotFound
+        return uuid.replace("MIG-", "GPU-")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handle)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda _handle: [pynvml.NVML_DEVICE_MIG_ENABLE, 1])
+    meter = EnergyMeter("gpu", "nvml", lambda: NvidiaGpus(["one"]))
+    meter.begin()
+    driver.millijoules["one"] += 9000
+    clock.seconds += 10
+    found = meter.training_ended()
+    assert (found.status, found.joules) == ("unavailable", None)
+    assert told in str(found.reason)
+
+
 @pytest.mark.parametrize(("uuid", "seconds", "told"), [("silent", 10, "Not Supported"), ("one", 0.5, "too short")])
 def test_a_gpu_that_does_not_tell_gives_a_reason(
     driver: Driver, clock: Clock, uuid: str, seconds: float, told: str

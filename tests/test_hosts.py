@@ -6,8 +6,10 @@ import functools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.machine import accelerators
+from photofinish.machine import accelerators, cuda_driver, software
 from photofinish.machine import cpu as cpus
 from photofinish.machine import fingerprint as hosts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
@@ -26,6 +28,7 @@ from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 H200_BYTES = 150_754_820_096
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
@@ -56,6 +59,11 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         "nvmlDeviceGetName": lambda _: "NVIDIA H200",
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=H200_BYTES),
     }
+
+    def whole_ones(_handle: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    answers["nvmlDeviceGetMigMode"] = whole_ones
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
     monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
@@ -79,7 +87,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
     monkeypatch.setattr(accelerators, "_amd_gpus", list)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(cuda_driver, "has_nodes", lambda: False)
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
     pretend_system(monkeypatch, "Linux", "x86_64")
 
 
@@ -163,13 +173,11 @@ def test_a_fingerprint_reads_back_as_it_was_and_with_nothing_unknown_or_of_anoth
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_choosing_another_gpu_is_news_to_the_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_gpu_is_chosen_counts_by_what_it_is_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    cpu_before, gpu_before = hosts.fingerprint(Devices())
+    before = hosts.fingerprint(Devices())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    cpu_after, gpu_after = hosts.fingerprint(Devices())
-    assert cpu_before == cpu_after
-    assert gpu_before != gpu_after
+    assert hosts.fingerprint(Devices()) == before
 
 
 def test_the_threads_follow_the_variable_that_torch_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +416,7 @@ def test_processes_on_the_cpu_divide_its_cores_among_them(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("no_gpu")
 def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = accelerators.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
-    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [gpu])
+    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [("GPU-1", gpu)])
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
     assert found_here("auto") == ([gpu], None)
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: None)
@@ -425,6 +433,140 @@ def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pyte
     found, missing = found_here("auto")
     assert found == [accelerators.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
     assert missing is None
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({}, ["gfx90a 0", "gfx90a 1", "gfx1036"]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 0"]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000b1,0"}, ["gfx90a 1", "gfx90a 0"]),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx1036"]),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, []),
+    ],
+    ids=str,
+)
+def test_rocms_own_variables_hide_gpus_too(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], names: list[str]
+) -> None:
+    found = [(f"GPU-{number:016x}", name) for number, name in ((176, "gfx90a 0"), (177, "gfx90a 1"), (0, "gfx1036"))]
+    gpus = [(uuid, accelerators.AcceleratorFacts("cuda", name, None, "6.8")) for uuid, name in found]
+    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: gpus)
+    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    seen, missing = found_here("cuda")
+    assert [gpu.name for gpu in seen] == names
+    assert missing == (None if names else "cuda: ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides every GPU")
+
+
+def test_a_package_without_metadata_is_left_out_of_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = software.metadata.version
+
+    def lacking(name: str) -> str:
+        if name in ("dvc", "mlflow"):
+            raise software.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(software.metadata, "version", lacking)
+    versions = software.package_versions()
+    assert {"torch", "numpy", "pydantic"} < versions.keys()
+    assert not {"dvc", "mlflow"} & versions.keys()
+
+
+# -- where NVML doesn't tell, CUDA's own driver is asked ------------------------------------------------
+
+SLICE = ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10 * 2**30)
+ORIN = ("Orin", 7 * 2**30)
+
+
+class FakeCuda:
+    """CUDA's driver, of two devices; each function gives a status, or fills what it is given."""
+
+    def __init__(self, failing: str = "") -> None:
+        self._failing = failing
+
+    def __getattr__(self, function: str) -> Any:
+        fill = {
+            "cuDriverGetVersion": lambda version: setattr(version.contents, "value", 12060),
+            "cuDeviceGetCount": lambda count: setattr(count.contents, "value", 2),
+            "cuDeviceGet": lambda device, number: setattr(device.contents, "value", 10 + number),
+            "cuDeviceGetName": lambda name, _size, device: setattr(name, "value", f"GPU {device.value}".encode()),
+            "cuDeviceTotalMem_v2": lambda size, device: setattr(size.contents, "value", device.value * 2**30),
+        }.get(function, lambda *_: None)
+        return lambda *arguments: 100 if function == self._failing else fill(*arguments) or 0
+
+
+@pytest.fixture
+def asked_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes CUDA's driver list these devices, or say why it can't."""
+
+    def answer(*devices: tuple[str, int], error: str = "") -> None:
+        def gpus() -> tuple[str, list[tuple[str, int]]]:
+            if error:
+                raise cuda_driver.CudaDriverError(error)
+            return "540.4.0", list(devices)
+
+        monkeypatch.setattr(cuda_driver, "gpus", gpus)
+        monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
+
+    return answer
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., None]
+) -> None:
+    asked_cuda(ORIN)
+    assert found_here("cuda")[0] == []
+    monkeypatch.setattr(cuda_driver, "has_nodes", lambda: True)
+    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
+    asked_cuda(error="cuInit gives error 100")
+    assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", str(found_here("cuda")[1]))
+    asked_cuda()
+    assert str(found_here("cuda")[1]).endswith("; CUDA lists none")
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize("visible", [None, "0", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"])
+def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
+    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., None], visible: str | None
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda index: [int(index == 2), 0])
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    asked_cuda(SLICE)
+    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
+    asked_cuda(error="CUDA's driver can't be loaded")
+    assert found_here("cuda") == ([], "cuda: a GPU is divided (MIG), and CUDA's driver can't be loaded")
+
+
+def test_cudas_driver_tells_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda _name: FakeCuda())
+    assert cuda_driver.listed() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
+    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
+    with pytest.raises(cuda_driver.CudaDriverError, match="can't be used: cuInit gives error 100"):
+        cuda_driver.listed()
+
+
+def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "_KERNEL_MODULE", Path("/nowhere"))
+    command: list[str] = []
+
+    def run(started: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        command[:] = started
+        return subprocess.CompletedProcess(started, 0, '["12.6", [["Orin", 1024]]]', "")
+
+    monkeypatch.setattr(cuda_driver.subprocess, "run", run)
+    assert cuda_driver.gpus() == ("CUDA 12.6", [("Orin", 1024)])
+    assert command[1:] == ["-m", "photofinish.machine.cuda_driver"]
+    monkeypatch.undo()
+    if not cuda_driver.has_nodes():  # for real, where there is no driver
+        with pytest.raises(cuda_driver.CudaDriverError, match=r"^CUDA's driver can't be (loaded|used): "):
+            cuda_driver.gpus()
 
 
 # -- the CPU ------------------------------------------------------------------------------------------

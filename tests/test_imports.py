@@ -24,15 +24,21 @@ THE_REST = (
 )  # fmt: skip
 FREE_OF_TORCH = (
     "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
-    "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed",
-    "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint", "machine.load",
-    "models.pretrained", "models.weights_download", "params.reader", "data.local_files", "plan", "processes",
-    "report.report", "results.records", "results.references", "tracking.client", "runs.run", "runs.stage",
+    "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed", "data.sources",
+    "data.split", "data.torchvision_source", "machine.cuda_driver", "machine.energy", "machine.fingerprint",
+    "machine.load", "machine.nvidia", "models.pretrained", "models.weights_download", "params.reader",
+    "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
+    "tracking.client", "runs.run", "runs.stage",
+)  # fmt: skip
+TRAINING_STAGE = ("runs.stage", "runs.train", "runs.views")
+MISSING_ON_BARE_GPU_MACHINES = (
+    "dvc", "mlflow", "pandas", "sklearn", "scipy", "matplotlib", "jinja2", "yaml", "ruamel", "requests", "torchmetrics",
+    "sqlalchemy", "alembic", "cloudpickle",
 )  # fmt: skip
 PACKAGES = (
     ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",), ("params",),
     ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",), ("tracking",),
-    ("runs",), ("comparing",), ("report",),
+    ("runs",), ("comparing",), ("report",), ("fleet",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.
@@ -83,6 +89,11 @@ def test_what_trains_needs_neither_dvc_nor_mlflow_nor_pydantic(
 @pytest.mark.parametrize("module", FREE_OF_TORCH)
 def test_what_only_reads_files_needs_no_torch(without_torch: subprocess.CompletedProcess[str], module: str) -> None:
     assert module in without_torch.stdout.splitlines(), without_torch.stderr
+
+
+def test_the_training_stage_needs_neither_dvc_nor_mlflow_nor_what_judges_it() -> None:
+    tried = imported(TRAINING_STAGE, without=MISSING_ON_BARE_GPU_MACHINES)
+    assert tuple(tried.stdout.splitlines()) == TRAINING_STAGE, tried.stderr
 
 
 def test_a_package_that_is_missing_would_be_noticed() -> None:

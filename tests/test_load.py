@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from photofinish.machine import load as watch
-from photofinish.machine.accelerators import GpuState, nvidia_gpu_state
 from photofinish.machine.load import LoadWindow, MachineWatch, doubts
+from photofinish.machine.nvidia import GpuState, nvidia_gpu_state
 
 
 def window(**figures: Any) -> LoadWindow:
@@ -117,6 +117,8 @@ def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(monkeypatc
     monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", lambda handle, _clock: 1200 if handle == "GPU-a-b" else 0)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _handle: power_cap_and_heat)
     assert nvidia_gpu_state("a-b")() == GpuState(1200, ("heat",))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda _handle: [1, 1])
+    assert nvidia_gpu_state("a-b")() is None  # a slice's, of which the driver tells the whole
 
 
 def test_without_a_driver_nothing_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,27 @@ def test_a_training_is_refused_before_it_loads_anything(
         run.check()
 
 
+def test_what_other_programs_hold_on_the_device_is_no_room(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from photofinish.runs import setup
+    from photofinish.training.teams import Team
+
+    run, meta = Run("small", "gpu", make_experiment(), cpu_host, packed_split.folder, tmp_path), torch.device("meta")
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
+    with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
+        setup.Setup(run, meta, Team(meta))
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
+    assert run.resident_fits([])
+    assert not run.resident_fits([Room("meta now", 1000)])
+
+
 @pytest.mark.parametrize(
     ("own_groups", "files", "expected"),
     [

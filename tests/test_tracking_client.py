@@ -276,3 +276,13 @@ def test_a_server_is_given_less_patience_than_a_database_on_disk(
     with Tracker() as tracker:
         expected_seconds = PATIENCE_SECONDS if far else client._LOCAL_PATIENCE_SECONDS
         assert tracker._patience_seconds == expected_seconds
+
+
+def test_without_mlflow_nothing_is_started_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "find_spec", lambda _name: None)
+    with Tracker() as tracker:
+        tracker.wait_until_ready()
+        tracker.epoch_ended({"epoch": 1}, {})
+    assert capfd.readouterr().err == "MLflow is not installed here: this run is not tracked\n"

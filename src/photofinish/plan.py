@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ from photofinish.data import MANIFEST
 from photofinish.data.local_files import missing_mirror, sha256_of_local_files
 from photofinish.errors import MistakeError
 from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
-from photofinish.machine.fingerprint import fingerprint
+from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
@@ -30,11 +30,9 @@ from photofinish.params.experiment import (
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import (
     GIVEN_TO_NETWORKS,
-    Model,
     OwnModel,
-    PublishedWeights,
-    TorchvisionModel,
     WeightsPlan,
+    published_weights,
 )
 from photofinish.params.reader import Params, mirror_problem
 from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
@@ -44,19 +42,21 @@ SWEEPS_PAY_FROM = 100
 """experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
 
 
-def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None:
+def write_plan(
+    params: Params, folder: Path, splits: Path, stages: Path, machines: Mapping[str, Machine] | None = None
+) -> None:
     """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
 
     It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
-    cpu_host, gpu_host = fingerprint(params.devices)
+    cpu_host, gpu_host = fingerprint(params.devices, machines)
     variable = os.environ.get("PHOTOFINISH_MIRROR")
     if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
         raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
     mirror = variable or params.mirror
     local_files = sha256_of_local_files(params.datasets)
-    weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
+    weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
         "hosts/cpu": cpu_host,
         "hosts/gpu": gpu_host,
@@ -75,7 +75,8 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         )
     texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
 
-    rooms = room_ever(cpu_host, gpu_host)
+    devices = params.devices
+    rooms = room_ever(cpu_host, gpu_host, cpu_is_here=not devices.cpu.machine, gpu_is_here=not devices.gpu.machine)
     for name, experiment in params.experiments.items():
         file = folder / "datasets" / f"{experiment.dataset}.json"
         manifest = splits / experiment.dataset / MANIFEST
@@ -166,9 +167,3 @@ def set_aside_results(params: Params, results: Path) -> None:
             shutil.move(folder, place)
             os.utime(place)  # from now on, a month
             print(f"{folder} is of no experiment in params.yaml: moved to {place}")
-
-
-def _published_weights(model: Model) -> PublishedWeights | None:
-    if isinstance(model, TorchvisionModel) and model.weights is not None:
-        return PublishedWeights(model=model.name, weights=model.weights)
-    return None

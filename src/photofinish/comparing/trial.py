@@ -155,7 +155,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
         column, form = "validation_accuracy", "{:.2%}"
         if without.record.task == "values":
             column, form = "validation_loss", "{:.4g}"
-        ends = [form.format(run.history[column].iloc[-1]) for run in (with_remedy, without)]
+        ends = [form.format(getattr(run.history[-1], column)) for run in (with_remedy, without)]
         learned = f"something else: {column.replace('_', ' ')} {ends[0]}, without the remedy {ends[1]}"
     diagnosis = f"no longer {found.cause}"
     for now in with_remedy.diagnoses:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pynvml
 
+from photofinish.machine import cuda_driver
 from photofinish.machine.cpu import mac_cpu_name, read_or_empty
+from photofinish.machine.nvidia import is_divided
 from photofinish.machine.software import torch_cuda_version, torch_rocm_version, torch_version
 
 if TYPE_CHECKING:
     from photofinish.params.devices import GpuDevice
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -85,35 +88,56 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        amd, missing = _amd_gpus(), f"no NVIDIA driver answers ({error})"
-        if amd and torch_rocm_version() is None:
-            return [], f"{missing}, and for the {amd[0].name} this torch ({torch_version()}) isn't built"
-        return amd, "" if amd else missing
+        return _gpus_without_nvml(f"no NVIDIA driver answers ({error})")
     try:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        gpus = [
+        if any(map(is_divided, handles)):  # then CUDA has slices, in an order of its own
+            return _gpus_by_cuda("a GPU is divided (MIG)", driver)
+        if visible is not None:
+            handles = _chosen(((str(pynvml.nvmlDeviceGetUUID(handle)), handle) for handle in handles), visible)
+            reason = f"CUDA_VISIBLE_DEVICES={visible} hides every GPU"
+        else:
+            reason = "the NVIDIA driver lists no GPU"
+        return [
             AcceleratorFacts("cuda", str(pynvml.nvmlDeviceGetName(handle)), _nvidia_memory_bytes(handle), driver)
-            for handle in (handles if visible is None else _visible(handles, visible))
-        ]
-        return gpus, f"CUDA_VISIBLE_DEVICES={visible} hides every GPU" if handles else "the NVIDIA driver lists no GPU"
+            for handle in handles
+        ], reason
     except pynvml.NVMLError as error:
         return [], f"the NVIDIA driver can't describe its GPUs ({error})"
     finally:
         pynvml.nvmlShutdown()
 
 
-def _visible(handles: list[object], visible: str) -> list[object]:
-    """Those that CUDA_VISIBLE_DEVICES names, by number or by the start of their UUID; CUDA stops at a wrong name."""
-    chosen: list[object] = []
-    for name in visible.split(","):
-        name = name.strip()
+def _gpus_without_nvml(missing: str) -> tuple[list[AcceleratorFacts], str]:
+    """AMD's; or NVIDIA's all the same, as on Jetson boards and in containers that get CUDA's driver alone."""
+    amd = _amd_gpus()
+    if torch_rocm_version() is not None:
+        hidden = "ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides every GPU"
+        return _visible_to_rocm(amd), hidden if amd else missing
+    if cuda_driver.has_nodes():
+        return _gpus_by_cuda(missing)
+    unfit = f", and for the {amd[0][1].name} this torch ({torch_version()}) isn't built" if amd else ""
+    return [], missing + unfit
+
+
+def _gpus_by_cuda(why: str, driver: str | None = None) -> tuple[list[AcceleratorFacts], str]:
+    try:
+        version, found = cuda_driver.gpus()
+    except cuda_driver.CudaDriverError as error:
+        return [], f"{why}, and {error}"
+    return [AcceleratorFacts("cuda", name, size, driver or version) for name, size in found], f"{why}; CUDA lists none"
+
+
+def _chosen(gpus: Iterable[tuple[str, _T]], visible: str) -> list[_T]:
+    """Of those with these UUIDs the ones that a variable names, by number or by the start of the UUID; the driver
+    stops at a wrong name."""
+    listed, chosen = list(gpus), []
+    for name in map(str.strip, visible.split(",")):
         if name.isdecimal():
-            named = handles[int(name) : int(name) + 1]
-        elif name.startswith("MIG-"):
-            named = [pynvml.nvmlDeviceGetHandleByUUID(name)]
+            named = [gpu for _, gpu in listed[int(name) : int(name) + 1]]
         else:
-            named = [handle for handle in handles if name and str(pynvml.nvmlDeviceGetUUID(handle)).startswith(name)]
+            named = [gpu for uuid, gpu in listed if name and uuid.startswith(name)]
         if len(named) != 1:
             break
         chosen += named
@@ -128,14 +152,27 @@ def _nvidia_memory_bytes(handle: object) -> int | None:
         return None
 
 
-def _amd_gpus() -> list[AcceleratorFacts]:
-    """PyTorch reaches AMD's GPUs under the name `cuda`; the kernel lists them as compute nodes with SIMD units."""
+def _amd_gpus() -> list[tuple[str, AcceleratorFacts]]:
+    """Each with its UUID. PyTorch reaches AMD's GPUs under the name `cuda`; the kernel lists them as compute nodes with
+    SIMD units."""
     driver = read_or_empty(Path("/sys/module/amdgpu/version")).strip() or platform.release()
-    return [
-        AcceleratorFacts("cuda", read_or_empty(node / "name").strip() or "AMD GPU", memory_bytes=None, driver=driver)
-        for node in sorted(Path("/sys/class/kfd/kfd/topology/nodes").glob("*"))
-        if re.search(r"^simd_count [1-9]", read_or_empty(node / "properties"), re.MULTILINE)
-    ]
+    found = []
+    for node in sorted(Path("/sys/class/kfd/kfd/topology/nodes").glob("*"), key=lambda path: int(path.name)):
+        facts = dict(re.findall(r"^(\w+) (\d+)$", read_or_empty(node / "properties"), re.MULTILINE))
+        if int(facts.get("simd_count", 0)):
+            name = read_or_empty(node / "name").strip() or "AMD GPU"
+            uuid = f"GPU-{int(facts.get('unique_id', 0)):016x}"
+            found.append((uuid, AcceleratorFacts("cuda", name, memory_bytes=None, driver=driver)))
+    return found
+
+
+def _visible_to_rocm(gpus: list[tuple[str, AcceleratorFacts]]) -> list[AcceleratorFacts]:
+    """ROCm's runtime hides some first, then HIP some of the others, by CUDA's variable where its own isn't set."""
+    of_hip = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    for visible in (os.environ.get("ROCR_VISIBLE_DEVICES"), of_hip):
+        if visible is not None:
+            gpus = _chosen(((uuid, (uuid, gpu)) for uuid, gpu in gpus), visible)
+    return [gpu for _, gpu in gpus]
 
 
 def _apple_gpus() -> tuple[list[AcceleratorFacts], str]:
@@ -155,41 +192,3 @@ def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
         if read_or_empty(card / "vendor").strip() == "0x8086"  # Intel
     ]
     return found, "the kernel lists no Intel GPU"
-
-
-_SLOWDOWNS = {
-    "nvmlClocksThrottleReasonHwSlowdown": "a brake of the hardware",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "heat, by the hardware",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power supply",
-    "nvmlClocksThrottleReasonSwThermalSlowdown": "heat",
-}
-"""A limit of power is none of these: a GPU that works hard runs into it as it should."""
-
-
-@dataclass(frozen=True)
-class GpuState:
-    """How fast it runs just now, and what slows it down, in words."""
-
-    clock_mhz: int
-    slowdowns: tuple[str, ...]
-
-
-def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState | None]:
-    """A function that reads the state of this GPU, or gives None where there is none or its driver doesn't tell."""
-    handle: object | None = None
-    if uuid:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-
-    def read() -> GpuState | None:
-        if handle is None:
-            return None
-        try:
-            clock_mhz = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-            reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        except pynvml.NVMLError:  # a virtual GPU, say, keeps it to itself
-            return None
-        return GpuState(clock_mhz, tuple(word for name, word in _SLOWDOWNS.items() if reasons & getattr(pynvml, name)))
-
-    return read

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +42,9 @@ def cpu_facts() -> CpuFacts:
     )
 
 
-def usable_threads(cpu: CpuFacts, processes: int) -> int:
+def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) -> int:
     """Threads for each of so many processes: OMP_NUM_THREADS, as torch heeds it too, or a share of the usable cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
+    asked = variables.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
     return max(1, allowed_cores(cpu) // processes)

@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 import pynvml
 from pydantic import BaseModel, ConfigDict
 
+from photofinish.machine.nvidia import SliceError, whole_gpu
+
 _MOST_PACKAGE_WATTS = 500
 """A CPU package that draws more could let its counter run over twice between two readings, unseen."""
 _EXCEPT_OFTEN_SECONDS = 20.0
@@ -59,10 +61,11 @@ class NvidiaGpus:
 
     def __init__(self, uuids: Sequence[str | None]) -> None:
         try:
-            pynvml.nvmlInit()
-            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+            self._handles = [whole_gpu(uuid) for uuid in uuids if uuid]
         except pynvml.NVMLError as error:
             raise CounterError(f"the NVIDIA driver doesn't answer ({error})") from error
+        except SliceError as error:
+            raise CounterError(str(error)) from error
 
     def joules(self) -> float:
         """The joules that all these GPUs together have used."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.machine.accelerators import GpuState
 from photofinish.machine.cpu import read_or_empty
+from photofinish.machine.nvidia import GpuState
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10

@@ -124,10 +124,13 @@ def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
     return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
 
 
-def room_ever(cpu_host: CpuHost, gpu_host: GpuHost) -> list[Room]:
-    """The memory of both devices when nothing else runs."""
-    processes = max(cpu_host.processes, gpu_host.processes)
-    return [Room("the main memory", total_memory_bytes(), processes), *_gpu_room(gpu_host)]
+def room_ever(
+    cpu_host: CpuHost, gpu_host: GpuHost, *, cpu_is_here: bool = True, gpu_is_here: bool = True
+) -> list[Room]:
+    """The memory of both devices when nothing else runs; of other machines' main memory nothing is known."""
+    here = [host.processes for host, is_here in ((cpu_host, cpu_is_here), (gpu_host, gpu_is_here)) if is_here]
+    main = [Room("the main memory", total_memory_bytes(), max(here))] if here else []
+    return [*main, *_gpu_room(gpu_host)]
 
 
 def _gpu_room(host: GpuHost) -> list[Room]:

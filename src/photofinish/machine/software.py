@@ -6,7 +6,7 @@ import ast
 import os
 import platform
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -62,12 +62,11 @@ CPU_VARIABLES = (
     "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 GPU_VARIABLES = (
-    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO",
-    "NVIDIA_TF32_OVERRIDE", "ONEAPI_DEVICE_SELECTOR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "ROCR_VISIBLE_DEVICES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ZE_AFFINITY_MASK",
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
+    "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )  # fmt: skip
+"""Not those that choose among GPUs, such as CUDA_VISIBLE_DEVICES: what they choose counts, by its name and memory."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,10 @@ class Software:
     torchvision: str
     cuda: str | None
     variables: dict[str, str]
+
+    def with_only(self, variables: tuple[str, ...]) -> Software:
+        """As a device has it that heeds no others."""
+        return replace(self, variables={name: value for name, value in self.variables.items() if name in variables})
 
 
 def software_facts(variables: tuple[str, ...]) -> Software:
@@ -93,9 +96,18 @@ def software_facts(variables: tuple[str, ...]) -> Software:
 
 
 def package_versions() -> dict[str, str]:
-    """The version of each package that results are made with."""
+    """The version of each package that results are made with, and that is there: a training alone needs few of them."""
     names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
-    return {name: metadata.version(name) for name in names}
+    installed = {name: package_version(name) for name in names}
+    return {name: version for name, version in installed.items() if version}
+
+
+def package_version(name: str) -> str | None:
+    """As the package's own metadata has it; none where there are none, as of sources that aren't installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_commit() -> str | None:

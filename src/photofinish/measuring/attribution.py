@@ -27,7 +27,7 @@ from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.records import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
-from photofinish.training.torch_device import has_fast_bf16, is_accelerator, memory_bytes, memory_format
+from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
 from photofinish.training.trainer import Trainer
 
 _MOST_SHARE = 0.01
@@ -91,11 +91,7 @@ def plan_attribution(
 
 def images_with_room(device: torch.device, image_bytes: int) -> int:
     """How many images a step may take without a doubt that it runs out of memory, which would cost a result."""
-    if device.type == "cpu":
-        free_bytes = available_memory_bytes()
-    else:
-        used_bytes, total_bytes = memory_bytes(device)
-        free_bytes = (total_bytes or 0) - (used_bytes or 0)
+    free_bytes = available_memory_bytes() if device.type == "cpu" else free_memory_bytes(device) or 0
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from photofinish.data.images import Int64Array
+from photofinish.measuring.fallbacks import fallbacks_counted
 from photofinish.models.own import tensors_in
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order
@@ -65,9 +66,10 @@ def first_step(
     for module in network.modules():
         if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
             module.eval()
-    with autocast(device, precision):
-        loss = criterion.mean(network(images), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with fallbacks_counted() as fallbacks:
+        with autocast(device, precision):
+            loss = criterion.mean(network(images), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
     parameters = network.named_parameters()
@@ -79,6 +81,7 @@ def first_step(
         weights=weights,
         outputs=outputs,
         gradients={name: tensor_print(parameter.grad) for name, parameter in parameters if parameter.grad is not None},
+        cpu_fallbacks=dict(fallbacks),
     )
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.own import blank, build_own, generators_seeded
+from photofinish.models.pooling import adaptive_pooling_replaced
 from photofinish.own_code import is_reference
 from photofinish.params.image_shapes import input_problem
 
@@ -44,7 +45,7 @@ def build_model(
         raise MistakeError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
-            return build_own(cast("OwnModel", model), shape, classes, dtype)
+            return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
         if model.name in _BUILDERS:
             return _BUILDERS[model.name](model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
@@ -123,7 +124,7 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
     if is_published:
         replace_last_layer(network, classes)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), adaptive_pooling_replaced(network):
             network.eval()(torch.zeros(1, *shape))
     except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
         raise MistakeError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error

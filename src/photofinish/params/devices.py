@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from photofinish.errors import MistakeError
-from photofinish.params.base import NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
+from photofinish.params.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
 from photofinish.params.experiment import Experiment
 from photofinish.params.mistakes import Mistake
 
@@ -32,6 +32,8 @@ class CpuDevice(Settings):
     """More than one train together over gloo, each with `threads` threads, as several GPUs would."""
     keep_freed_memory: bool = True
     """Memory that a step frees stays in the process for the next one; glibc by itself gives large blocks back."""
+    machine: Name | None = None
+    """whose result this is, by its file in machines/; by default this one's"""
 
 
 def _check_gpu_count(value: Any) -> Any:
@@ -47,6 +49,8 @@ class GpuDevice(Settings):
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
     """by default as many as `device_ids` lists, else 1"""
     if_missing: Literal["skip", "fail"] = "skip"
+    machine: Name | None = None
+    """as of the CPU"""
     strategy: Strategy = "ddp"
     """How several GPUs share the work: one process each (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None

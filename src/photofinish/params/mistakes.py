@@ -7,15 +7,17 @@ import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.params.base import BUILT_IN, OWN, is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
-from photofinish.params.yaml_reader import KeyPath
 from photofinish.wording import did_you_mean, printable, shortened
+
+if TYPE_CHECKING:
+    from photofinish.params.yaml_reader import KeyPath
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,7 +21,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.load import doubts
+from photofinish.machine.software import package_version
 from photofinish.params.base import Name, is_name
+from photofinish.params.experiment import Experiment
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
@@ -29,6 +31,8 @@ SCHEMA_VERSION = 1
 _SHA256 = "sha256"
 _TELLTALE = re.compile(r"[/\\]|GPU-|MIG-")
 """in a variable's value: folders, which may hold a user's name, and the number of one single GPU"""
+_OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|[A-Za-z]:[/\\]")
+"""what a path that leads out of the project begins with"""
 
 
 class Reference(BaseModel):
@@ -110,7 +114,7 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
     return f"{timings.device_count} x {timings.device_name}" if timings.device_count > 1 else timings.device_name
 
 
-def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:
+def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False) -> None:
     """Every result that is fit for it; what isn't is named with the reason."""
     if machine is not None and not is_name(machine):
         raise MistakeError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
@@ -123,7 +127,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         if isinstance(training, records.Unavailable):
             continue
         timings = records.read_record(results / name / device / records.TIMED / records.TIMINGS, records.Timings)
-        if timings.host_name != platform.node():
+        if timings.host_name != platform.node() and not from_elsewhere:
             unfit = "it was measured on another machine: record it there"
         elif timings.resumed_at_epochs:
             unfit = "the training was interrupted and resumed"
@@ -151,10 +155,13 @@ def reference_of(
     history: Iterable[EpochMetrics],
     machine: str | None = None,
 ) -> Reference:
-    """Without the host's name, and without what variables tell of folders or single GPUs.
+    """Without the host's name, and without what variables, settings and code tell of folders, or of single GPUs.
 
     Without a name for the machine, its hardware's: `NVIDIA H100 80GB HBM3` is nvidia-h100-80gb-hbm3.
     """
+    experiment = to_json(without_folders(training.experiment.model_dump(mode="json")))
+    settings = Experiment.model_validate_json(experiment)
+    training = training.model_copy(update={"experiment": settings, "own_code": nobodys_code(training.own_code)})
     host, told = timings.host, hardware(training.device, timings).lower()
     named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", told))).replace(".", "_")
     if software := host.software:
@@ -164,12 +171,28 @@ def reference_of(
         machine=machine or named[:64].rstrip("-_"),
         experiment=name,
         recorded_at_unix_seconds=time.time(),
-        photofinish_version=metadata.version("photofinish"),
+        photofinish_version=package_version("photofinish") or "unknown",
         training=training,
         timings=timings.model_copy(update={"host_name": "", "host": host}),
         scores=scores,
         history=tuple(history),
     )
+
+
+def without_folders(settings: Any) -> Any:
+    """Of a file outside of the project, its name is left: the folders may hold a user's name."""
+    if isinstance(settings, dict):
+        return {key: without_folders(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [without_folders(value) for value in settings]
+    if not isinstance(settings, str) or not _OUTSIDE.match(os.path.normpath(settings)):
+        return settings
+    return re.split(r"[/\\]", settings)[-1]
+
+
+def nobodys_code(own_code: dict[str, str]) -> dict[str, str]:
+    """By names within the project; what lies outside, by its sha256 alone."""
+    return {sha256 if without_folders(name) != name else name: sha256 for name, sha256 in own_code.items()}
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from torch import nn
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.memory import Room
 from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
 from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.measuring.own_network import refuse_what_cannot_be_trained
@@ -28,14 +30,21 @@ from photofinish.results.records import Attribution, FirstStep, SteadyState
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.losses import Loss
+from photofinish.training.losses import Loss, refuse_other_count
 from photofinish.training.teams import Team
-from photofinish.training.torch_device import CPU
+from photofinish.training.torch_device import CPU, apply_policy, free_memory_bytes
 from photofinish.training.trainer import Trainer
 
 Repeats = list[tuple[EpochTiming, ...]]
 """the epochs of each further training from the same start"""
 _BYTES_A_VALUE = 4
+
+
+def apply_policy_of(run: Run, device: torch.device) -> None:
+    """The settings of the whole process that a run asks for, made once before anything of it."""
+    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+    experiment, threads = run.experiment, run.host.threads or 1
+    apply_policy(device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic)
 
 
 class FurtherMeasurements(NamedTuple):
@@ -54,6 +63,7 @@ class Setup:
 
     def __init__(self, run: Run, device: torch.device, team: Team) -> None:
         self.run, self.device, self.team = run, device, team
+        run.refuse_too_large(self._device_room())
         clock = team.clock()
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
@@ -62,6 +72,8 @@ class Setup:
             for name in ("train", "validation")
         )
         self.data_seconds = clock.now_seconds() - started_seconds
+        with self._experiment_named():
+            refuse_other_count(run.experiment.loss, self.split.manifest.class_names)
 
     def new_network(self) -> nn.Module:
         """With its initial weights, on the CPU."""
@@ -107,6 +119,11 @@ class Setup:
         manifest = self.split.manifest
         normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
         return Part(name, self.split.images(name), self.split.labels(name), normalise)
+
+    def _device_room(self) -> list[Room]:
+        """What other programs leave of an accelerator's memory just now, where it tells: only torch knows."""
+        free_bytes = None if self.device.type == "cpu" else free_memory_bytes(self.device)
+        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes)]
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:
@@ -162,7 +179,7 @@ class Setup:
     def _resident_instead(self) -> Batches | None:
         """The training's batches from images on the device, if it has them from elsewhere and they fit."""
         is_resident = self.run.experiment.input.name == "resident"
-        if is_resident or self._own_transform or not self.run.resident_fits():
+        if is_resident or self._own_transform or not self.run.resident_fits(self._device_room()):
             return None
         resident = self.run.experiment.model_copy(update={"input": ResidentInput(name="resident")})
         return self.team.placed(make_batches(resident, self._part("train"), self.device, self.team.share))

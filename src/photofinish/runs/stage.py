@@ -6,6 +6,7 @@ starts neither for `train-gpu`.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.locks import machine_to_itself, sole_writer
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differences
 from photofinish.machine.software import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
@@ -27,15 +28,22 @@ from photofinish.tracking.documents import dataset_facts, run_facts
 
 
 def train(
-    device: DeviceLabel, experiment_file: Path, host_file: Path, data: Path, weights: Path | None, out: Path
+    device: DeviceLabel,
+    experiment_file: Path,
+    host_file: Path,
+    data: Path,
+    weights: Path | None,
+    out: Path,
+    metrics: Path | None = None,
 ) -> None:
     """The stage: this process trains, or starts those that do, or is one of them."""
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
-    run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes)
+    run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes, metrics)
     if rank is None:
+        _refuse_elsewhere(run)
         run.check()
         if processes == 1:
             _lead(run, None)
@@ -56,6 +64,16 @@ def train(
             _lead(run, rank)
         else:
             _follow(run, rank)
+
+
+def _refuse_elsewhere(run: Run) -> None:
+    """A result is of the machine that it is planned for, or of none. By hand, a user may train where they like."""
+    if "DVC_STAGE" in os.environ and (found := differences(run.host, Machine.here())):
+        raise UserError(
+            f"{run.name} on {run.device} is planned for another machine than this one ({'; '.join(found[:3])}): "
+            f"`make spread` trains it there, as does `dvc repro` on that machine; `dvc repro --pull` restores what a "
+            f"remote has of it. If it is this one that has changed, `dvc repro plan`"
+        )
 
 
 def _lead(run: Run, rank: Rank | None) -> None:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -54,7 +55,9 @@ class Tracker:
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
         self._process: subprocess.Popen[str] | None = None
-        if not self._remote or try_again or not _was_given_up():
+        if find_spec("mlflow") is None:  # which training itself doesn't need
+            print("MLflow is not installed here: this run is not tracked", file=sys.stderr, flush=True)
+        elif not self._remote or try_again or not _was_given_up():
             self._process = self._start_worker()
 
     def _start_worker(self) -> subprocess.Popen[str]:

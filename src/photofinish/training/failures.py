@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from photofinish.training.teams import Team
 
 
-OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|DefaultCPUAllocator: can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.I
+)
 _ASKED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB|KB|MB|GB)", re.I)
 _DEVICE = re.compile(r"GPU (\d+) has a total capacity")
 _UNITS = "bkmgt"
@@ -105,13 +107,14 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
             f"input.workers or input.prefetch_factor in params.yaml; input.workers: 0 loads in the training process "
             f"and needs neither"
         )
-    if isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(text):
+    if is_out_of_memory(error):
         return UserError(out_of_memory(name, experiment, team, text))
     if "deterministic implementation" in text:
+        pooled = "give its images another size (VGGs take 32, 64, 96, 128, 192, 224 or 256 pixels), "
         return UserError(
             f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has "
-            f"no deterministic {text.split()[0]}; choose another model in params.yaml (experiments.{name}.model), or "
-            f"allow that results differ (deterministic: false)"
+            f"no deterministic {text.split()[0]}; {pooled if 'adaptive_avg_pool' in text else ''}choose another model "
+            f"in params.yaml (experiments.{name}.model), or allow that results differ (deterministic: false)"
         )
     if line := _line_on_two_devices(text):
         return UserError(
@@ -138,6 +141,11 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
         )
     explanation = nccl_failure(text) or cuda_failure(text, device)
     return UserError(explanation) if explanation else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the device's or the machine's."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:

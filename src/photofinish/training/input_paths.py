@@ -181,6 +181,14 @@ class LoaderBatches(Batches):
             worker_init_fn=_say_nothing_of_a_reader_that_left,
             generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
         )
+        copies_aside = (
+            self._loader.pin_memory and settings.non_blocking
+        )  # only from pinned pages can a copy go on alone
+        self._stream = _further_stream(device) if copies_aside else None
+
+    def shuffled(self, epoch: int) -> Iterator[Batch]:
+        """Copied to the device, each while the step before it goes on where the device has streams for that."""
+        return self._copied(self.unplaced(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """As the DataLoader hands them over, in main memory."""
@@ -188,7 +196,7 @@ class LoaderBatches(Batches):
 
     def in_order(self) -> Iterator[Batch]:
         """Loaded anew each time, and copied to the device."""
-        return map(self.placed, self._load(torch.arange(self.image_count), None, None))
+        return self._copied(self._load(torch.arange(self.image_count), None, None))
 
     def placed(self, batch: Batch) -> Batch:
         """Copied there, without the host's waiting for it where the settings say so."""
@@ -197,6 +205,28 @@ class LoaderBatches(Batches):
             images.to(self._device, non_blocking=self._non_blocking),
             labels.to(self._device, non_blocking=self._non_blocking),
         )
+
+    def _copied(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        return map(self.placed, batches) if self._stream is None else self._copied_aside(batches, self._stream)
+
+    def _copied_aside(self, batches: Iterator[Batch], aside: torch.Stream) -> Iterator[Batch]:
+        """One batch ahead: while the steps before a batch are at work, it is on its way on a stream of its own."""
+        coming: tuple[Batch, torch.Event] | None = None
+        for batch in batches:
+            # The memory it gets may be that of a batch before, which steps that the device was given still read.
+            aside.wait_stream(torch.accelerator.current_stream(self._device))
+            with aside:
+                copy = self.placed(batch), aside.record_event()
+            if coming:
+                yield self._arrived(*coming)
+            coming = copy
+        if coming:
+            yield self._arrived(*coming)
+
+    def _arrived(self, batch: Batch, copied: torch.Event) -> Batch:
+        """The batch, for steps that wait for it on the device; the host doesn't."""
+        torch.accelerator.current_stream(self._device).wait_event(copied)
+        return batch
 
     def _load(self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[Batch]:
         self._sampler.order, self._sampler.draws, self._sampler.epoch = order, draws, epoch
@@ -211,6 +241,14 @@ class LoaderBatches(Batches):
             raise RuntimeError(
                 f"DataLoader worker (pid unknown) broke off while it handed over a batch: {error}"
             ) from error
+
+
+def _further_stream(device: torch.device) -> torch.Stream | None:
+    """A stream beside the one that steps go on; None where a device has one alone."""
+    try:
+        return torch.Stream(device=device)
+    except RuntimeError:
+        return None
 
 
 class _SetSampler(Sampler[list[_Key]]):

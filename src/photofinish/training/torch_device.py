@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 from torch import nn
@@ -84,11 +84,12 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     convolutions work on; everything else reads images as they are stored (docs/performance.md has the figures).
 
     But for whole float32 on CUDA, whose convolutions are made for images as they are stored: tensor cores, which take
-    the other order, work on shorter types.
+    the other order, work on shorter types. And for Apple's GPUs, on which it was never measured.
     """
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
     is_whole = device.type == "cuda" and effective_precision(device, precision) == "fp32"
-    return torch.channels_last if convolves and not is_whole else torch.contiguous_format
+    stays = is_whole or device.type == "mps"
+    return torch.channels_last if convolves and not stays else torch.contiguous_format
 
 
 def laid_out(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
@@ -176,3 +177,15 @@ def memory_bytes(device: torch.device) -> tuple[int | None, int | None]:
 
         return psutil.Process().memory_info().rss, psutil.virtual_memory().total
     return None, None
+
+
+def free_memory_bytes(device: torch.device) -> int | None:
+    """How much of an accelerator's memory this process may still take: what others hold is gone, what its own allocator
+    holds in reserve is not. None where the device doesn't tell."""
+    module = torch.get_device_module(device)
+    if hasattr(module, "mem_get_info"):
+        with suppress(RuntimeError):  # which some of Intel's answer with
+            free_bytes, _total_bytes = module.mem_get_info(device)
+            return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
+    used_bytes, total_bytes = memory_bytes(device)
+    return None if total_bytes is None else total_bytes - (used_bytes or 0)

@@ -1,0 +1,150 @@
+"""The first half hour on a GPU, part by part, each in a process of its own that ends in time:
+`python -m benchmarks.gpu_probe`.
+
+Where there is no GPU, all runs that can, small, and what could not be checked is said. Everything is printed as it
+comes; `probe.csv`, `probe.json` (with where it comes from) and records for reference/ are in the folder that `--out`
+names, brought up to date after each part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.probe import findings
+from benchmarks.probe.findings import ROOT, Findings
+from photofinish.training.torch_device import CPU
+
+
+@dataclass(frozen=True)
+class Part:
+    """What it looks at, how long it may take, and the packages it needs beside torch and NumPy."""
+
+    run: Callable[[Findings, Path, Path | None], None]
+    seconds: int
+    needs: tuple[str, ...] = ()
+
+
+def _tests(found: Findings, _out: Path, _data: Path | None) -> None:
+    from benchmarks.probe import tests
+
+    tests.run(found)
+
+
+def _steps(found: Findings, _out: Path, data: Path | None) -> None:
+    from benchmarks.probe import steps
+
+    steps.run(found, data)
+
+
+def _stages(found: Findings, out: Path, data: Path | None) -> None:
+    from benchmarks.probe import stages
+
+    stages.run(found, out, data)
+
+
+def _networks(found: Findings, _out: Path, _data: Path | None) -> None:
+    from benchmarks.probe import networks
+
+    networks.run(found)
+
+
+def _resume(found: Findings, _out: Path, data: Path | None) -> None:
+    from benchmarks.probe import stages
+
+    stages.kill_and_resume(found, data)
+
+
+def _pipeline(found: Findings, _out: Path, _data: Path | None) -> None:
+    from benchmarks.probe import pipeline
+
+    pipeline.run(found)
+
+
+_FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
+PARTS = {
+    "tests": Part(_tests, 240, ("pytest",)),
+    "steps": Part(_steps, 420, ("psutil",)),
+    "stages": Part(_stages, 480, _FOR_STAGES),
+    "networks": Part(_networks, 420, ("torchvision", "psutil")),
+    "resume": Part(_resume, 240, _FOR_STAGES),
+    "pipeline": Part(_pipeline, 480, ("dvc", "mlflow")),
+}
+
+
+def run_part(name: str, out: Path, data: Path | None) -> None:
+    """In this process."""
+    found = Findings(name, _file(out, name))
+    missing = [package for package in PARTS[name].needs if importlib.util.find_spec(package) is None]
+    if missing:
+        found.skip("all of it", f"not installed here: {', '.join(missing)}")
+    else:
+        if findings.here() == CPU:
+            torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
+        PARTS[name].run(found, out, data)
+
+
+def start_part(name: str, out: Path, data: Path | None) -> None:
+    """In a process of its own, which is ended with all it started when its time is over."""
+    part, found = PARTS[name], Findings(name, _file(out, name))
+    command = [sys.executable, "-m", "benchmarks.gpu_probe", "--out", str(out), "--part", name]
+    command += ["--data", str(data)] if data else []
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    print(f"\n== {name}, {part.seconds} s at most", flush=True)
+    started_seconds = time.monotonic()
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
+    try:
+        status = process.wait(part.seconds)
+        if status:
+            found.skip("the rest", f"the part ended with status {status}, as told above")
+    except subprocess.TimeoutExpired:
+        found.skip("the rest", f"not done within {part.seconds} s")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.wait()
+    found.add("took", time.monotonic() - started_seconds, "s")
+
+
+def _file(out: Path, part: str) -> Path:
+    return out / f"{part}.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_probe", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
+    parser.add_argument("--data", type=Path, help="a folder with MNIST/raw/*.gz; without it, noise is made")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these parts alone")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)  # what a part's process is started with
+    args = parser.parse_args()
+    out, data = args.out.resolve(), args.data.resolve() if args.data else None
+    if args.part:
+        run_part(args.part, out, data)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name in PARTS:
+        _file(out, name).unlink(missing_ok=True)
+    facts = findings.provenance()
+    print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", flush=True)
+    for name in args.only:
+        start_part(name, out, data)
+        findings.write(out, facts, findings.read(_file(out, part) for part in args.only if _file(out, part).is_file()))
+    unchecked = Counter(
+        (part, each.note) for part in args.only for each in findings.read([_file(out, part)]) if each.value is None
+    )
+    print(f"\n== {unchecked.total()} not checked")
+    print(*(f"{part}: {count} times: {why}" for (part, why), count in unchecked.items()), out / "probe.csv", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What a part of the probe finds: printed as it comes, kept in a file at once, whatever ends the part."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from benchmarks.machine import describe
+from photofinish.machine.software import git_commit
+from photofinish.training.teams import accelerator
+from photofinish.training.torch_device import CPU, device_name
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table."""
+
+    part: str
+    what: str
+    variant: str
+    value: float | str | None
+    """none where it could not be checked"""
+    unit: str
+    note: str
+
+    def __str__(self) -> str:
+        shown = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
+        value = "NOT CHECKED" if self.value is None else f"{shown} {self.unit}".strip()
+        variant, note = f" ({self.variant})" if self.variant else "", f"  [{self.note}]" if self.note else ""
+        return f"{self.part}: {self.what}{variant}: {value}{note}"
+
+
+class Findings:
+    """Of one part."""
+
+    def __init__(self, part: str, file: Path) -> None:
+        self._part, self._file = part, file
+
+    def add(self, what: str, value: float | str, unit: str = "", *, variant: str = "", note: str = "") -> None:
+        """It was measured, or came out so."""
+        self._keep(Finding(self._part, what, variant, value, unit, note))
+
+    def skip(self, what: str, why: str, *, variant: str = "") -> None:
+        """It could not be checked here."""
+        self._keep(Finding(self._part, what, variant, None, "", why))
+
+    def _keep(self, finding: Finding) -> None:
+        print(finding, flush=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(finding)) + "\n")
+
+
+def here(*, make_current: bool = True) -> torch.device:
+    """The accelerator, or the CPU where there is none."""
+    return accelerator("auto", make_current=make_current) if torch.accelerator.is_available() else CPU
+
+
+def provenance() -> dict[str, str]:
+    """All that the figures depend on."""
+    device = here(make_current=False)  # a part may want the GPU to itself
+    facts = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
+        "devices": str(torch.accelerator.device_count()),
+        "driver": _driver(),
+        "torch": torch.__version__,
+        "CUDA": str(torch.version.cuda or torch.version.hip),
+        "cuDNN": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "commit": git_commit() or "unknown",
+        "sources_sha256": _sources_sha256(),
+        "system": platform.platform(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts["compute capability"] = f"{properties.major}.{properties.minor}"
+        facts["memory"] = f"{properties.total_memory / 2**30:.1f} GiB"
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "PYTORCH_", "NVIDIA_"))}
+    return {**describe(torch.get_num_threads()), **facts, **variables}
+
+
+def _driver() -> str:
+    """As nvidia-smi says, so that it is known without any package of ours."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return ran.stdout.split("\n")[0].strip()
+
+
+def _sources_sha256() -> str:
+    """Of the sources, since a copied tree may have no commit."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def read(files: Iterable[Path]) -> list[Finding]:
+    """Those of all parts that ran until now; the last line of one that was killed may be cut."""
+    found = []
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(Finding(**json.loads(line)))
+            except json.JSONDecodeError:
+                continue
+    return found
+
+
+def write(out: Path, facts: dict[str, str], found: list[Finding]) -> None:
+    """As CSV for a table and JSON with where it comes from."""
+    with (out / "probe.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(field.name for field in fields(Finding))
+        writer.writerows(asdict(each).values() for each in found)
+    whole = {"provenance": facts, "findings": [asdict(each) for each in found]}
+    (out / "probe.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,184 @@
+"""Part 2: what a wait, a launch and a graph's node cost; fp16's first overflow; replayed steps against eager ones, bit
+by bit; and an epoch of MNIST's linear network in all its variants."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import data
+from benchmarks.probe.findings import Findings, here
+from benchmarks.probe.trainers import (
+    ADAM,
+    LENET,
+    LINEAR,
+    LOADER,
+    MLP,
+    PRECISIONS,
+    SGD,
+    mnist,
+    same_bits,
+    trained,
+    trainer,
+    why_not_replayed,
+)
+from photofinish.errors import UserError
+from photofinish.training.optimisation import build_optimizer
+from photofinish.training.torch_device import apply_policy, gradient_scaler
+
+_LAUNCHES = 1000
+_ROUNDS = 20
+
+
+def run(found: Findings, folder: Path | None) -> None:
+    """All of it, smaller where there is no GPU."""
+    device = here()
+    apply_policy(device, "fp32", torch.get_num_threads())
+    _costs_of_the_host(found, device)
+    _first_overflow(found, device)
+    small = device.type == "cpu"
+    images = mnist(folder, *((3000, 1000) if small else (50_000, 10_000)))
+    found.add("images", "MNIST" if images.is_real else "noise")
+    _replayed_steps(found, device, mnist(folder, 2000, 500))
+    _epochs(found, device, images, epochs=3 if small else 8)
+
+
+def _median_seconds(act: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(_ROUNDS):
+        started_seconds = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - started_seconds)
+    return statistics.median(seconds)
+
+
+def _costs_of_the_host(found: Findings, device: torch.device) -> None:
+    values = torch.zeros(1024, device=device)
+
+    def launch() -> None:
+        for _ in range(_LAUNCHES):
+            values.add_(1)
+
+    if device.type == "cpu":
+        found.add("an operation on 4 KiB", _median_seconds(launch) / _LAUNCHES * 1e6, "us")
+        found.skip("a wait, a launch, a graph's node", "there is no accelerator here")
+        return
+    torch.accelerator.synchronize()
+    found.add("a wait for nothing", _median_seconds(torch.accelerator.synchronize) * 1e6, "us")
+    found.add("a launch, for the host", _median_seconds(launch) / _LAUNCHES * 1e6, "us")
+
+    def launch_and_wait() -> None:
+        launch()
+        torch.accelerator.synchronize()
+
+    launch_and_wait()
+    found.add("a launch, until done", _median_seconds(launch_and_wait) / _LAUNCHES * 1e6, "us")
+    if device.type != "cuda":
+        found.skip("a graph's node", f"PyTorch has no graphs for {device.type} that are tried here")
+        return
+    few, many = (_replay_seconds(values, nodes) for nodes in (100, _LAUNCHES))
+    found.add("a graph's node", (many - few) / (_LAUNCHES - 100) * 1e6, "us")
+    found.add("a replay of 100 nodes", few * 1e6, "us")
+
+
+def _replay_seconds(values: torch.Tensor, nodes: int) -> float:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(nodes):
+            values.add_(1)
+
+    def replay() -> None:
+        graph.replay()
+        torch.accelerator.synchronize()
+
+    replay()
+    return _median_seconds(replay)
+
+
+def _first_overflow(found: Findings, device: torch.device) -> None:
+    """With momentum, the first gradients infinite: what comes after must be what PyTorch's plain SGD gives."""
+
+    def weights_after(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> torch.Tensor:
+        dirty = [torch.full((1 << 20,), torch.nan, device=device) for _ in range(16)]
+        del dirty  # what nobody fills is this now
+        weight = nn.Parameter(torch.ones(1 << 20, device=device))
+        optimizer, scaler = make([weight]), gradient_scaler(device, "fp16")
+        for gradient in (torch.inf, 1.0, 2.0):
+            optimizer.zero_grad()
+            scaler.scale((weight * gradient).sum()).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+        return weight.detach().cpu()
+
+    settings: Any = SimpleNamespace(**SGD)
+    ours = weights_after(lambda weights: build_optimizer(settings, weights))
+    plain = weights_after(lambda weights: torch.optim.SGD(weights, settings.lr, settings.momentum, foreach=False))
+    value = "as plain SGD" if torch.allclose(ours, plain) else f"WRONG: {ours[0].item()}"
+    note = "which is what the CPU has" if device.type == "cpu" else ""
+    found.add("fp16 with momentum after a first overflow", value, note=note)
+
+
+def _replayed_steps(found: Findings, device: torch.device, images: data.Data) -> None:
+    what = "replayed steps against eager ones"
+    for name, model in (("linear", LINEAR), ("mlp", MLP), ("lenet", LENET)):
+        for optimizer in (SGD, ADAM):
+            for precision in PRECISIONS if optimizer is SGD else ("fp32",):
+                variant = f"{name}, {optimizer['name']}, {precision}"
+                settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "precision": precision}
+                try:
+                    eager, replayed = (
+                        trained(trainer(images, device, steps=steps, **settings)) for steps in ("eager", "graph")
+                    )
+                except UserError as error:
+                    found.skip(what, str(error), variant=variant)
+                except Exception as error:  # noqa: BLE001  # the next one may go through
+                    found.add(what, "FAILED", variant=variant, note=_first_line(error))
+                else:
+                    if why := why_not_replayed(replayed):
+                        found.skip(what, why, variant=variant)
+                    else:
+                        same = same_bits(eager, replayed)
+                        found.add(what, "the same bits" if same else "OTHER BITS", variant=variant)
+                if device.type == "cpu":
+                    return
+
+
+def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: int) -> None:
+    """The median, without the first."""
+    what = "an epoch of MNIST's linear network"
+    pinned = {**LOADER, "workers": 2, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
+    precisions = PRECISIONS if device.type != "cpu" else ("fp32", "bf16")
+    variants: dict[str, dict[str, Any]] = {f"resident, {each}": {"precision": each} for each in precisions}
+    variants |= {f"graph, {each}": {"precision": each, "steps": "graph"} for each in precisions}
+    variants |= {
+        "loader": {"input": LOADER},
+        "loader, 2 workers": {"input": {**LOADER, "workers": 2, "persistent_workers": True}},
+        "loader, 2 workers, copies beside the steps": {"input": pinned},
+        "loader, 2 workers, copies beside the steps, graph": {"input": pinned, "steps": "graph"},
+    }
+    for variant, settings in variants.items():
+        try:
+            made = trained(trainer(images, device, epochs=epochs, **settings))
+        except UserError as error:
+            found.skip(what, str(error), variant=variant)
+            continue
+        except Exception as error:  # noqa: BLE001
+            found.add(what, "FAILED", variant=variant, note=_first_line(error))
+            continue
+        if "graph" in variant and (why := why_not_replayed(made)):
+            found.skip(what, why, variant=variant)
+            continue
+        seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
+        note = f"{made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
+        found.add(what, seconds * 1e3, "ms", variant=variant, note=note)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

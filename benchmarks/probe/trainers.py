@@ -1,0 +1,80 @@
+"""Trainers for the probe, of plain settings: a bare GPU machine has no pydantic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from benchmarks import data
+from photofinish.data.images import PartName
+from photofinish.measuring.rehearsal import warm_up
+from photofinish.models.registry import build_model
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import apply_policy
+from photofinish.training.trainer import Trainer
+
+LINEAR, LENET = ({"name": name, "init": "default"} for name in ("linear", "lenet"))
+MLP = {"name": "mlp", "hidden": (32,), "init": "default"}
+SGD = {"name": "sgd", "lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+ADAM = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+LOADER = {
+    "name": "loader", "workers": 0, "pin_memory": False, "non_blocking": False, "prefetch_factor": None,
+    "persistent_workers": False, "transform": None,
+}  # fmt: skip
+
+
+def mnist(folder: Path | None, train: int, validation: int) -> data.Data:
+    """The first images of MNIST, from a folder in torchvision's layout, or noise of their shape."""
+    data.REAL_DATA = folder or Path("/nowhere")
+    return data.idx("MNIST", train, validation)
+
+
+def trainer(images: data.Data, device: torch.device, *, threads: int | None = None, **changes: Any) -> Trainer:
+    """Ready to train; `changes` are settings as params.yaml has them."""
+    given: dict[str, Any] = {"model": LINEAR, "loss": None, "optimizer": SGD, "schedule": {"name": "constant"}}
+    given |= {"input": {"name": "resident"}}
+    given |= {"augmentation": {"flip": 0.0, "crop_padding": 0}, "deterministic": True, "precision": "fp32", "epochs": 3}
+    given |= {"batch_size": 128, "validation_batch_size": None, "seed": 0, "steps": "eager", **changes}
+    given["model"] = {"compile": False, "weights": None} | given["model"]
+    settings: Any = SimpleNamespace(
+        **{key: SimpleNamespace(**value) if isinstance(value, dict) else value for key, value in given.items()}
+    )
+    apply_policy(device, settings.precision, threads or torch.get_num_threads())
+
+    def batches(name: PartName, part: data.Part) -> Batches:
+        return make_batches(settings, Part(name, part.images, part.labels, Normaliser(images.mean, images.std)), device)
+
+    shape = images.train.images.shape[1:]
+    network = build_model(settings.model, shape, images.classes, settings.seed)
+    return Trainer(settings, network, batches("train", images.train), batches("validation", images.validation), device)
+
+
+def trained(made: Trainer) -> Trainer:
+    """To its end."""
+    warm_up(made)
+    made.train(lambda _metrics, _timing: None)
+    return made
+
+
+def weights(made: Trainer) -> list[torch.Tensor]:
+    """On the CPU."""
+    return [tensor.cpu() for tensor in made.network.state_dict().values()]
+
+
+def same_bits(one: Trainer, other: Trainer) -> bool:
+    """Whether both learned exactly the same."""
+    return one.progress.metrics == other.progress.metrics and all(map(torch.equal, weights(one), weights(other)))
+
+
+def why_not_replayed(made: Trainer) -> str | None:
+    """Why it hands its steps out one by one; None where it does so many at once, as a graph. Earlier trainers know no
+    such thing."""
+    steps = getattr(made, "steps", None)
+    if getattr(steps, "kind", "eager") == "graph":
+        return None
+    return getattr(steps, "why", "") or "this trainer hands its steps out one by one here"

@@ -1,0 +1,167 @@
+"""The head: finds what is still to be trained, spreads it over the workers, and brings everything back.
+
+`python -m photofinish.fleet.spread`, as `make spread` does, in a project whose changes are committed and pushed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+from urllib.parse import urlsplit
+
+from photofinish.errors import UserError, run_stage
+from photofinish.files import state_folder
+from photofinish.fleet.board import Board
+from photofinish.fleet.clones import committed
+from photofinish.fleet.jobs import run_job
+from photofinish.fleet.keys import DASK, HEAD, TOPIC, key_of, require_dask
+from photofinish.fleet.project import Project, Task
+from photofinish.locks import sole_writer
+from photofinish.machine.fingerprint import Machine
+
+_POLL_SECONDS = 0.5
+_DEFAULT_PORT = 8786
+_NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+
+
+def spread(on: list[str], listen: str) -> None:
+    """Train what is missing, here and on further machines, and write one report."""
+    commit = committed(Path())
+    _require_remote()
+    projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
+    tasks = [task for project in projects for task in project.missing(commit)]
+    print(f"{len(tasks)} to be trained", flush=True)
+    if tasks and (failed := _train(tasks, listen)):
+        raise UserError(
+            f"{len(failed)} failed, as told above ({', '.join(failed)}). What was done is in the remote: once they are "
+            f"mended, `make spread` again trains those alone"
+        )
+    for project in reversed(projects):  # the report of the own one shows the records of the further ones
+        project.bring_back()
+
+
+def _require_remote() -> None:
+    asked = [sys.executable, "-m", "dvc", "config", "core.remote"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        raise UserError(
+            "there is no DVC remote for data and results to go through: `dvc remote add --default --local shared "
+            "<folder or address>`, here and on each worker (docs/many-machines.md)"
+        )
+
+
+def _train(tasks: list[Task], listen: str) -> list[str]:
+    """Let workers train them; those that failed."""
+    messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    with (
+        _scheduler(listen) as (client, address),
+        _own_worker(tasks, listen) as own_worker,
+        Board(tasks, address) as board,
+    ):
+        client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
+        for _, message in client.get_events(TOPIC):  # of workers that were quicker
+            messages.put(message)
+        running = {}
+        for task in tasks:
+            title = task.job.title
+            running[title] = client.submit(
+                run_job,
+                task.job.model_dump_json(),
+                key=title,
+                resources={board.key(title): 1},
+                priority=task.expected_seconds,
+            )
+        while running:
+            while not messages.empty():
+                board.hear(messages.get())
+            for title, future in list(running.items()):
+                if future.done():
+                    board.ended(title, _problem(future))
+                    del running[title]  # forgotten, so that Dask doesn't run it again when its worker goes
+            board.workers(_keys_by_name(client))
+            if own_worker and own_worker.poll() is not None:
+                raise UserError(f"the worker here has ended: {_log()} tells why")
+            time.sleep(_POLL_SECONDS)
+        return board.failed
+
+
+def _problem(future: Any) -> str | None:
+    from distributed import KilledWorker
+
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        return "three workers were killed while they trained it"
+    return str(error) if error else None
+
+
+def _keys_by_name(client: Any) -> dict[str, set[str]]:
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return {worker["name"]: set(worker["resources"]) for worker in workers}
+
+
+@contextmanager
+def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
+    import dask
+    from distributed import Client, LocalCluster
+
+    dask.config.set(DASK)
+    address = urlsplit(listen)
+    host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
+    try:
+        cluster = LocalCluster(
+            n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD, silence_logs=logging.CRITICAL
+        )
+    except OSError as error:
+        raise UserError(
+            f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"
+        ) from error
+    with cluster, Client(cluster) as client:
+        name = platform.node() if address.hostname in ("0.0.0.0", "::") else address.hostname  # noqa: S104
+        yield client, f"{address.scheme}://{name}:{port}"
+
+
+@contextmanager
+def _own_worker(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
+    """One for this machine, as long as something is to be trained on it."""
+    here = Machine.here()
+    if not any(key_of(task.machine, task.job.device) == key_of(here, task.job.device) for task in tasks):
+        yield None
+        return
+    command = [sys.executable, "-m", "photofinish.fleet.worker", address, "--end-with-parent"]
+    with (
+        _log().open("w", encoding="utf-8") as file,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True) as process,
+    ):
+        print(f"a worker trains here, too: {_log()} tells what it does", flush=True)
+        try:
+            yield process
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _log() -> Path:
+    return state_folder() / "worker.log"
+
+
+def main() -> None:
+    """Spread, as the command line asks."""
+    parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.spread", description=__doc__)
+    parser.add_argument("--on", default="", help="further machines, by their names, to bring back records of")
+    parser.add_argument("--listen", default=HEAD, help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere")
+    args = parser.parse_args()
+    require_dask()
+    with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
+        spread(args.on.split(), args.listen)
+
+
+if __name__ == "__main__":
+    run_stage(main)

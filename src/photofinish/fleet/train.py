@@ -1,0 +1,63 @@
+"""What a worker starts for a job: `python -m photofinish.fleet.train`, in its clone, with the job on standard input.
+
+When that is closed, it ends with all that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+
+from photofinish.errors import UserError, run_stage
+from photofinish.files import state_folder, write_summed
+from photofinish.fleet.jobs import PLAN, Job, end_with_input
+from photofinish.results.finished import finished_folder
+
+_LOCK = Path("dvc.lock")
+_LAST_LINES = 5
+
+
+def train(job: Job) -> None:
+    """Train in the present folder, a clone at the job's commit, with data from DVC's remote, and push the result."""
+    for name, text in job.plan.items():
+        write_summed(PLAN / name, text.encode())
+    _LOCK.write_text(job.lock, encoding="utf-8")
+    data = (f"data/splits/{job.dataset}", f"data/weights/{job.experiment}")
+    pulled = state_folder() / "pulled" / job.dataset
+    if not all(map(os.path.isdir, data)) or not pulled.is_file() or pulled.read_text(encoding="utf-8") != job.lock:
+        _dvc("pull", "--force", *data)
+        pulled.parent.mkdir(parents=True, exist_ok=True)
+        pulled.write_text(job.lock, encoding="utf-8")
+    _dvc("repro", "--single-item", job.stage)
+    _dvc("push", "--run-cache", job.stage)
+    shutil.rmtree(finished_folder(), ignore_errors=True)  # DVC has it
+
+
+def _dvc(*arguments: str) -> None:
+    """Its output is shown as it comes; where it fails, the words of the stage are told, or else its own last ones."""
+    command = [sys.executable, "-m", "dvc", *arguments]
+    told, last = [], deque[str](maxlen=_LAST_LINES)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last.append(line.strip())
+            if line.startswith("error: "):
+                told.append(line.strip().removeprefix("error: "))
+    if process.returncode:
+        raise UserError("; ".join(told) or f"dvc {arguments[0]}: {' '.join(filter(None, last))}")
+
+
+def main() -> None:
+    """Train what standard input asks for."""
+    job = Job.model_validate_json(sys.stdin.buffer.readline())
+    end_with_input(and_group=True)
+    train(job)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,84 @@
+"""A worker: trains what a head sends, one training at a time, and pushes each result to DVC's remote.
+
+`python -m photofinish.fleet.worker tcp://head:8786`; whenever there is no head, it waits for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import time
+import uuid
+from typing import Any
+
+from photofinish.errors import UserError, run_stage
+from photofinish.files import state_folder
+from photofinish.fleet.jobs import end_with_input, is_leaving, stop_training
+from photofinish.fleet.keys import DASK, HEAD, TOPIC, fleet_code, key_of, require_dask
+from photofinish.locks import sole_writer
+from photofinish.machine.fingerprint import Machine
+from photofinish.results.records import DEVICE_LABELS
+
+_PAUSE_SECONDS = 0.2
+_RETRY_SECONDS = 2.0
+
+
+async def _serve(head: str, machine: Machine) -> None:
+    """Work for this head until it is gone."""
+    from distributed import Status, Worker
+
+    worker: Any = await Worker(
+        head,
+        name=f"{platform.node()}-{uuid.uuid4().hex[:4]}",
+        nthreads=1,
+        resources={key_of(machine, device): 1 for device in DEVICE_LABELS},
+        host="127.0.0.1",  # it is only ever spoken to over the connection that it opens itself
+        dashboard_address=None,
+        memory_limit=0,
+        local_directory=str(state_folder() / "dask"),
+    )
+    try:
+        facts = {"name": worker.name, "machine": machine.model_dump_json(), "code": fleet_code()}
+        worker.log_event(TOPIC, facts)
+        print(f"working for {head}", flush=True)
+        while worker.status == Status.running:
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        stop_training()
+        await worker.close()
+
+
+def serve(head: str) -> None:
+    """Work for whatever head there is at this address, one after another."""
+    import dask
+
+    dask.config.set(DASK)
+    machine = Machine.here()
+    with sole_writer(state_folder() / "locks", "worker", patience_seconds=0):
+        while True:
+            is_leaving.clear()
+            print(f"waiting for a head at {head} (`make spread` there)", flush=True)
+            try:
+                asyncio.run(_serve(head, machine))
+            except RuntimeError as error:  # the head was going, or knows another of this address
+                print(f"not taken: {error}", flush=True)
+                time.sleep(_RETRY_SECONDS)
+
+
+def main() -> None:
+    """Work for the head that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.worker", description=__doc__)
+    parser.add_argument("head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port")
+    parser.add_argument("--end-with-parent", action="store_true", help="when standard input is closed")
+    args = parser.parse_args()
+    require_dask()
+    if "://" not in args.head:
+        raise UserError(f"the head's address {args.head} must be as tcp://name:8786")
+    if args.end_with_parent:
+        end_with_input(and_group=False)
+    serve(args.head)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,45 @@
+"""Operators that a device lacks are counted where the CPU takes them over, and the verdict names them."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import MakeResult
+
+from photofinish.comparing.pairs import Trained, paired
+from photofinish.comparing.verdict import verdict
+from photofinish.measuring.fallbacks import fallbacks_counted
+
+SAID = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
+
+
+def counted_while_warned() -> Counter[str]:
+    with fallbacks_counted() as counted:
+        for name in ("cumsum.out", "unfold", "cumsum.out"):
+            warnings.warn(SAID.format(name), stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        assert torch.is_warn_always_enabled()  # PyTorch would tell of the first operator alone
+    return counted
+
+
+def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
+    with pytest.warns(UserWarning, match="something else") as told:
+        counted = counted_while_warned()
+    assert len(told) == 1
+    assert counted == {"cumsum.out": 2, "unfold": 1}
+    assert not torch.is_warn_always_enabled()
+
+
+def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeResult) -> None:
+    cpu, gpu = make_result(), make_result(device="gpu")
+    assert isinstance(gpu, Trained)
+    step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
+    (pair,) = paired([cpu, replace(gpu, first_step=step)])
+    told = verdict(pair).text
+    assert "Not all of a step ran on the GPU: the CPU computed cumsum.out (2 a step) and unfold (1 a step)." in told
+    (without,) = paired([cpu, gpu])
+    assert "Not all of a step" not in verdict(without).text

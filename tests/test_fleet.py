@@ -1,0 +1,210 @@
+"""Many machines: which worker gets what, what is told of it, and one spread for real."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, clone_project
+from training_stage import wait_for
+
+from photofinish.errors import UserError
+from photofinish.fleet import keys
+from photofinish.fleet.board import Board
+from photofinish.fleet.clones import clone_at, committed, git
+from photofinish.fleet.jobs import Job
+from photofinish.fleet.keys import fleet_code, key_of, require_dask
+from photofinish.fleet.project import Task
+from photofinish.machine.fingerprint import Machine, fingerprint
+from photofinish.params.devices import Devices
+
+HEAD = "tcp://127.0.0.1:8786"
+
+
+def like_this_with(cores: int) -> Machine:
+    here = Machine.here()
+    return here.model_copy(update={"cpu": replace(here.cpu, usable_cores=cores, cgroup_cores_limit=None)})
+
+
+LAB, BOX = like_this_with(96), like_this_with(64)
+
+
+def task(name: str, machine: Machine = LAB, where: str = "lab") -> Task:
+    job = Job(
+        title=name, experiment=name, device="cpu", dataset="digits", commit="0" * 40, plan={}, lock="", tracked_in=""
+    )
+    host, _ = fingerprint(Devices(), {})
+    host = host.model_copy(update={"cpu": machine.cpu, "threads": 96})
+    return Task(job, where, machine, host, expected_seconds=1.0)
+
+
+def arrival(worker: str, machine: Machine, code: str | None = None) -> dict[str, Any]:
+    return {"name": worker, "machine": machine.model_dump_json(), "code": code or fleet_code()}
+
+
+# -- who gets what -------------------------------------------------------------------------------------
+
+
+def test_machines_that_are_alike_have_the_same_keys_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert key_of(LAB, "cpu") == key_of(like_this_with(96), "cpu") != key_of(BOX, "cpu")
+    other_gpu = LAB.model_copy(update={"accelerators": {"cuda": "none"}})
+    assert key_of(other_gpu, "cpu") == key_of(LAB, "cpu")
+    assert key_of(other_gpu, "gpu") != key_of(LAB, "gpu")
+    before = key_of(LAB, "cpu")
+    monkeypatch.setattr(keys, "fleet_code", lambda: "another")
+    assert key_of(LAB, "cpu") != before
+
+
+def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board([task("first")], HEAD) as board:
+        board.hear(arrival("lab-1", LAB))
+        board.hear(arrival("box-1", BOX))
+        board.hear(arrival("old-1", LAB, code="of last week"))
+    told = capsys.readouterr().out
+    assert "lab-1 is here" in told
+    assert "box-1 is refused: it isn't lab (cpu.usable_cores: 96, not 64" in told
+    assert "old-1 is refused: its photofinish or Dask is another" in told
+
+
+def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_gone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lab = {"lab-1": {key_of(LAB, "cpu")}}
+    with Board([task("first")], HEAD) as board:
+        board.workers({})
+        board.workers({})
+        assert capsys.readouterr().out.count("lab has no worker: waiting for `make worker HEAD=tcp") == 1
+        board.workers(lab)
+        board.hear({"name": "lab-1", "began": "first"})
+        board.workers({})
+        told = capsys.readouterr().out
+    assert "first: lab-1 is gone; it goes to another worker" in told
+    assert "lab has no worker" in told
+    assert board.open == ["first"]
+
+
+def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with Board([task("first"), task("second")], HEAD) as board:
+        for title in ("first", "second"):
+            board.hear({"name": "lab-1", "began": title})
+        board.ended("first", None)
+        board.ended("second", "the loss is no longer finite")
+    assert (board.open, board.failed) == ([], ["second"])
+    assert "second: failed: the loss is no longer finite" in capsys.readouterr().out
+
+
+def test_without_dask_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys.util, "find_spec", lambda _name: None)
+    with pytest.raises(UserError, match="python -m pip install distributed"):
+        require_dask()
+
+
+# -- clones --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / "dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    (folder / ".dvc/config").write_text(
+        "[core]\n    remote = near\n['remote \"near\"']\n    url = ../../near\n", encoding="utf-8"
+    )
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"],
+    ):
+        git(folder, *arguments)
+    return folder
+
+
+def test_changes_that_are_not_committed_are_refused_by_name(repository: Path) -> None:
+    (repository / "dvc.lock").write_text("made by dvc", encoding="utf-8")
+    assert committed(repository) == git(repository, "rev-parse", "HEAD")
+    (repository / "net.py").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"net\.py"):
+        committed(repository)
+
+
+def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(repository: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "deep" / "down" / "clone"
+    clone_at(repository, clone, git(repository, "rev-parse", "HEAD"))
+    settings = (clone / ".dvc/config.local").read_text(encoding="utf-8")
+    assert f"url = {tmp_path / 'near'}" in settings
+    assert f"dir = {repository / '.dvc/cache'}" in settings
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "2")
+    clone_at(repository, clone, (newest := git(repository, "rev-parse", "HEAD")))
+    assert git(clone, "rev-parse", "HEAD") == newest
+    with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
+        clone_at(repository, clone, "a" * 40)
+
+
+# -- for real ------------------------------------------------------------------------------------------
+
+PARAMS: dict[str, Any] = {
+    "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "devices": {"cpu": {"machine": "lab"}},
+    "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+    "experiments": {"small": {"dataset": "digits", "model": "linear"}},
+}
+LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
+"""of what counts: with these, this machine is the one called lab"""
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Project:
+    """A project whose CPU's results are to be lab's, with a DVC remote in a folder."""
+    project = clone_project(tmp_path / "head")
+    project.environment["CUDA_VISIBLE_DEVICES"] = ""
+    machine = project.run("python", "-m", "photofinish.machine.machines", **LIKE_LAB)
+    (project.root / "machines").mkdir()
+    (project.root / "machines/lab.json").write_text(machine.stdout, encoding="utf-8")
+    project.write_params(PARAMS)
+    assert project.run("dvc", "remote", "add", "--default", "shared", str(tmp_path / "remote")).returncode == 0
+    project.commit()
+    return project
+
+
+@pytest.fixture
+def workers(head: Project, address: str) -> Iterator[dict[Path, subprocess.Popen[str]]]:
+    """Two of lab, by the clones that they are to train in."""
+    started = {}
+    for name in ("first", "second"):
+        root = head.root.with_name(name)
+        head.git("clone", "--quiet", ".", str(root))
+        project = Project(root, head.environment | LIKE_LAB | {"PYTHONPATH": str(root / "src")})
+        started[root / ".photofinish/worker"] = project.start("python", "-m", "photofinish.fleet.worker", address)
+    yield started
+    for process in started.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_another_machines_training_is_done_there_though_a_worker_is_killed_and_comes_back_once(
+    head: Project, address: str, workers: dict[Path, subprocess.Popen[str]]
+) -> None:
+    command = ("python", "-m", "photofinish.fleet.spread", "--listen", address)
+    spread = head.start(*command)
+    wait_for(lambda: any(clone.is_dir() for clone in workers) or spread.poll() is not None)
+    next(process for clone, process in workers.items() if clone.is_dir()).kill()
+    told, _ = spread.communicate()
+    assert spread.returncode == 0, told
+    assert "1 to be trained" in told
+    assert told.count("small on cpu of lab: done by") == 1
+    assert (head.root / "report/index.html").is_file()
+    again = head.run(*command)
+    assert "0 to be trained" in again.stdout, again.stderr

@@ -1,0 +1,79 @@
+"""The probe of a GPU's first half hour keeps what it finds, whatever ends a part, and says what it could not check."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
+
+from benchmarks import gpu_probe
+from benchmarks.probe import findings
+from benchmarks.probe.findings import Finding, Findings
+
+
+def test_what_is_found_is_printed_and_kept_at_once_and_a_line_that_was_cut_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "steps.jsonl"
+    found = Findings("steps", file)
+    found.add("a wait", 3.25, "us", variant="fp32", note="idle")
+    found.skip("a graph's node", "there is no GPU")
+    assert capsys.readouterr().out.splitlines() == [
+        "steps: a wait (fp32): 3.25 us  [idle]",
+        "steps: a graph's node: NOT CHECKED  [there is no GPU]",
+    ]
+    with file.open("a", encoding="utf-8") as text:
+        text.write('{"part": "st')
+    kept = findings.read([file])
+    assert kept == [
+        Finding("steps", "a wait", "fp32", 3.25, "us", "idle"),
+        Finding("steps", "a graph's node", "", None, "", "there is no GPU"),
+    ]
+    findings.write(tmp_path, {"device": "some GPU"}, kept)
+    rows = list(csv.DictReader((tmp_path / "probe.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["value"] for row in rows] == ["3.25", ""]
+    assert json.loads((tmp_path / "probe.json").read_bytes())["provenance"] == {"device": "some GPU"}
+
+
+def test_a_part_whose_packages_are_missing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mlflow" else there(name))
+    gpu_probe.run_part("pipeline", tmp_path, None)
+    (finding,) = findings.read([tmp_path / "pipeline.jsonl"])
+    assert (finding.value, finding.note) == (None, "not installed here: mlflow")
+
+
+def test_a_part_is_ended_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpu_probe.PARTS, "steps", replace(gpu_probe.PARTS["steps"], seconds=0))
+    gpu_probe.start_part("steps", tmp_path, None)
+    told = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
+    assert told["the rest"].note == "not done within 0 s"
+    assert told["took"].unit == "s"
+
+
+def test_every_part_ends_well_within_ten_minutes() -> None:
+    assert all(part.seconds <= 480 for part in gpu_probe.PARTS.values())
+    assert sum(part.seconds for part in gpu_probe.PARTS.values()) <= 45 * 60
+
+
+def test_where_it_comes_from_has_device_versions_commit_and_date() -> None:
+    facts = findings.provenance()
+    assert {
+        "date",
+        "device",
+        "driver",
+        "torch",
+        "CUDA",
+        "Python",
+        "commit",
+        "sources_sha256",
+        "processor",
+    } <= facts.keys()

@@ -1,0 +1,93 @@
+"""Machines by their names: whose result a slot holds, and who may train it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, MakeExperiment
+
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import write_summed
+from photofinish.machine.fingerprint import CpuHost, Machine, differences, fingerprint
+from photofinish.machine.machines import read_machines, unknown_machines
+from photofinish.params.devices import CpuDevice, Devices
+from photofinish.params.reader import Params, read_params
+from photofinish.plan import write_plan
+from photofinish.runs.stage import train
+
+PARAMS = """\
+defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}
+devices:
+  cpu: {machine: %s}
+datasets: {digits: {source: digits, validation: 1, test: 1}}
+experiments: {first: {dataset: digits, model: linear}}
+"""
+
+
+@pytest.fixture
+def lab() -> Machine:
+    """Like this machine, but for its cores."""
+    here = Machine.here()
+    cpu = replace(here.cpu, usable_cores=96, cgroup_cores_limit=None)
+    return here.model_copy(update={"cpu": cpu, "software": replace(here.software, variables={})})
+
+
+@pytest.fixture
+def machines(tmp_path: Path, lab: Machine) -> Path:
+    folder = tmp_path / "machines"
+    folder.mkdir()
+    (folder / "lab.json").write_text(lab.model_dump_json(), encoding="utf-8")
+    return folder
+
+
+def read(params_file: Path, machines: Path, name: str) -> Params:
+    params_file.write_text(PARAMS % name, encoding="utf-8")
+    return read_params(params_file, partial(unknown_machines, folder=machines))
+
+
+def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path, machines: Path, lab: Machine) -> None:
+    params, folder = read(params_file, machines, "lab"), params_file.parent / "plan"
+    write_plan(params, folder, folder / "splits", ROOT / "stages", read_machines(params.devices, machines))
+    planned = CpuHost.model_validate_json((folder / "hosts/cpu.json").read_bytes())
+    assert (planned.cpu, planned.threads) == (lab.cpu, 96)
+    assert json.loads((folder / "hosts/gpu.json").read_bytes()) == json.loads(
+        fingerprint(Devices())[1].model_dump_json()
+    )
+
+
+def test_a_wrong_name_is_told_by_its_line_with_the_nearest_right_one(params_file: Path, machines: Path) -> None:
+    with pytest.raises(MistakeError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
+        read(params_file, machines, "lap")
+    (machines / "lab.json").unlink()
+    with pytest.raises(MistakeError, match=r"has no machine yet: `make machine NAME=lab`"):
+        read(params_file, machines, "lab")
+
+
+def test_a_file_that_is_no_machine_is_refused(params_file: Path, machines: Path) -> None:
+    (machines / "lab.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(MistakeError, match=r"lab.json can't be read as a machine"):
+        read_machines(read(params_file, machines, "lab").devices, machines)
+
+
+def test_a_machine_is_what_was_planned_for_it_and_another_one_differs_by_name(lab: Machine) -> None:
+    devices = Devices(cpu=CpuDevice(machine="lab"))
+    planned, _ = fingerprint(devices, {"lab": lab})
+    assert differences(planned, lab) == []
+    cores = Machine.here().cpu.usable_cores
+    assert f"cpu.usable_cores: 96, not {cores}" in differences(planned, Machine.here())
+
+
+def test_a_stage_of_dvc_trains_nothing_that_is_planned_for_another_machine(
+    tmp_path: Path, lab: Machine, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
+    write_summed(tmp_path / "small.json", make_experiment().model_dump_json().encode())
+    write_summed(tmp_path / "cpu.json", planned.model_dump_json().encode())
+    monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
+    with pytest.raises(UserError, match=r"small on cpu is planned for another machine .*usable_cores.*`make spread`"):
+        train("cpu", tmp_path / "small.json", tmp_path / "cpu.json", tmp_path / "data", None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
