@@ -254,16 +254,23 @@ def test_a_network_that_convolves_repeats_bit_for_bit(
     assert_same_run(*(trained(make_trainer(experiment, convolutions())) for _ in range(2)))
 
 
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 5.0, 0.2)])
 def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    packed_split: PackedSplit,
+    weights: tuple[float, float, float],
 ) -> None:
-    trainer = trained(make_trainer(make_experiment(batch_size=7, epochs=2, optimizer=GENTLE)))
+    loss = {"name": "cross_entropy", "weight": weights}
+    experiment = make_experiment(batch_size=7, validation_batch_size=7, epochs=2, optimizer=GENTLE, loss=loss)
+    trainer = trained(make_trainer(experiment))
     images, labels = normalised(packed_split, "validation")
     with torch.inference_mode():
         outputs = trainer.network.eval()(images)
     last = trainer.progress.metrics[-1]
     assert 0 < last.validation_accuracy < 1
-    assert last.validation_loss == pytest.approx(cross_entropy(outputs.double(), labels).item(), rel=1e-6)
+    expected = cross_entropy(outputs, labels, torch.tensor(weights)).item()
+    assert last.validation_loss == pytest.approx(expected, rel=1e-6)
     assert last.validation_accuracy == (outputs.argmax(1) == labels).sum().item() / len(labels)
 
 
