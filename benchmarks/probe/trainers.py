@@ -19,8 +19,15 @@ from photofinish.training.trainer import Trainer
 
 LINEAR, LENET = ({"name": name, "init": "default"} for name in ("linear", "lenet"))
 MLP = {"name": "mlp", "hidden": (32,), "init": "default"}
-SGD = {"name": "sgd", "lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
-ADAM = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+SGD: dict[str, Any] = {
+    "name": "sgd",
+    "lr": 0.01,
+    "momentum": 0.9,
+    "dampening": 0.0,
+    "weight_decay": 0.0,
+    "nesterov": False,
+}
+ADAM: dict[str, Any] = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOADER = {
     "name": "loader", "workers": 0, "pin_memory": False, "non_blocking": False, "prefetch_factor": None,
