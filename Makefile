@@ -9,7 +9,7 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan new example remedy overview reference ui test mutants bench format lock clean
+.PHONY: help setup repro plan new example remedy probe overview reference ui test mutants bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -62,6 +62,10 @@ endif
 remedy: setup ## try what the report suggests against an experiment's slowness (EXPERIMENT=name, DEVICE=cpu or gpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
 	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
+
+probe: setup ## what an experiment's whole job would take here, from a few epochs of it (EXPERIMENT=name, EPOCHS=3, DEVICE=cpu or gpu)
+	@test -n "$(EXPERIMENT)" || { echo "error: name one: make probe EXPERIMENT=digits-mlp EPOCHS=3 (DEVICE=gpu)"; exit 2; }
+	@python -m photofinish.comparing.probe "$(EXPERIMENT)" --epochs "$(or $(EPOCHS),3)" --device "$(or $(DEVICE),cpu)"
 
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync

@@ -148,6 +148,30 @@ class Attribution(_Record):
     """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
 
 
+class Operations(_Record):
+    """What one training step on a batch computes, keeps and moves, however fast; see measuring/operations.py."""
+
+    images: int
+    """of the batch"""
+    flops: int
+    """of products of matrices and of convolutions, forward and backward, two for a multiplication with its addition"""
+    least_flops: int
+    """the same by the fastest way known of convolving, and without what meets a border of zeros"""
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    kept_values: int
+    """numbers, each once: inputs of layers with weights that lie in memory from the forward to the backward pass"""
+    kept_parameter_bytes: int
+    """of the parameters, those that the backward pass reads again"""
+    all_kept_bytes: int
+    """of all but parameters that lies there from the forward to the backward pass, in the step that was counted"""
+    batch_bytes: int
+    """that are copied to a device for each step; none where all images lie there"""
+    resident_bytes: int
+    """of the images that lie on the device all the time"""
+
+
 class Overhead(_Record):
     """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
 
@@ -213,6 +237,9 @@ class Timings(_Record):
     attribution: Attribution | None = None
     not_attributed: str | None = None
     """why there is none"""
+    operations: Operations | None = None
+    not_counted: str | None = None
+    """why there are none"""
     identity: str | None = None
     """the sha256 of all that determines the training; another experiment's of the same is only named otherwise"""
 
