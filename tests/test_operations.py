@@ -7,7 +7,14 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.measuring.operations import StepCount, count_operations, count_step, least_multiplications
+from photofinish.measuring.operations import (
+    Direction,
+    StepCount,
+    count_operations,
+    count_step,
+    grouped,
+    least_multiplications,
+)
 
 IMAGES = 4
 
@@ -18,19 +25,37 @@ def counted(network: nn.Module, *shape: int) -> StepCount:
     return count_step(network, lambda: network(images).sum())
 
 
+def moved(found: StepCount) -> list[tuple[int, int]]:
+    return [(each.read_values, each.written_values) for each in found.products]
+
+
+def least(found: StepCount) -> int:
+    return sum(each.least_flops for each in found.products)
+
+
 def test_a_linear_layer_is_a_product_forward_and_one_for_its_weights_and_the_first_none_for_its_images() -> None:
     found = counted(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 10)
     first, second = 2 * IMAGES * 10 * 20, 2 * IMAGES * 20 * 5
-    assert found.flops == found.least_flops == 2 * first + 3 * second
+    assert found.flops == least(found) == 2 * first + 3 * second
+    assert moved(found)[:2] == [(IMAGES * 10 + 200, IMAGES * 20), (IMAGES * 20 + 100, IMAGES * 5)]
+    assert sorted(moved(found)[2:]) == sorted(
+        [(IMAGES * 5 + 100, IMAGES * 20), (IMAGES * (5 + 20), 100), (IMAGES * (20 + 10), 200)]
+    )
     assert found.kept_values == IMAGES * (10 + 20)
-    assert found.kept_parameter_bytes == 4 * 20 * 5  # the second one's weights, by which the gradient goes back
 
 
 def test_a_convolution_counts_what_meets_the_image_or_less_by_another_basis() -> None:
     found = counted(nn.Conv2d(3, 8, 3, padding=1), 3, 16, 16)
     products = 2 * IMAGES * 3 * 8
     assert found.flops == 2 * products * 16 * 16 * 9
-    assert found.least_flops == pytest.approx(2 * products * (16 * 4 / 3) ** 2, rel=1e-4)
+    assert least(found) == pytest.approx(2 * products * (16 * 4 / 3) ** 2, rel=1e-4)
+    images, out = IMAGES * 3 * 256, IMAGES * 8 * 256
+    assert moved(found) == [(images + 216, out), (images + out, 216)]
+
+
+def test_a_stride_that_leaves_places_out_does_not_read_them() -> None:
+    found = counted(nn.Conv2d(4, 8, 1, stride=2, bias=False), 4, 16, 16)
+    assert moved(found) == [(IMAGES * 4 * 64 + 32, IMAGES * 8 * 64), (IMAGES * (4 + 8) * 64, 32)]
 
 
 def test_groups_share_no_work() -> None:
@@ -51,17 +76,22 @@ def test_a_transposed_convolution_lays_its_filter_on_what_comes_in() -> None:
         (((1,), (1,), (3,), (1,), (1,), (1,)), 1),  # of an image of one pixel, the taps around it meet nothing
         (((50,), (100,), (3,), (2,), (1,), (1,)), 50 * (7 / 6 + 1)),  # a stride of two: filters of two and of one
         (((25,), (100,), (4,), (4,), (0,), (1,)), 25 * 4),  # patches: each tap once
-        (((9, 9, 9), (9, 9, 9), (5, 5, 5), (1,), (2,), (1,)), 2 * 9**3),  # in three directions FFT takes the fewest
+        (
+            ((9,) * 3, (9,) * 3, (5,) * 3, (1,) * 3, (2,) * 3, (1,) * 3),
+            2 * 9**3,
+        ),  # in three directions FFT takes the fewest
     ],
 )
 def test_the_least_multiplications_of_a_filter(geometry: tuple[tuple[int, ...], ...], least: float) -> None:
-    assert least_multiplications(*geometry) == pytest.approx(least)
+    directions = [Direction(*each) for each in zip(*geometry, strict=True)]
+    assert least_multiplications(directions) == pytest.approx(least)
 
 
 def test_products_of_many_small_matrices_count_two_fifths() -> None:
     queries = torch.ones(2, 3, 4, requires_grad=True)
     found = count_step(nn.Identity(), lambda: (queries @ queries.transpose(1, 2)).sum())
-    assert found.least_flops == pytest.approx(0.4 * found.flops, abs=1)
+    assert [each.least_flops for each in found.products] == [pytest.approx(0.4 * found.flops, abs=1)]
+    assert moved(found) == [(0, 0)]
 
 
 def test_what_layers_need_again_is_kept_once_and_masks_are_not() -> None:
@@ -93,7 +123,14 @@ def test_in_a_short_precision_as_many_values_are_kept() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return network(images).float().sum()
 
-    assert count_step(network, loss).kept_values == IMAGES * (16 + 32)
+    found = count_step(network, loss)
+    assert found.kept_values == IMAGES * (16 + 32)
+    assert found.flops == 2 * IMAGES * 16 * 32 * 5
+
+
+def test_products_that_are_the_same_are_put_together() -> None:
+    found = counted(nn.Sequential(*(nn.Linear(6, 6) for _ in range(4))), 6)
+    assert [(each.count, each.least_flops) for each in grouped(found.products)] == [(4 + 3, 288), (4, 288)]
 
 
 def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(

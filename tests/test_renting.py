@@ -20,12 +20,13 @@ from photofinish.params.accelerators import accelerators
 from photofinish.params.compare import Comparing, Prices
 from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report
-from photofinish.results.records import Operations
+from photofinish.results.records import Operations, Product
 
 GIB = 2**30
 STEP = Operations(
-    images=16, flops=10**12, least_flops=8 * 10**11, parameter_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=GIB,
-    kept_values=GIB // 2, kept_parameter_bytes=GIB, all_kept_bytes=3 * GIB, batch_bytes=0, resident_bytes=GIB,
+    images=16, flops=10**12, products=(Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),),
+    parameter_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=GIB, kept_values=GIB // 2, all_kept_bytes=3 * GIB,
+    batch_bytes=0, resident_bytes=GIB,
 )  # fmt: skip
 EPOCHS = 5
 MakePair = Callable[..., Pair]

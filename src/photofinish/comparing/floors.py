@@ -1,16 +1,15 @@
 """What a data sheet says of a training step: the time that no program beats on that accelerator.
 
-Three things take time, at best all at once, so that the longest of them is the bound:
+* Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
+  or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
+  computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
+  and stay there: only what a kernel reads or writes beyond that counts.
+* They run one after the other, as PyTorch hands them to a device, and after them the optimiser, which reads gradients,
+  weights and its own state, and writes all but the gradients.
+* Meanwhile a loader's batches cross the link from the host, at its peak rate.
 
-* **Arithmetic**: the fewest operations, at the peak rate of the precision. Cards clock themselves above the boost clock
-  that a data sheet computes with, GeForce cards by up to a fifth: a quarter is allowed.
-* **Memory**: what is needed later, by another kernel, and doesn't fit into the cache, is written and read again. At
-  the end of a forward pass that is what the backward pass needs; at the end of that, each weight's gradient; at the end
-  of the optimiser, weights and its own state. At each of these ends the cache holds as much as it can. Nothing else is
-  counted: all that happens in between might be one kernel's.
-* **The link** from the host: batches that a loader makes, at its peak rate.
-
-A real step takes longer: kernels start, wait, and read and write far more.
+Nothing else counts: all that happens in between might be done on the way. A real step takes longer, for kernels start,
+wait, and read and write far more.
 """
 
 from __future__ import annotations
@@ -29,21 +28,24 @@ _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 class Floor:
     """The least seconds, of a step or of several."""
 
+    computing_seconds: float
+    """of its products and the optimiser, one after the other: no less than each of the next two"""
     arithmetic_seconds: float
-    """0 where the rate isn't known"""
+    """of all products; 0 where the rate isn't known"""
     memory_seconds: float
     link_seconds: float
 
     @property
     def seconds(self) -> float:
         """Of all together."""
-        return max(self.arithmetic_seconds, self.memory_seconds, self.link_seconds)
+        return max(self.computing_seconds, self.link_seconds)
 
     @property
     def held_by(self) -> str:
-        """Which of the three it is."""
-        parts = {"arithmetic": self.arithmetic_seconds, "memory": self.memory_seconds, "the link": self.link_seconds}
-        return max(parts, key=lambda name: parts[name])
+        """What takes most of it."""
+        if self.link_seconds > self.computing_seconds:
+            return "the link"
+        return "arithmetic" if self.arithmetic_seconds >= self.memory_seconds else "memory"
 
 
 def least_step(operations: Operations, accelerator: Accelerator, precision: str) -> Floor:
@@ -56,31 +58,34 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
 
     What a smaller last step moves isn't counted, for it may stay in the cache.
     """
-    tflops, steps = accelerator.best_tflops(precision), images / operations.images
+    tflops, link = accelerator.best_tflops(precision), accelerator.link_gb_per_s
     flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK if tflops else None
-    moved_bytes = traffic_bytes(operations, precision, accelerator.cache_mib * _MIB)
-    link = accelerator.link_gb_per_s
+    cache_bytes, bytes_a_second = accelerator.cache_mib * _MIB, accelerator.memory_gb_per_s * _GB
+    optimiser_seconds = _optimiser_bytes(operations, cache_bytes) / bytes_a_second
+    computing_seconds, arithmetic_seconds, memory_seconds = optimiser_seconds, 0.0, optimiser_seconds
+    for product in operations.products:
+        moved_bytes = sum(
+            max(0.0, values * _VALUE_BYTES[precision] - cache_bytes)
+            for values in (product.read_values, product.written_values)
+        )
+        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second if flops_a_second else 0.0
+        own_memory_seconds = product.count * moved_bytes / bytes_a_second
+        computing_seconds += max(own_arithmetic_seconds, own_memory_seconds)
+        arithmetic_seconds += own_arithmetic_seconds
+        memory_seconds += own_memory_seconds
+    whole_steps, rest = divmod(images / operations.images, 1)
     return Floor(
-        steps * operations.least_flops / flops_a_second if flops_a_second else 0.0,
-        int(steps) * moved_bytes / (accelerator.memory_gb_per_s * _GB),
-        steps * operations.batch_bytes / (link * _GB) if link else 0.0,
+        whole_steps * computing_seconds + rest * arithmetic_seconds,
+        (whole_steps + rest) * arithmetic_seconds,
+        whole_steps * memory_seconds,
+        (whole_steps + rest) * operations.batch_bytes / (link * _GB) if link else 0.0,
     )
 
 
-def traffic_bytes(operations: Operations, precision: str, cache_bytes: float) -> float:
-    """What a step writes to memory and reads back at least, beside a cache of that size."""
-    kept_bytes = operations.kept_values * _VALUE_BYTES[precision]
-    read_again, gradients = operations.kept_parameter_bytes, operations.gradient_bytes
-    trained = gradients + operations.optimizer_bytes  # as many bytes of parameters as of gradients are changed
-    written_and_read = (
-        read_again,  # read by the forward pass, after the optimiser changed them
-        kept_bytes,  # written by it
-        kept_bytes + read_again,  # read by the backward pass
-        gradients,  # written by it
-        gradients + trained,  # read by the optimiser
-        trained,  # written by it
-    )
-    return sum(max(0.0, part_bytes - cache_bytes) for part_bytes in written_and_read)
+def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
+    changed_bytes = operations.gradient_bytes + operations.optimizer_bytes  # as many weights have a gradient
+    read_bytes = operations.gradient_bytes + changed_bytes
+    return max(0.0, read_bytes - cache_bytes) + max(0.0, changed_bytes - cache_bytes)
 
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:

@@ -148,22 +148,32 @@ class Attribution(_Record):
     """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
 
 
+class Product(_Record):
+    """A product of matrices or a convolution, or a gradient of one; see measuring/operations.py."""
+
+    count: int
+    """how many of the same a step has"""
+    least_flops: int
+    """two for a multiplication with its addition, by the fastest way known, of each"""
+    read_values: int
+    """numbers that go in, of each"""
+    written_values: int
+    """and that come out"""
+
+
 class Operations(_Record):
-    """What one training step on a batch computes, keeps and moves, however fast; see measuring/operations.py."""
+    """What one training step on a batch computes, moves and keeps, however fast."""
 
     images: int
     """of the batch"""
     flops: int
-    """of products of matrices and of convolutions, forward and backward, two for a multiplication with its addition"""
-    least_flops: int
-    """the same by the fastest way known of convolving, and without what meets a border of zeros"""
+    """of all products, forward and backward, as they are usually counted"""
+    products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     kept_values: int
     """numbers, each once: inputs of layers with weights that lie in memory from the forward to the backward pass"""
-    kept_parameter_bytes: int
-    """of the parameters, those that the backward pass reads again"""
     all_kept_bytes: int
     """of all but parameters that lies there from the forward to the backward pass, in the step that was counted"""
     batch_bytes: int
