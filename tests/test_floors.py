@@ -6,13 +6,28 @@ import statistics
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
 from benchmarks.published import Published, published
-from photofinish.comparing.floors import ABOVE_BOOST_CLOCK, least_epoch, least_memory_bytes, least_step
+from benchmarks.published.fit import errors, fitted
+from photofinish.comparing.estimates import (
+    HALF_WITHIN,
+    NINE_OF_TEN_WITHIN,
+    SHORTEST_SECONDS,
+    TIMES_THE_ARITHMETIC,
+    TIMES_WHAT_IS_KEPT,
+)
+from photofinish.comparing.floors import (
+    ABOVE_BOOST_CLOCK,
+    LEAST_KERNEL_SECONDS,
+    least_epoch,
+    least_memory_bytes,
+    least_step,
+)
 from photofinish.params.accelerators import SHORT_LIST, Accelerator, accelerators, list_prices
 from photofinish.results.records import Operations, Product
 
@@ -69,6 +84,14 @@ def test_batches_of_a_loader_cross_the_link_unless_the_memory_is_shared() -> Non
     assert least_step(STEP, replace(MADE_UP, link_gb_per_s=None), "fp32").link_seconds == 0.0
 
 
+def test_a_kernel_takes_half_a_microsecond_however_little_it_does() -> None:
+    small = Product(count=7, least_flops=10, read_values=10, written_values=10)
+    nothing_else = {"products": (small,), "optimizer_bytes": 0, "gradient_bytes": 0, "batch_bytes": 0}
+    floor = least_step(STEP.model_copy(update=nothing_else), MADE_UP, "fp32")
+    assert floor.computing_seconds == floor.kernel_seconds == 7 * LEAST_KERNEL_SECONDS
+    assert floor.held_by == "kernels"
+
+
 def test_what_holds_a_step_is_named() -> None:
     assert least_step(STEP, MADE_UP, "fp32").held_by == "arithmetic"
     assert least_step(STEP, replace(MADE_UP, memory_gb_per_s=1.0), "fp32").held_by == "memory"
@@ -102,6 +125,17 @@ def test_the_bound_is_not_idle() -> None:
     assert len(shares) == 99
     assert round(statistics.median(shares), 2) == 0.14
     assert round(max(shares), 2) == 0.47
+
+
+def test_the_constants_and_the_error_of_estimates_are_those_that_published_speeds_give() -> None:
+    """Each accelerator is estimated by constants that were fitted without it."""
+    speeds = [each for each in published() if each.accelerator.kind != "cpu"]
+    assert fitted(speeds) == pytest.approx([*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_KEPT], rel=0.01)
+    factors = [factor for _, factor in errors(speeds)]
+    assert statistics.median(factors) == pytest.approx(HALF_WITHIN, abs=0.01)
+    assert np.quantile(factors, 0.9) == pytest.approx(NINE_OF_TEN_WITHIN, abs=0.01)
+    assert NINE_OF_TEN_WITHIN < 2  # else none would be shown
+    assert min(each.step_seconds for each in speeds) == pytest.approx(SHORTEST_SECONDS, rel=0.1)
 
 
 def test_each_accelerator_has_what_a_bound_takes_and_each_price_its_day() -> None:

@@ -153,3 +153,25 @@ def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
     assert pair.renting.untold == "several processes"
     assert renting_table([pair]) == renting_pictures([pair]) == []
     assert "accelerators asked for" not in verdict(pair).text
+
+
+def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shorter_one_is_not(
+    make_pair: MakePair,
+) -> None:
+    long = STEP.model_copy(update={"flops": 8 * 10**11, "all_kept_bytes": 32 * 10**8})
+    pair = make_pair(long, accelerators=("T4", "M1"), prices=Prices(accelerator_hour={"T4": 3.6}))
+    on_t4, on_m1 = pair.renting.offers
+    step_seconds = 0.87 * 0.8 / 8.1 + 17.4 * 3.2 / 320
+    assert on_t4.estimate
+    assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step_seconds)
+    assert pair.ceiling.job
+    job_seconds = pair.ceiling.job.measured_seconds + EPOCHS * on_t4.estimate.epoch_seconds
+    assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
+    assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
+    assert on_m1.estimate is None
+    assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table([pair])[0]
+    (picture,) = renting_pictures([pair])
+    assert "T4, estimated: " in picture.svg
+    short = make_pair(STEP.model_copy(update={"flops": 10**9, "all_kept_bytes": 10**6}))
+    assert not any(offer.estimate for offer in short.renting.offers)
+    assert not any("estimated" in heading for heading in renting_table([short])[0])

@@ -20,18 +20,25 @@ _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
 
 
 def main() -> None:
-    """The error, in all and by what was estimated."""
+    """The error of each, and of all."""
     speeds = [each for each in published() if each.accelerator.kind != "cpu"]
-    factors = []
+    found = errors(speeds)
+    for each, factor in found:
+        print(f"{factor:5.2f}  {each.model} {each.precision} {each.layout} on {each.accelerator.name}")
+    print("constants:", fitted(speeds).round(2))
+    factors = [factor for _, factor in found]
+    print(f"{len(factors)}: median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}")
+
+
+def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
+    """By which factor each is estimated too high or too low."""
+    found = []
     for name in dict.fromkeys(each.accelerator.name for each in speeds):
-        others = [each for each in speeds if each.accelerator.name != name]
-        constants = fitted(others)
+        constants = fitted([each for each in speeds if each.accelerator.name != name])
         for each in (each for each in speeds if each.accelerator.name == name):
             ratio = float(np.array(_terms(each)) @ constants) / each.step_seconds
-            factors.append(max(ratio, 1 / ratio))
-            print(f"{ratio:5.2f}  {each.model} {each.precision} {each.layout} on {name}")
-    print("constants:", fitted(speeds).round(2))
-    print(f"{len(factors)}: median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}")
+            found.append((each, max(ratio, 1 / ratio)))
+    return found
 
 
 def fitted(speeds: list[Published]) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def with_value(params_file: Path, key: str, value: Any, copy: Path) -> Params:
     return read_params(copy)
 
 
-def run_apart(script: str, folder: Path, *, quietly: bool = False, **arguments: Path | str) -> bool:
+def run_apart(script: str, folder: Path, arguments: Mapping[str, Path | str], *, quietly: bool = False) -> bool:
     """A stage's script, where the user's code is, whose own files lie in the folder; whether it went well."""
     command = [sys.executable, str(Path.cwd() / "stages" / script)]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
@@ -55,7 +56,7 @@ def run_apart(script: str, folder: Path, *, quietly: bool = False, **arguments: 
 def train_apart(name: str, device: DeviceLabel, folder: Path, what: str, **inputs: Path) -> Recorded:
     """As the stage does, by these of its arguments; `what` it is, for the message that it failed."""
     out = folder / "results" / name / device
-    if not run_apart("train.py", folder, device=device, out=out, **inputs):
+    if not run_apart("train.py", folder, {"device": device, "out": out, **inputs}):
         raise UserError(f"{what} failed, as told above")
     run = read_run(name, out)
     if isinstance(run, NotTrained):

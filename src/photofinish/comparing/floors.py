@@ -4,12 +4,13 @@
   or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
   computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
   and stay there: only what a kernel reads or writes beyond that counts.
-* They run one after the other, as PyTorch hands them to a device, and after them the optimiser, which reads gradients,
-  weights and its own state, and writes all but the gradients.
+* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least: as much lies
+  between two kernels in NVIDIA's own example (Getting Started with CUDA Graphs: one of 2.9 us takes 3.4 in a graph).
+* After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
 * Meanwhile a loader's batches cross the link from the host, at its peak rate.
 
-Nothing else counts: all that happens in between might be done on the way. A real step takes longer, for kernels start,
-wait, and read and write far more.
+Nothing else counts: all that happens in between might be done on the way. A real step takes longer, for kernels take
+microseconds to start, wait, and read and write far more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from photofinish.params.accelerators import Accelerator
 from photofinish.results.records import Operations
 
 ABOVE_BOOST_CLOCK = 1.25
+LEAST_KERNEL_SECONDS = 0.5e-6
 _VALUE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
@@ -29,10 +31,12 @@ class Floor:
     """The least seconds, of a step or of several."""
 
     computing_seconds: float
-    """of its products and the optimiser, one after the other: no less than each of the next two"""
+    """of its products and the optimiser, one after the other: no less than each of the next three"""
     arithmetic_seconds: float
     """of all products; 0 where the rate isn't known"""
     memory_seconds: float
+    kernel_seconds: float
+    """of as many kernels that do nothing"""
     link_seconds: float
 
     @property
@@ -45,7 +49,8 @@ class Floor:
         """What takes most of it."""
         if self.link_seconds > self.computing_seconds:
             return "the link"
-        return "arithmetic" if self.arithmetic_seconds >= self.memory_seconds else "memory"
+        parts = {"arithmetic": self.arithmetic_seconds, "memory": self.memory_seconds, "kernels": self.kernel_seconds}
+        return max(parts, key=lambda name: parts[name])
 
 
 def least_step(operations: Operations, accelerator: Accelerator, precision: str) -> Floor:
@@ -70,7 +75,7 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
         )
         own_arithmetic_seconds = product.count * product.least_flops / flops_a_second if flops_a_second else 0.0
         own_memory_seconds = product.count * moved_bytes / bytes_a_second
-        computing_seconds += max(own_arithmetic_seconds, own_memory_seconds)
+        computing_seconds += max(own_arithmetic_seconds, own_memory_seconds, product.count * LEAST_KERNEL_SECONDS)
         arithmetic_seconds += own_arithmetic_seconds
         memory_seconds += own_memory_seconds
     whole_steps, rest = divmod(images / operations.images, 1)
@@ -78,6 +83,7 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
         whole_steps * computing_seconds + rest * arithmetic_seconds,
         (whole_steps + rest) * arithmetic_seconds,
         whole_steps * memory_seconds,
+        whole_steps * LEAST_KERNEL_SECONDS * sum(product.count for product in operations.products),
         (whole_steps + rest) * operations.batch_bytes / (link * _GB) if link else 0.0,
     )
 

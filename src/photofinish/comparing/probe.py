@@ -93,7 +93,7 @@ def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) 
 
 
 def _stage(script: str, folder: Path, **arguments: Path) -> None:
-    if not run_apart(f"{script}.py", folder, quietly=True, **arguments):
+    if not run_apart(f"{script}.py", folder, arguments, quietly=True):
         raise UserError("the probe failed, as told above")
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from photofinish.comparing.ceiling import Ceiling
+from photofinish.comparing.estimates import estimated_step_seconds
 from photofinish.comparing.floors import Floor, least_epoch, least_memory_bytes, least_step
 from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
@@ -24,6 +25,8 @@ _LIST_CURRENCY = "USD"
 _GIB = 2**30
 _OWN_BYTES = 2**30
 """what a driver and its libraries take of the memory for themselves, generously"""
+_NOTHING = 1e-4
+"""of a currency"""
 _ROOM = 1.5
 """times what a step surely holds, for all that it holds besides"""
 
@@ -44,8 +47,18 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """About, where a step is like those that were fitted; see estimates.py for how far off it may be."""
+
+    epoch_seconds: float
+    job_seconds: float
+    """with this machine's start-up and loading, as they were measured"""
+    cost: float | None
+
+
+@dataclass(frozen=True)
 class Offer:
-    """One accelerator for one training: all of it bounds."""
+    """One accelerator for one training: bounds, but for the estimate."""
 
     accelerator: Accelerator
     step: Floor
@@ -65,6 +78,7 @@ class Offer:
     target_seconds: float | None
     """at least, to the accuracy that is aimed at; None where it wasn't reached here"""
     target_cost: float | None
+    estimate: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -99,11 +113,9 @@ class Renting:
         costs = [(offer.cost, offer.accelerator.name, offer.price) for offer in fitting if offer.cost is not None]
         if costs:
             cost, name, price = min(costs, key=lambda each: each[0])
-            currency = price.currency if price else ""
-            told += (
-                f", the quickest by its data sheet, and cost at least {money(cost, currency)} on {name}, the cheapest"
-            )
-            told += f" ({self.listed or 'by your own prices'})"
+            amount = at_least(cost, price.currency if price else "")
+            prices = self.listed or "by your own prices"
+            told += f", the quickest by its data sheet, and cost {amount} on {name}, the cheapest ({prices})"
         return f"Of the accelerators asked for, {told}: bounds, which no program beats there, and no estimates."
 
 
@@ -115,47 +127,61 @@ def renting(
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if timings.operations is None:
         return Renting((), trained_on, timings.not_counted or "its operations were not counted")
-    beside = _beside(stays, len(timings.epochs))
-    offers = [
-        _offer(accelerators()[name], record, timings, timings.operations, beside, target, price_of(name, prices))
-        for name in names
-    ]
+    epochs = len(timings.epochs)
+    sure, measured = (_beside(stays, epochs, name) for name in ("staying_seconds", "measured_seconds"))
+    offers = []
+    for name in names:
+        accelerator, price, precision = accelerators()[name], price_of(name, prices), record.experiment.precision
+        estimate = _estimate(accelerator, precision, timings, timings.operations, measured, price)
+        offers.append(_offer(accelerator, precision, timings, timings.operations, sure, target, price, estimate))
     return Renting(tuple(offers), trained_on, None)
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """What the CPU is sure to do, whatever computes."""
+    """What the CPU does, whatever computes."""
 
     startup_seconds: float
     loading_seconds: float
     """an epoch"""
 
 
-def _beside(stays: Ceiling, epochs: int) -> _Beside:
+def _beside(stays: Ceiling, epochs: int, which: str) -> _Beside:
     """Nothing, where that can't be told."""
-    loading_seconds = stays.epoch.staying_seconds if stays.epoch else 0.0
-    startup_seconds = stays.job.staying_seconds - epochs * loading_seconds if stays.job else 0.0
+    loading_seconds = getattr(stays.epoch, which) if stays.epoch else 0.0
+    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
     return _Beside(startup_seconds, loading_seconds)
 
 
+def _estimate(
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    price: Price | None,
+) -> Estimate | None:  # fmt: skip
+    step_seconds = estimated_step_seconds(operations, accelerator, precision)
+    if step_seconds is None:
+        return None
+    steps = timings.training_image_count / operations.images
+    epoch_seconds = max(steps * step_seconds, beside.loading_seconds)
+    job_seconds = beside.startup_seconds + len(timings.epochs) * epoch_seconds
+    return Estimate(epoch_seconds, job_seconds, _cost(job_seconds, price))
+
+
+def _cost(seconds: float | None, price: Price | None) -> float | None:
+    """Of so much of an hour."""
+    return None if price is None or seconds is None else price.amount * seconds / SECONDS_AN_HOUR
+
+
 def _offer(
-    accelerator: Accelerator, record: Training, timings: Timings, operations: Operations, beside: _Beside,
-    target: TimeToTarget | None, price: Price | None,
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    target: TimeToTarget | None, price: Price | None, estimate: Estimate | None,
 ) -> Offer:  # fmt: skip
-    precision, epochs = record.experiment.precision, len(timings.epochs)
+    epochs = len(timings.epochs)
     device = least_epoch(operations, accelerator, precision, timings.training_image_count)
     epoch_seconds = max(device.seconds, beside.loading_seconds)
     job_seconds = beside.startup_seconds + epochs * epoch_seconds
     _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     target_seconds = beside.startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
-    an_hour = price.amount if price else None
-
-    def cost(seconds: float | None) -> float | None:
-        """Of so much of an hour."""
-        return None if an_hour is None or seconds is None else an_hour * seconds / SECONDS_AN_HOUR
-
     needed_bytes = least_memory_bytes(operations, precision)
     return Offer(
         accelerator,
@@ -167,9 +193,10 @@ def _offer(
         needed_bytes,
         _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
         price,
-        cost(job_seconds),
+        _cost(job_seconds, price),
         target_seconds,
-        cost(target_seconds),
+        _cost(target_seconds, price),
+        estimate,
     )
 
 
@@ -192,6 +219,11 @@ def price_of(name: str, prices: Prices) -> Price | None:
     together = f", {lowest.gpus} of them together" if lowest.gpus > 1 else ""
     where = f"{lowest.cloud} {lowest.instance}, {lowest.region}{together}"
     return Price(lowest.usd_per_hour, _LIST_CURRENCY, where, lowest.as_of)
+
+
+def at_least(amount: float, currency: str) -> str:
+    """A cost that is a bound, in words."""
+    return "next to nothing" if amount < _NOTHING else f"at least {money(amount, currency)}"
 
 
 def front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from photofinish.comparing.estimates import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import Offer, front
+from photofinish.comparing.renting import Offer, at_least, front
 from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows
@@ -16,9 +17,11 @@ COLUMNS = (
     "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
     "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
     "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
-    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least",
+    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
+    "job_seconds_estimated", "cost_estimated",
 )  # fmt: skip
-_BOUND = "#009e73"
+_ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
+_BOUND, _ABOUT = "#009e73", "#cc79a7"
 _LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
 _GIB = 2**30
 
@@ -29,7 +32,7 @@ def renting_rows(pairs: Iterable[Pair]) -> Rows:
 
 
 def _row(pair: Pair, offer: Offer) -> dict[str, object]:
-    price, at = offer.price, pair.renting.trained_on
+    price, at, about = offer.price, pair.renting.trained_on, offer.estimate
     figures = (
         pair.experiment, offer.accelerator.name, offer.accelerator.full_name, offer.fits, offer.needed_bytes,
         offer.step.seconds, offer.step.arithmetic_seconds, offer.step.memory_seconds, offer.step.link_seconds,
@@ -37,6 +40,7 @@ def _row(pair: Pair, offer: Offer) -> dict[str, object]:
         price and price.amount, price and price.currency, price and price.where,
         price and price.as_of and price.as_of.isoformat(), price and price.is_old(at),
         offer.cost, offer.target_seconds, offer.target_cost,
+        about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
     )  # fmt: skip
     return dict(zip(COLUMNS, figures, strict=True))
 
@@ -55,13 +59,17 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
                 "an epoch at most": f"{at_most(offer.epoch_at_most)}x",
                 "the job at most": f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
-                "cost at least": _money(offer, offer.cost),
+                "cost": _money(offer, offer.cost),
+                _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
             }
             if goal is not None:
                 told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
                 cost = f", {_money(offer, offer.target_cost)}" if offer.target_cost is not None else ""
                 row[f"to {goal:g} accuracy at least"] = told + cost
             rows.append(row | {"an hour": _hour(pair, offer)})
+    if all(row[_ESTIMATED] == NOTHING for row in rows):
+        for row in rows:
+            del row[_ESTIMATED]
     return rows
 
 
@@ -71,7 +79,7 @@ def _fits(offer: Offer) -> str:
 
 
 def _money(offer: Offer, amount: float | None) -> str:
-    return money(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
+    return at_least(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
 
 
 def _hour(pair: Pair, offer: Offer) -> str:
@@ -101,11 +109,17 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         for run in pair.trained
         if (spent := pair.outlays[run.device].cost).amount
     }
-    x, y = (_scale([place[axis] for place in (*bounds.values(), *measured.values())], axis) for axis in (0, 1))
+    estimates = {
+        offer.accelerator.name: (offer.estimate.job_seconds, offer.estimate.cost)
+        for offer in pair.renting.offers
+        if offer.estimate and offer.estimate.cost and offer.fits != "no"
+    }
+    places = (*bounds.values(), *estimates.values(), *measured.values())
+    x, y = (_scale([place[axis] for place in places], axis) for axis in (0, 1))
     drawing = Drawing(_FLOOR + _BELOW)
     drawing.x_axis(x, _TOP, _FLOOR, "seconds of the whole job")
     drawing.y_axis(y, _LEFT, _RIGHT, currency)
-    _legend(drawing, list(measured))
+    _legend(drawing, list(measured), has_estimates=bool(estimates))
     best = front(list(bounds.values()))
     drawing.line([(x(time), y(cost)) for time, cost in best], _BOUND, stroke_dasharray="3 2")
     for name, (time, cost) in bounds.items():
@@ -113,6 +127,8 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         _diamond(drawing, (x(time), y(cost)), title)
         if (time, cost) in best:
             _name(drawing, (x(time), y(cost)), name)
+    for name, (time, cost) in estimates.items():
+        _triangle(drawing, (x(time), y(cost)), f"{name}, estimated: {seconds(time)} and {money(cost, currency)}")
     for device, (time, cost) in measured.items():
         place, title = (x(time), y(cost)), f"{device.upper()}, measured: {seconds(time)} and {money(cost, currency)}"
         drawing.dot(place, DEVICE_COLOURS[device], square=device == "gpu", title=title)
@@ -140,10 +156,21 @@ def _name(drawing: Drawing, place: Point, name: str) -> None:
     drawing.text((x + 6 if is_left else x - 6, y - 6), name, "start" if is_left else "end", INK)
 
 
-def _legend(drawing: Drawing, devices: list[str]) -> None:
+def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:
+    x, y = place
+    content = f"<title>{title}</title>" if title else ""
+    drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 7h-8z", fill="none", stroke=_ABOUT)
+
+
+def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool) -> None:
     _diamond(drawing, (_LEFT + 4, 8.0))
-    drawing.text((_LEFT + 11, 8.0), "at least, by data sheet", "start")
-    for number, device in enumerate(devices):
-        left = _LEFT + 115 + 55 * number
+    drawing.text((_LEFT + 11, 8.0), "at least", "start")
+    left = _LEFT + 60
+    if has_estimates:
+        _triangle(drawing, (left, 8.0))
+        drawing.text((left + 7, 8.0), "estimated", "start")
+        left += 62
+    for device in devices:
         drawing.dot((left, 8.0), DEVICE_COLOURS[device], square=device == "gpu")
-        drawing.text((left + 6, 8.0), f"{device.upper()} here", "start")
+        drawing.text((left + 7, 8.0), f"{device.upper()} here", "start")
+        left += 55

@@ -183,8 +183,8 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
         ),
         Gallery(
             "Which to rent",
-            "Open marks are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
-            "that no other is both quicker and cheaper than. Filled marks were measured.",
+            "Diamonds are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
+            "that no other is both quicker and cheaper than. Triangles are estimates; filled marks were measured.",
             "renting.csv",
             renting.renting_pictures(pairs),
         ),
