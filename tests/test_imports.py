@@ -24,7 +24,8 @@ THE_REST = (
 )  # fmt: skip
 FREE_OF_TORCH = (
     "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
-    "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed",
+    "comparing.probe", "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
+    "data.packed",
     "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint", "machine.load",
     "models.pretrained", "models.weights_download", "params.reader", "data.local_files", "plan", "processes",
     "report.report", "results.records", "results.references", "tracking.client", "runs.run", "runs.stage",

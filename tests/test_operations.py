@@ -7,6 +7,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
+from photofinish.comparing.floors import least_epoch
 from photofinish.measuring.operations import (
     Direction,
     StepCount,
@@ -15,6 +16,7 @@ from photofinish.measuring.operations import (
     grouped,
     least_multiplications,
 )
+from photofinish.params.accelerators import Accelerator
 
 IMAGES = 4
 
@@ -156,3 +158,15 @@ def test_images_that_lie_on_the_device_need_room_there(
     found = count_operations(trainer)
     assert found.batch_bytes == 0
     assert found.resident_bytes == 4 * 64 * (trainer.training.image_count + trainer.validation.image_count)
+
+
+def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None, None)
+    for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
+        trainer = make_trainer(make_experiment(model=model, batch_size=64))
+        operations, done = count_operations(trainer), trainer.train(lambda _metrics, _timing: None)
+        floor = least_epoch(operations, fast, "fp32", trainer.training.image_count)
+        assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in done.timings)
+        assert floor.seconds < min(epoch.training_seconds for epoch in done.timings)

@@ -43,7 +43,7 @@ def test_the_job_is_what_happens_once_and_its_epochs_at_their_mean(make_result: 
 def test_the_interval_is_students_with_what_a_run_may_be_off(make_result: MakeResult) -> None:
     timings = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=30.0).timings
     found = estimate(timings, 100)
-    off = 4.302653 * 1.0 * (100**2 / 3 + 100) ** 0.5  # of the epochs' spread, 1 s
+    off = 4.303 * 1.0 * (100**2 / 3 + 100) ** 0.5  # of the epochs' spread, 1 s
     assert found.interval[1] == pytest.approx((found.job_seconds + off) * 1.05, rel=1e-5)
     assert found.interval[0] == pytest.approx((found.job_seconds - off) / 1.05, rel=1e-5)
     busy = estimate(timings.model_copy(update={"load": (BUSY,)}), 100)

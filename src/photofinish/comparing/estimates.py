@@ -1,8 +1,8 @@
 """What a step would take on an accelerator, about: by constants that were fitted on published training speeds.
 
-`python -m benchmarks.published.fit` fits them, and finds how far off they are, each accelerator estimated by the others.
-They are of steps that are long against the start of a kernel, of convolutional networks and transformers, and nearly all
-on NVIDIA's cards: nothing is told of others.
+`python -m benchmarks.published.fit` fits them, and finds how far off they are, each accelerator estimated by the
+others. They are of steps that are long against the start of a kernel, of convolutional networks and transformers, and
+nearly all on NVIDIA's cards: nothing is told of others.
 """
 
 from __future__ import annotations
