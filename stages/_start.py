@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 _OLDEST = (3, 11)
@@ -30,3 +31,9 @@ except ImportError as error:
         f"error: `python` is {sys.executable}, which can't run this stage ({error}): activate the environment that "
         f"photofinish was installed into (`source .venv/bin/activate`), then run again"
     )
+
+# The last place to look: this folder's files have names that packages and users' files may have too. A process that
+# multiprocessing starts runs the script again, and must find this file.
+_FOLDER = str(Path(__file__).parent)
+sys.path.remove(_FOLDER)
+sys.path.append(_FOLDER)

@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--host", type=Path, required=True, help="the device's fingerprint, a JSON file")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
     parser.add_argument("--weights", type=Path, help="the folder of the published weights, for a model that names some")
+    parser.add_argument("--metrics", type=Path, help="the plan of its metrics, which are tried before")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_on_sigterm()
@@ -24,7 +25,7 @@ def main() -> None:
     with quick_imports():
         from photofinish.runs.stage import train
 
-    train(args.device, args.experiment, args.host, args.data, args.weights, args.out)
+    train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
 
     from photofinish.comparing.pairs import NotTrained, Trained
     from photofinish.results import records
-    from photofinish.results.epochs import EpochTiming
+    from photofinish.results.epochs import EpochMetrics, EpochTiming
 
     def make(
         name: str = "small-mlp",
@@ -219,15 +219,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             confusion=((3, 1), (1, 3)),
         )
         losses = [1.0 / (epoch + 1) for epoch in range(len(epoch_seconds))]
-        history = pd.DataFrame(
-            {
-                "epoch": range(1, len(losses) + 1),
-                "learning_rate": 0.1,
-                "training_loss": losses,
-                "validation_loss": losses,
-                "validation_accuracy": 0.5,
-            }
-        )
+        history = [EpochMetrics(epoch, 0.1, loss, loss, 0.5) for epoch, loss in enumerate(losses, 1)]
         first_step = records.FirstStep(
             batch_order_sha256="1" * 64,
             first_batch_sha256="2" * 64,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from conftest import MakeResult
 
-from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Trained, paired
+from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Recorded, Trained, paired
 from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
@@ -32,6 +33,14 @@ BUSY = LoadWindow(
 """Other programs took 40 % of the cores."""
 QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
 """Nobody else was there, and for long."""
+
+
+def changed_history(result: Recorded, **columns: Sequence[float]) -> list[EpochMetrics]:
+    """With these values in place of what it was made up of, one an epoch."""
+    rows = zip(*columns.values(), strict=True)
+    return [
+        replace(epoch, **dict(zip(columns, row, strict=True))) for epoch, row in zip(result.history, rows, strict=True)
+    ]
 
 
 def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
@@ -78,8 +87,7 @@ def write_result(results: Path, result: DeviceResult) -> Path:
         return folder
     records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
     records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
-    rows = [EpochMetrics(**row) for row in result.history.to_dict(orient="records")]
-    write_summed(folder / records.LEARNED / records.HISTORY, records.history_csv(rows).encode())
+    write_summed(folder / records.LEARNED / records.HISTORY, records.history_csv(list(result.history)).encode())
     return folder
 
 
@@ -145,5 +153,5 @@ def lively(
         result,
         record=result.record.model_copy(update={"class_names": classes}),
         scores=result.scores.model_copy(update={"confusion": tuple(map(tuple, confusion.tolist()))}),
-        history=result.history.assign(validation_loss=losses),
+        history=changed_history(result, validation_loss=losses.tolist()),
     )

@@ -71,7 +71,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
         "def later():\n    from photofinish.results.epochs import EpochTiming\n"
         "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
-        "MIRRORS = [sys.executable, '-m', 'photofinish.tracking.worker']\n"
+        "MIRROR = [sys.executable, '-m', 'photofinish.tracking.worker']\n"
     )
     starting = copy / "photofinish" / "starting"
     starting.mkdir()
@@ -95,6 +95,23 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
 def test_what_tracking_starts_determines_no_result() -> None:
     assert "photofinish/tracking/client.py" in stage_code(ROOT / "stages/train.py").root
     assert "photofinish/tracking/worker.py" not in stage_code(ROOT / "stages/train.py").root
+
+
+def test_a_training_tries_metrics_and_does_not_depend_on_how_they_are_computed() -> None:
+    code = stage_code(ROOT / "stages/train.py").root
+    assert "photofinish/runs/run.py" in code
+    assert not {"photofinish/runs/metrics_trial.py", "photofinish/runs/scores.py"} & code.keys()
+
+
+def test_scripts_hide_neither_packages_nor_users_files_of_their_names(tmp_path: Path) -> None:
+    stages, elsewhere = tmp_path / "stages", tmp_path / "elsewhere"
+    shutil.copytree(ROOT / "stages", stages)
+    elsewhere.mkdir()
+    (elsewhere / "split.py").touch()
+    (stages / "train.py").write_text("from _start import run_stage\nimport split\nprint(split.__file__)\n")
+    command, environment = [sys.executable, str(stages / "train.py")], {"PYTHONPATH": f"{elsewhere}:{ROOT / 'src'}"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert Path(ran.stdout.strip()) == elsewhere / "split.py"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, trained
+from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.pairs import Trained
 from photofinish.comparing.payback import TimeToTarget, cost, energy_used, outlay
@@ -26,7 +26,7 @@ PRICED = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0
 def metered(make_result: MakeResult, *energy: Energy, device: str = "gpu") -> Trained:
     """36 s in all, of which 3 epochs take 10 s each, the first of them to 90 %."""
     result = trained(make_result, device=device, epoch_seconds=(9.9,) * 3, total_seconds=36.0)
-    history = result.history.assign(validation_accuracy=[0.9, 0.95, 0.99])
+    history = changed_history(result, validation_accuracy=[0.9, 0.95, 0.99])
     timings = result.timings.model_copy(update={"energy": energy, "startup_seconds": 5.0})
     return replace(result, timings=timings, history=history)
 

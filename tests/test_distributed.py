@@ -113,6 +113,28 @@ def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(
         assert all(torch.equal(tensor, once[0]["weights"][name]) for name, tensor in other[0]["weights"].items())
 
 
+OWN_WEIGHTED = """
+import torch
+def weighted(outputs, targets):
+    weights = torch.tensor([1.0, 5.0, 0.2])[targets]
+    losses = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return (weights * losses).sum(), weights.sum()
+"""
+
+
+@pytest.mark.parametrize(("processes", "batch_size"), [(2, 16), (3, 71)])  # of 72 images: the last batch is one image
+def test_a_loss_that_weighs_its_items_is_divided_by_the_weight_of_the_whole_batch(
+    make_experiment: MakeExperiment, train: Train, tmp_path: Path, processes: int, batch_size: int
+) -> None:
+    (tmp_path / "losses.py").write_text(OWN_WEIGHTED, encoding="utf-8")
+    losses = {"name": "cross_entropy", "weight": (1.0, 5.0, 0.2)}, {"name": f"{tmp_path}/losses.py:weighted"}
+    built_in, own = (make_experiment(optimizer=GENTLE, batch_size=batch_size, loss=loss, epochs=2) for loss in losses)
+    [alone], ranks = train(built_in, 1), train(own, processes)
+    assert_close(alone, ranks[0])
+    [in_fives] = train(own.model_copy(update={"validation_batch_size": 5}), 1)
+    assert_close(alone, in_fives)
+
+
 def test_dropout_draws_from_a_stream_of_its_own_in_each_process(make_experiment: MakeExperiment, train: Train) -> None:
     experiment = make_experiment()
     [alone], ranks = train(experiment, 1, "dropout"), train(experiment, 2, "dropout")

@@ -15,11 +15,12 @@ from torchvision.models import get_model
 from training_process import NoTracker
 
 from photofinish.data.images import from_array
+from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.base import read_plan
-from photofinish.params.datasets import DatasetPlan
+from photofinish.params.datasets import DatasetPlan, OwnDataset
 from photofinish.params.experiment import Experiment, ExperimentPlan
 from photofinish.params.networks import FetchedWeights, InitialWeights
 from photofinish.params.reader import read_params
@@ -66,7 +67,13 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
 def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cpu_host: CpuHost) -> None:
     experiment = read_params(ROOT / "examples" / f"{example}.yaml").experiments[name].model_copy(update={"epochs": 1})
     data, weights = Path("split"), Path("weights")
-    pack_images_like(experiment.dataset, data)
+    dataset = read_params(ROOT / "examples" / f"{example}.yaml").datasets[experiment.dataset]
+    if isinstance(dataset, OwnDataset):
+        plan = DatasetPlan(name=experiment.dataset, dataset=dataset, mirror=None, local_files=None)
+        download(plan, Path("raw"))
+        split(plan, read_raw(plan, Path("raw")), data)
+    else:
+        pack_images_like(experiment.dataset, data)
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
     run = Run(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)

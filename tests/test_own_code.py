@@ -53,7 +53,7 @@ MODELS = {
     "a package's": ({"name": "torch.nn.modules.linear:Linear", "in_features": 1, "out_features": 2}, ""),
     "timm's": ({"name": "timm:resnet18"}, ""),
     "misspelt of timm's": ({"name": "timm:resnet81"}, "timm has no resnet81; did you mean 'resnet18'?"),
-    "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, "can't be fetched yet"),
+    "pretrained of timm's": ({"name": "timm:resnet18", "pretrained": True}, ""),
     "inherited": ({"name": "./net.py:Deeper", "width": 8}, ""),
     "inherited from a neighbour by another name": ({"name": "./nets/deep.py:Deeper", "width": 8}, ""),
     "missing of a neighbour's": ({"name": "./nets/deep.py:Deeper"}, "takes width, and has no default for it"),

@@ -183,6 +183,29 @@ def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
     assert (counts, starts) == ({"train": 20, "validation": 6, "test": 4}, [0, 100, 200])
 
 
+def test_an_item_in_two_parts_that_it_makes_is_refused_unless_it_is_allowed(
+    pack: Pack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = BY_PART.replace("(200, 4)", "(18, 4)")
+    told = "test items that are train items too: 2 of 4, such as row 18 and row 26"
+    with pytest.raises(MistakeError, match=rf"{told}.*datasets\.scans\.allow_duplicates: true"):
+        pack(shared, validation=None, test=None)
+    pack(shared, validation=None, test=None, allow_duplicates=True)
+    assert f"note: {told}" in capsys.readouterr().out
+
+
+def test_any_number_of_workers_packs_the_same_items_in_their_order(pack: Pack) -> None:
+    drawing = items("return np.array([i, random.random(), np.random.rand(), torch.rand(1).item()]), i % 2")
+    alone, packed = (np.array(pack(drawing, workers=workers).images("train")) for workers in (0, 2))
+    assert np.array_equal(packed, alone)
+    assert len(np.unique(alone[:, 1:])) == 3 * len(alone)  # no two draws are the same
+
+
+def test_workers_tell_of_faulty_items_as_one_process_does(pack: Pack) -> None:
+    with pytest.raises(MistakeError, match=r"(?s)item 7: it raises\n  File .*scans\.py., line 6.*\nitem 9: it raises"):
+        pack(items("return [torch.zeros(3), 1 // ((i - 7) * (i - 9))]"), workers=2)
+
+
 def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack) -> None:
     own_names = "        self.classes = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
     with pytest.raises(MistakeError, match="its validation part has other `classes` or `target_names` than its train"):

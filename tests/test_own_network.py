@@ -106,6 +106,10 @@ FAULTS = {
         r"(?s)can't be built:\n  File .*net\.py., line 7.*ValueError: no such width",
     ),
     "several outputs": (network_file(forward="return self.inner(x), x"), "gives a tuple for 4 images: .* of 4 x 3"),
+    "state of another kind": (
+        network_file(forward="return self.inner(x)\n    def get_extra_state(self): return {'a': 1}"),
+        r"has a dict in its state_dict \(_extra_state\), as get_extra_state gives: .* hold tensors alone",
+    ),
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\) for 4 images"),
     "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*no attribute 'iner'"),
     "draws in forward": (DRAWS_IN_FORWARD, "doesn't repeat: .* another output of"),

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
-from result_files import trained
+from result_files import changed_history, trained
 from torch import nn
 
 from photofinish.comparing.pairs import Trained
@@ -48,7 +48,7 @@ def learn(
         assert batch is not None
         labels = packed_split.labels("train")
         start = first_step(networks[1], trainer.criterion, batch, CPU, experiment.precision, labels, experiment.seed)
-        history = pd.DataFrame(trainer.train(lambda _metrics, _timing: None).metrics)
+        history = trainer.train(lambda _metrics, _timing: None).metrics
         made_up = trained(make_result)
         images = (torch.from_numpy(packed_split.images("test").copy()).float() / 255 - 0.25) / 0.25
         with torch.inference_mode():
@@ -155,7 +155,8 @@ def test_another_learning_rate_called_the_same_parts_at_the_loss_curves(learn: L
 
 def test_curves_that_drift_apart_later_are_told_but_are_no_difference(learn: Learn) -> None:
     cpu = learn()
-    drifted = cpu.history.assign(training_loss=cpu.history["training_loss"] * [1, 1.0001, 1.02])
+    losses = [epoch.training_loss * factor for epoch, factor in zip(cpu.history, (1, 1.0001, 1.02), strict=True)]
+    drifted = changed_history(cpu, training_loss=losses)
     found = parity(cpu, replace(cpu, history=drifted))
     assert found.likeness == "equivalent within rounding"
     curves = next(layer for layer in found.layers if layer.name == "loss curves")

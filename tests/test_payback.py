@@ -13,7 +13,7 @@ from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.payback import payback, time_to_target
 from photofinish.report.rows import comparison_rows
-from photofinish.results.epochs import EpochTiming
+from photofinish.results.epochs import EpochMetrics, EpochTiming
 from photofinish.results.records import Timings
 
 
@@ -98,20 +98,24 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
     assert held >= 180
 
 
-def history(*accuracies: float) -> pd.DataFrame:
-    return pd.DataFrame({"validation_accuracy": accuracies})
+def history(*accuracies: float) -> list[EpochMetrics]:
+    return [EpochMetrics(epoch, 0.1, 0.5, 0.5, accuracy) for epoch, accuracy in enumerate(accuracies, 1)]
 
 
-def test_the_time_to_a_target_is_start_up_and_every_epoch_so_far(make_result: MakeResult) -> None:
+def epochs(*seconds: float) -> list[EpochTiming]:
+    return [EpochTiming(each, 0.1, 1.7e9) for each in seconds]
+
+
+def test_the_time_to_a_target_is_start_up_and_every_epoch_so_far() -> None:
     """By hand: 2 s of start-up, then 1 + 0.1 and 3 + 0.1 s, of 7.3 s in all epochs."""
-    found = time_to_target(timings(make_result, 2.0, (1.0, 3.0, 3.0)), history(0.5, 0.9, 0.8), 0.9)
+    found = time_to_target(history(0.5, 0.9, 0.8), epochs(1.0, 3.0, 3.0), 2.0, 0.9)
     assert found.epoch == 2
     assert found.seconds == pytest.approx(6.2)
     assert found.share == pytest.approx(4.2 / 7.3)
 
 
-def test_a_target_that_no_epoch_reaches_is_not_reached(make_result: MakeResult) -> None:
-    found = time_to_target(timings(make_result, 2.0, (1.0, 3.0)), history(0.899, 0.8), 0.9)
+def test_a_target_that_no_epoch_reaches_is_not_reached() -> None:
+    found = time_to_target(history(0.899, 0.8), epochs(1.0, 3.0), 2.0, 0.9)
     assert (found.epoch, found.seconds, found.share, found.best) == (None, None, None, 0.899)
 
 

@@ -19,9 +19,9 @@ from photofinish.comparing.verdict import in_a_sentence, verdict
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, to_json
 from photofinish.params.compare import Comparing, Watts
+from photofinish.params.networks import OwnModel
 from photofinish.report.report import write_report
 from photofinish.report.tables import elsewhere_table
-from photofinish.results.epochs import EpochMetrics
 from photofinish.results.references import Reference, read_references, record_all, reference_of, write_reference
 
 FIVE = (3.0,) * 5
@@ -46,8 +46,7 @@ def here(make_result: MakeResult) -> list[DeviceResult]:
 
 
 def recorded(result: Trained, machine: str | None = None) -> Reference:
-    history = [EpochMetrics(**row) for row in result.history.to_dict("records")]  # type: ignore[misc]
-    return reference_of(result.experiment, result.record, result.timings, result.scores, history, machine)
+    return reference_of(result.experiment, result.record, result.timings, result.scores, list(result.history), machine)
 
 
 def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Elsewhere]:
@@ -69,7 +68,9 @@ def test_what_is_written_reads_back_without_the_hosts_name(gpu_elsewhere: Traine
     assert read_references(tmp_path, "all") == [written]
     assert "workbench" not in path.read_text(encoding="utf-8")
     assert written.timings.epochs == gpu_elsewhere.timings.epochs
-    assert [row.validation_loss for row in written.history] == gpu_elsewhere.history["validation_loss"].tolist()
+    assert [row.validation_loss for row in written.history] == [
+        epoch.validation_loss for epoch in gpu_elsewhere.history
+    ]
 
 
 def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> None:
@@ -190,6 +191,27 @@ def test_other_code_of_the_user_s_is_another_training_and_other_versions_of_pack
         for net, torch in ("a1", "a2", "b1")
     ]
     assert [same_training(of_code[0], each) for each in of_code] == [True, True, False]
+
+
+def test_a_record_tells_no_folder_outside_of_the_project_and_is_of_the_same_training_still(
+    gpu_elsewhere: Trained, tmp_path: Path
+) -> None:
+    code = {"net.py": "a", "../jane/lib/layers.py": "b", "package torch": "2"}
+    model = OwnModel.model_validate({"name": "/home/jane/net.py:Net", "vocabulary": "~jane/words.txt", "depth": 2})
+    mine = with_settings(gpu_elsewhere, model=model)
+    mine = replace(mine, record=mine.record.model_copy(update={"own_code": code}))
+    written = recorded(mine)
+    path = write_reference(tmp_path, written)
+    assert "jane" not in path.read_text(encoding="utf-8")
+    assert written.training.own_code == {"net.py": "a", "b": "b", "package torch": "2"}
+    assert written.training.experiment.model.model_dump(exclude_defaults=True) == {
+        "name": "net.py:Net",
+        "vocabulary": "words.txt",
+        "depth": 2,
+    }
+    assert same_training(read_references(tmp_path, "all")[0].training, mine.record)
+    other = mine.record.model_copy(update={"own_code": code | {"../jane/lib/layers.py": "c"}})
+    assert not same_training(written.training, other)
 
 
 def test_a_record_of_hardware_that_is_here_is_not_called_elsewhere(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
-from result_files import made_up_attribution, trained, write_result
+from result_files import changed_history, made_up_attribution, trained, write_result
 from training_stage import contents
 
 from photofinish.comparing.diagnosis import Remedy
@@ -115,7 +115,7 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
         epochs, steps = (epoch_seconds,) * 3, (0.01,) * 3
         made_up = trained(make_result, NAME, epoch_seconds=epochs, step_seconds=steps, attribution=attribution)
         record = made_up.record.model_copy(update={"experiment": experiment, "weights_sha256": sha256})
-        history = made_up.history.assign(validation_accuracy=0.5 if sha256 == "a" else 0.25)
+        history = changed_history(made_up, validation_accuracy=[0.5 if sha256 == "a" else 0.25] * 3)
         return replace(made_up, record=record, history=history)
 
     slow, slower, quick = outcome(0.09, 3.8, "a"), outcome(0.09, 4.2, "a"), outcome(0.001, 0.4, "a")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, trained
+from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
@@ -258,7 +258,7 @@ def test_what_is_no_number_is_left_out_everywhere(make_result: MakeResult, tmp_p
     diverged = replace(
         cpu,
         scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
-        history=cpu.history.assign(validation_loss=float("nan")),
+        history=changed_history(cpu, validation_loss=[float("nan")] * 3),
     )
     write_report([pair_of(diverged)], tmp_path)
     write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")

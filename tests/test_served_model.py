@@ -40,9 +40,11 @@ NAME = "small-mlp"
 
 
 @pytest.fixture
-def own_results(results: Path, own_files: OwnFiles) -> Path:
-    """The same network, but of the user's own: a class in a file that imports a neighbour."""
-    own_files.write("parts.py", "from torch import nn\nHIDDEN = 8\n")
+def own_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same network, but of the user's own: a class in a file that imports a neighbour, and that one a file from
+    elsewhere on Python's path."""
+    monkeypatch.syspath_prepend(str((own_files.folder / own_files.write("lib/widths.py", "HIDDEN = 8\n")).parent))
+    own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
     source = (
         "from parts import HIDDEN, nn\n"
         "class Net(nn.Sequential):\n"
@@ -69,6 +71,7 @@ def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
     )
     (own_files.folder / "net.py").unlink()
     (own_files.folder / "parts.py").unlink()
+    (own_files.folder / "lib/widths.py").unlink()
     np.save(folder.parent / "images.npy", packed_split.images("test"))
     ran = subprocess.run(
         [sys.executable, "-c", LOAD_IT], cwd=folder.parent, capture_output=True, text=True, check=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +21,13 @@ from photofinish.data.packed import PARTS, PackedSplit, labels_file
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, to_json, write_summed
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.experiment import Experiment, Metric
+from photofinish.params.experiment import Experiment, Metric, MetricsPlan
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.scores import further_scores, scores_of_labels, scores_of_values
+from photofinish.runs.setup import Setup
 from photofinish.runs.train import lead_training
 from photofinish.tracking.client import Tracker
 from photofinish.training.losses import Loss
@@ -50,8 +52,18 @@ TARGETS: dict[Task, torch.Tensor] = {
         ({"name": "l1"}, "values", torch.nn.L1Loss()),
         ({"name": "smooth_l1", "beta": 0.5}, "values", torch.nn.SmoothL1Loss(beta=0.5)),
         (None, "labels", torch.nn.BCEWithLogitsLoss()),
+        (
+            {"name": "cross_entropy", "label_smoothing": 0.1, "weight": (0.5, 3.0)},
+            "classes",
+            torch.nn.CrossEntropyLoss(torch.tensor([0.5, 3.0]), label_smoothing=0.1),
+        ),
+        (
+            {"name": "bce_with_logits", "pos_weight": (0.5, 3.0)},
+            "labels",
+            torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([0.5, 3.0])),
+        ),
     ],
-    ids=["cross_entropy", "smoothed", "mse", "l1", "smooth_l1", "bce_with_logits"],
+    ids=["cross_entropy", "smoothed", "mse", "l1", "smooth_l1", "bce_with_logits", "weight", "pos_weight"],
 )
 def test_a_loss_is_pytorch_s_own_and_a_sum_is_that_of_the_items(
     make_experiment: MakeExperiment, settings: dict[str, Any] | None, task: Task, same_as: torch.nn.Module
@@ -59,13 +71,24 @@ def test_a_loss_is_pytorch_s_own_and_a_sum_is_that_of_the_items(
     loss = Loss(make_experiment(loss=settings).loss, task, CPU)
     targets = TARGETS[task]
     assert torch.equal(loss.mean(OUTPUTS, targets), same_as(OUTPUTS, targets))
-    assert loss.total(OUTPUTS, targets).item() == pytest.approx(3 * same_as(OUTPUTS, targets).item())
-    assert loss.total(OUTPUTS[:0], targets[:0]).item() == 0
+    total, weight = loss.parts(OUTPUTS, targets)
+    assert float(total / weight) == pytest.approx(same_as(OUTPUTS, targets).item())
+    assert [float(part) for part in loss.parts(OUTPUTS[:0], targets[:0])] == [0, 0]
 
 
 def test_what_is_right_goes_by_the_task() -> None:
     right = {task: Loss(None, task, CPU).right(OUTPUTS, targets).item() for task, targets in TARGETS.items()}
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
+
+
+def test_numbers_for_other_classes_than_there_are_end_the_training_before_it_begins(
+    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+) -> None:
+    experiment = make_experiment(loss={"name": "cross_entropy", "weight": (1.0, 2.0)})
+    with pytest.raises(
+        MistakeError, match=r"experiments\.small\.loss\.weight has 2 numbers, and there are 3 classes: "
+    ):
+        Setup(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), CPU, Team(CPU))
 
 
 def test_a_loss_for_another_task_is_refused(make_experiment: MakeExperiment) -> None:
@@ -90,6 +113,8 @@ class Learned(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 def each(outputs, targets):
     return outputs - targets
+def parts(outputs, targets):
+    return (outputs - targets).sum(), 2.0
 """
 
 
@@ -106,6 +131,8 @@ def test_a_loss_of_one_s_own_is_a_function_or_a_class(own_files: OwnFiles, make_
         loss("Learned")
     with pytest.raises(UserError, match=r"gives a tensor of shape \(3, 2\): it must give one number"):
         loss("each").mean(OUTPUTS, VALUES)
+    with pytest.raises(UserError, match=r"gives a \(tensor.* 2\.0\): it must give one number"):
+        loss("parts").mean(OUTPUTS, VALUES)
 
 
 def test_values_and_labels_are_scored_as_by_hand() -> None:
@@ -206,6 +233,9 @@ def both(outputs, targets):
     return torch.ones(2)
 def nothing(outputs, targets):
     return torch.tensor(float("nan"))
+def none(outputs, targets): ...
+def named(outputs, targets):
+    return {"a": 1}
 """
 
 
@@ -232,5 +262,27 @@ def test_metrics_of_one_s_own_are_functions_or_classes(
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
     assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"metric \./metrics\.py:both gives 2 numbers: it must give one"):
-        further(make_experiment, "values", f"{file}:both")
+    for name, told in {"both": "gives 2 numbers", "none": "gives None", "named": r"gives {'a': 1}"}.items():
+        with pytest.raises(UserError, match=rf"metric \./metrics\.py:{name} {told}: it must give one number"):
+            further(make_experiment, "values", f"{file}:{name}")
+
+
+def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
+    own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit, cpu_host: CpuHost, tmp_path: Path
+) -> None:
+    own_files.write("metrics.py", METRICS)
+    run = Run(
+        "small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, metrics=tmp_path / "plan.json"
+    )
+
+    def plan(*names: str) -> None:
+        metrics = tuple(Metric(name=name) for name in names)
+        write_summed(tmp_path / "plan.json", MetricsPlan(metrics=metrics, own_code={}).model_dump_json().encode())
+
+    plan("accuracy", "./metrics.py:nothing")
+    run.try_metrics()
+    plan("./metrics.py:both")
+    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must give one number$"):
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    assert "metrics" not in sys.modules
+    assert not (tmp_path / "learned").exists()

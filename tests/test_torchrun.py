@@ -35,8 +35,8 @@ _EPOCHS = 120  # so many that it can be killed four times
 _CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 _CHECKPOINT_EACH_EPOCH = f"""
-import runpy, sys, photofinish.runs.train
-photofinish.runs.train.CHECKPOINT_SECONDS = 0
+import runpy, sys, photofinish.training.checkpoint
+photofinish.training.checkpoint.CHECKPOINT_SECONDS = 0
 sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
 {{also}}
 runpy.run_path({str(STAGE)!r}, run_name="__main__")

@@ -52,7 +52,7 @@ class Start:
 
 
 WITHOUT_MLFLOW = Start()
-CHECKPOINT_EACH_EPOCH: dict[str, object] = {"photofinish.runs.train.CHECKPOINT_SECONDS": 0.0}
+CHECKPOINT_EACH_EPOCH: dict[str, object] = {"photofinish.training.checkpoint.CHECKPOINT_SECONDS": 0.0}
 
 
 class NoTracker:

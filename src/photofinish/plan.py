@@ -30,11 +30,9 @@ from photofinish.params.experiment import (
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import (
     GIVEN_TO_NETWORKS,
-    Model,
     OwnModel,
-    PublishedWeights,
-    TorchvisionModel,
     WeightsPlan,
+    published_weights,
 )
 from photofinish.params.reader import Params, mirror_problem
 from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
@@ -56,7 +54,7 @@ def write_plan(params: Params, folder: Path, splits: Path, stages: Path) -> None
         raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
     mirror = variable or params.mirror
     local_files = sha256_of_local_files(params.datasets)
-    weights = {name: _published_weights(experiment.model) for name, experiment in params.experiments.items()}
+    weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
         "hosts/cpu": cpu_host,
         "hosts/gpu": gpu_host,
@@ -166,9 +164,3 @@ def set_aside_results(params: Params, results: Path) -> None:
             shutil.move(folder, place)
             os.utime(place)  # from now on, a month
             print(f"{folder} is of no experiment in params.yaml: moved to {place}")
-
-
-def _published_weights(model: Model) -> PublishedWeights | None:
-    if isinstance(model, TorchvisionModel) and model.weights is not None:
-        return PublishedWeights(model=model.name, weights=model.weights)
-    return None

@@ -1,8 +1,8 @@
 """Which source files each stage runs: a stage begins anew when one of them changes, and only then.
 
 A stage runs its script, every module of this package that it imports, directly or through others and whenever it does,
-and every one that it starts as a process (`python -m`). What such a process only mirrors is no part of a result, so
-`MIRRORS` are left out: a word changed there must not train every network again.
+and every one that it starts as a process (`python -m`), but for those that are `NO_PART_OF_A_RESULT`: a word changed
+there must not train every network again.
 
 Each stage depends on its own list, which `plan` brings up to date. Listed one by one in dvc.yaml, the same
 files made dvc.lock so long that with 15 experiments DVC took 6 s to see that nothing had changed, instead of 1.
@@ -26,8 +26,8 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.own_code import Reference
 
-MIRRORS = frozenset({"photofinish.tracking.worker"})
-"""started as processes that write nothing but copies of results, into MLflow"""
+NO_PART_OF_A_RESULT = frozenset({"photofinish.tracking.worker", "photofinish.runs.metrics_trial"})
+"""started as processes that write nothing, or nothing but copies of results, into MLflow"""
 
 PACKAGE = "package "
 """in a list of the user's code, what the name of an installed package begins with"""
@@ -65,28 +65,34 @@ def stage_code(script: Path) -> StageCode:
 def code_of_users(references: list[Reference]) -> dict[str, str]:
     """The sha256 of each of the user's files that run with these, by its path from the project's folder, and the
     version of each installed package that those name. Nothing of it is run."""
-    found: dict[str, str] = {}
-    modules: dict[Path, Path] = {}
+    files, packages = users_files(references)
+    found = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
+    return dict(sorted((found | {f"{PACKAGE}{name}": version for name, version in packages.items()}).items()))
+
+
+def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str, str]]:
+    """The user's files that run with these, by their paths from the folders that Python imports them from, and the
+    versions of the installed packages that they name."""
+    files: dict[Path, Path] = {}
+    packages: dict[str, str] = {}
     todo, seen = [*references], set[str]()
     while todo:
         reference = todo.pop()
         root, file, elsewhere = reference.root, reference.file, set[str]()
         if root is None or file is None:
-            installed = _installed(reference.module.partition(".")[0])
-            found |= {f"{PACKAGE}{name}": version for name, version in filter(None, [installed])}
+            packages |= dict(filter(None, [_installed(reference.module.partition(".")[0])]))
             continue
         for path in _all_run(
             [file, *_files_of(reference.module_name, root)], partial(_users_files_run_by, root, elsewhere)
         ):
-            found[Path(os.path.relpath(path)).as_posix()] = _sha256(path)
-            if (other := modules.setdefault(path.relative_to(root), path)) != path:
+            if (other := files.setdefault(path.relative_to(root), path)) != path:
                 raise MistakeError(
                     f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, of which Python imports "
                     f"one: rename the other"
                 )
         todo += [Reference(name, "") for name in elsewhere - seen]  # on PYTHONPATH, or installed as --editable
         seen |= elsewhere
-    return dict(sorted(found.items()))
+    return files, packages
 
 
 def refuse_changed_code(own_code: dict[str, str]) -> None:
@@ -160,7 +166,7 @@ def _files_run_by(path: Path) -> set[Path]:
     for module, names, plain in _IMPORT.findall(source):
         files.update(_files_of(module or plain), *(_files_of(f"{module}.{name}") for name in _NAME.findall(names)))
     for module in _START.findall(source):
-        if module not in MIRRORS:
+        if module not in NO_PART_OF_A_RESULT:
             files.update(_files_of(module), _files_of(f"{module}.__main__"))
     return files
 

@@ -28,16 +28,16 @@ def refuse_unknown(experiment: str, params: Params, params_file: Path) -> None:
         )
 
 
-def with_value(params_file: Path, key: str, value: Any, copy: Path) -> Params:
-    """The settings with another value in one place: written to a copy, in which they are checked like any other."""
+def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Params:
+    """The settings with other values in some places: written to a copy, in which they are checked like any other."""
     settings: dict[str, Any] = YamlDocument(params_file).value
-    block = settings
-    *above, last = key.split(".")
-    for name in above:
-        block[name] = block.get(name) or {}
-        block = block[name]
-    block[last] = value
-    copy.parent.mkdir(parents=True, exist_ok=True)
+    for key, value in values.items():
+        block = settings
+        *above, last = key.split(".")
+        for name in above:
+            block[name] = block.get(name) or {}
+            block = block[name]
+        block[last] = value
     copy.write_text(json.dumps(settings, default=str), encoding="utf-8")  # JSON is YAML too
     return read_params(copy)
 

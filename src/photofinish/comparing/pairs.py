@@ -6,7 +6,7 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +18,20 @@ from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import Parity, parity
 from photofinish.comparing.payback import Outlay, Payback, outlay, payback
 from photofinish.comparing.renting import Renting, renting
+from photofinish.comparing.seeds import OverSeeds, over_seeds
 from photofinish.comparing.speedups import Kind, Speedup, epoch_speedup, speedups
 from photofinish.comparing.step_costs import StepCosts, step_costs
 from photofinish.errors import UserError
 from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import DeviceLabel
-from photofinish.results.references import Reference, hardware
+from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
-_MAY_DIFFER = {"dataset", "repeats"}
-"""between settings of the same training: the data set's name, and how often it was trained"""
+_MAY_DIFFER = {"dataset", "repeats", "seeds"}
+"""between settings of the same training: the data set's name, and how often it was trained besides"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Recorded:
     experiment: str
     record: records.Training
     timings: records.Timings
-    history: pd.DataFrame
+    history: Sequence[EpochMetrics]
 
     @property
     def device(self) -> DeviceLabel:
@@ -66,6 +68,15 @@ class Trained(Recorded):
     first_step: records.FirstStep
     predictions: pd.DataFrame
     """`actual` and `predicted`, a row for each test image, or for each value or label of it"""
+    seed_runs: tuple[records.SeedRun, ...] = ()
+    """the same training from further seeds"""
+
+    def over_seeds(self, target_accuracy: float | None) -> OverSeeds | None:
+        """What it came to from each seed; None where there is only one."""
+        if not self.seed_runs:
+            return None
+        seed = self.record.experiment.seed
+        return over_seeds(seed, self.scores, self.history, self.timings, self.seed_runs, target_accuracy)
 
 
 @dataclass(frozen=True)
@@ -164,6 +175,12 @@ class Pair:
         return {run.device: outlay(run.device, run.timings, run.history, self.settings) for run in self.trained}
 
     @cached_property
+    def seeds(self) -> dict[DeviceLabel, OverSeeds]:
+        """What the devices learned from several seeds, of those that trained so."""
+        found = {run.device: run.over_seeds(self.settings.target_accuracy) for run in self.trained}
+        return {device: each for device, each in found.items() if each}
+
+    @cached_property
     def elsewhere(self) -> tuple[Elsewhere, ...]:
         """What other machines recorded of the same training; it decides nothing here."""
         # The power that is given is that of this machine.
@@ -172,7 +189,7 @@ class Pair:
             Elsewhere(
                 each,
                 epoch_speedup(self.cpu.timings, each.timings),
-                outlay(each.training.device, each.timings, pd.DataFrame(each.history), measured_only),
+                outlay(each.training.device, each.timings, each.history, measured_only),
             )
             for each in self.references
             if same_training(each.training, self.cpu.record)
@@ -200,16 +217,18 @@ def paired(
 
 
 def same_training(one: records.Training, other: records.Training) -> bool:
-    """All settings but the data set's name and the number of repeats, the data, the published weights, and the user's
-    own files."""
+    """All settings but the data set's name and the number of repeats and seeds, the data, the published weights, and
+    the user's own files."""
     first, second = (
-        {name: of for name, of in each.own_code.items() if not name.startswith(PACKAGE)} for each in (one, other)
+        {name: of for name, of in nobodys_code(each.own_code).items() if not name.startswith(PACKAGE)}
+        for each in (one, other)
     )
+    settings, others = (without_folders(each.experiment.model_dump(exclude=_MAY_DIFFER)) for each in (one, other))
     return (
         one.data_sha256 == other.data_sha256
         and first == second
         and one.published_weights_sha256 == other.published_weights_sha256
-        and one.experiment.model_dump(exclude=_MAY_DIFFER) == other.experiment.model_dump(exclude=_MAY_DIFFER)
+        and settings == others
     )
 
 
@@ -219,7 +238,7 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
     timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    return Recorded(name, record, timings, pd.DataFrame(records.read_history(folder / records.LEARNED)))
+    return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
 
 
 def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
@@ -240,5 +259,6 @@ def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
             raise UserError(problem) from error
         predictions = predictions.rename(columns={device: "predicted"})
         first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
-        results.append(Trained(name, run.record, run.timings, run.history, scores, first_step, predictions))
+        seeds = records.read_seeds(learned, run.record.experiment)
+        results.append(Trained(name, run.record, run.timings, run.history, scores, first_step, predictions, seeds))
     return results

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
 
+from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import FirstStep, Print, Training
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]
@@ -31,8 +33,8 @@ class Learned(Protocol):
         """Its first batch, outputs and gradients."""
 
     @property
-    def history(self) -> pd.DataFrame:
-        """A row for each epoch, as in history.csv."""
+    def history(self) -> Sequence[EpochMetrics]:
+        """Of each epoch."""
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -143,10 +145,10 @@ def _difference(first: Print, second: Print) -> float:
     return max(abs(first[0] - second[0]), abs(first[1] - second[1])) / scale if scale else 0.0
 
 
-def _curves(cpu: pd.DataFrame, device: pd.DataFrame, tolerance: float) -> Layer:
+def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:
     """Rounding grows over the epochs whatever is done, so that only the first epoch tells of anything else."""
     name = "loss curves"
-    losses, others = (each["training_loss"].to_numpy(float) for each in (cpu, device))
+    losses, others = (np.array([epoch.training_loss for epoch in each]) for each in (cpu, device))
     if len(losses) != len(others):
         return _equal(name, False, f"{len(losses)} epochs and {len(others)}")
     drift = np.abs(losses - others) / np.maximum(np.abs(losses), np.finfo(float).tiny)

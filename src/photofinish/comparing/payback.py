@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import pandas as pd
 
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -17,7 +16,7 @@ from photofinish.comparing.speedups import (
     run_margin,
 )
 from photofinish.params.compare import Comparing
-from photofinish.results.epochs import passed_seconds
+from photofinish.results.epochs import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
 
 SECONDS_AN_HOUR = 3600.0
@@ -122,28 +121,29 @@ def _count(epochs: int) -> str:
     return f"{epochs:,} epoch{'' if epochs == 1 else 's'}"
 
 
-def outlay(device: DeviceLabel, timings: Timings, history: pd.DataFrame, settings: Comparing) -> Outlay:
+def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing) -> Outlay:
     """Energy and cost of the whole training, and up to the accuracy that the settings name."""
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
-    if settings.target_accuracy is None or history["validation_accuracy"].isna().all():
+    if settings.target_accuracy is None or history[0].validation_accuracy is None:
         return Outlay(energy, whole, currency)
-    target = time_to_target(timings, history, settings.target_accuracy)
+    target = time_to_target(history, timings.epochs, timings.startup_seconds, settings.target_accuracy)
     if target.seconds is None or target.share is None:
         return Outlay(energy, whole, currency, target)
     joules = None if energy.joules is None else energy.joules * target.share
     return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
 
 
-def time_to_target(timings: Timings, history: pd.DataFrame, target: float) -> TimeToTarget:
-    """Of the first training; what lies between epochs (checkpoints, display) isn't counted."""
-    accuracies = [float(accuracy) for accuracy in history["validation_accuracy"]]
+def time_to_target(
+    history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float, target: float
+) -> TimeToTarget:
+    """By each epoch's validation accuracy; what lies between epochs (checkpoints, display) isn't counted."""
+    accuracies = [epoch.validation_accuracy or 0.0 for epoch in history]
     epoch = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
     if epoch is None:
         return TimeToTarget(target, None, None, None, max(accuracies))
-    seconds = passed_seconds(timings.epochs[:epoch])
-    share = seconds / passed_seconds(timings.epochs)
-    return TimeToTarget(target, epoch, timings.startup_seconds + seconds, share, max(accuracies))
+    seconds = passed_seconds(epochs[:epoch])
+    return TimeToTarget(target, epoch, startup_seconds + seconds, seconds / passed_seconds(epochs), max(accuracies))
 
 
 def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:

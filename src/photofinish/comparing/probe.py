@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.apart import refuse_unknown, run_apart, train_apart, with_value
+from photofinish.comparing.apart import refuse_unknown, run_apart, train_apart, with_values
 from photofinish.comparing.pairs import Recorded
 from photofinish.comparing.payback import cost
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval
@@ -76,9 +76,9 @@ def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) 
         raise MistakeError(f"EPOCHS={epochs} tells nothing of how much epochs vary: take {_LEAST_EPOCHS} or more")
     with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
         folder = Path(name)
-        with_value(params_file, f"experiments.{experiment}.repeats", 1, folder / "once.yaml")
-        params = with_value(folder / "once.yaml", f"experiments.{experiment}.epochs", epochs, folder / "params.yaml")
-        plan = folder / "plan"
+        once = {f"experiments.{experiment}.{key}": 1 for key in ("repeats", "seeds")}
+        changed = once | {f"experiments.{experiment}.epochs": epochs}
+        params, plan = with_values(params_file, changed, folder / "params.yaml"), folder / "plan"
         _stage("plan", folder, params=folder / "params.yaml", results=folder / "results", out=plan)
         return train_apart(
             experiment,

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.apart import refuse_unknown, train_apart, with_value
+from photofinish.comparing.apart import refuse_unknown, train_apart, with_values
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.step_costs import times
@@ -73,7 +73,7 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
 
 def with_line(params_file: Path, remedy: Remedy, copy: Path) -> Params:
     """The settings with the remedy's line in place, in a copy."""
-    return with_value(params_file, remedy.key, remedy.value, copy)
+    return with_values(params_file, {remedy.key: remedy.value}, copy)
 
 
 def try_out(prescribed: Prescription) -> Outcomes:
@@ -127,7 +127,7 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
         column, form = "validation_accuracy", "{:.2%}"
         if without.record.task == "values":
             column, form = "validation_loss", "{:.4g}"
-        ends = [form.format(run.history[column].iloc[-1]) for run in (with_remedy, without)]
+        ends = [form.format(getattr(run.history[-1], column)) for run in (with_remedy, without)]
         learned = f"something else: {column.replace('_', ' ')} {ends[0]}, without the remedy {ends[1]}"
     diagnosis = f"no longer {found.cause}"
     for now in with_remedy.diagnoses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from photofinish.comparing.pairs import Compared, Elsewhere, NotTrained, Pair, Trained
+from photofinish.comparing.seeds import chance_in_words
 from photofinish.comparing.speedups import Speedup
 from photofinish.machine.load import doubts
 from photofinish.wording import listed, ratio, seconds, utc_day
@@ -26,19 +27,21 @@ class Verdict:
     """in one sentence: is the GPU worth it?"""
     details: tuple[str, ...]
     """what the answer rests on, a paragraph each"""
+    cautions: tuple[str, ...]
+    """what makes it doubtful, likewise"""
     missing: str | None = None
     """why there is nothing to compare with"""
 
     @property
     def text(self) -> str:
         """All of it."""
-        return " ".join([self.answer, *self.details])
+        return " ".join([self.answer, *self.details, *self.cautions])
 
 
 def verdict(pair: Pair) -> Verdict:
     """Records of other machines are told of where there is no GPU here, and decide nothing."""
     if compared := pair.compared:
-        return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_cautions(pair)))
+        return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_chance(pair)), _cautions(pair))
     cpu, timings = pair.cpu, pair.cpu.timings
     here = (
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
@@ -53,9 +56,9 @@ def verdict(pair: Pair) -> Verdict:
         answer, measured = f"{here}, so {known}{why}.", []
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
     to_rent = filter(None, [pair.renting.sentence])
-    details = (*measured, *to_rent, *recorded, *_why("Why it takes so long", cpu), *_cautions(pair))
+    details = (*measured, *to_rent, *_chance(pair), *recorded, *_why("Why it takes so long", cpu))
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
-    return Verdict(pair.experiment, "not there", answer, details, missing)
+    return Verdict(pair.experiment, "not there", answer, details, _cautions(pair), missing)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -132,7 +135,12 @@ def _why(question: str, result: Trained) -> list[str]:
     return [" ".join(told)] if told else []
 
 
-def _cautions(pair: Pair) -> list[str]:
+def _chance(pair: Pair) -> list[str]:
+    """What seeds alone make of it, where there are several."""
+    return [chance_in_words(pair.seeds["cpu"], pair.seeds.get("gpu"))] if "cpu" in pair.seeds else []
+
+
+def _cautions(pair: Pair) -> tuple[str, ...]:
     """What makes the figures doubtful, and what they are made of where it isn't what one would think."""
     told = [
         f"Take the {result.device.upper()}'s times with care: {listed(found)}."
@@ -146,4 +154,4 @@ def _cautions(pair: Pair) -> list[str]:
     hosts = [result.timings.host_name for result in pair.trained]
     if len(set(hosts)) > 1:
         told.append(f"They ran on different machines: {listed(hosts)}.")
-    return told
+    return tuple(told)

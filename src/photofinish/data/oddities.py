@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from photofinish.data.images import Int64Array, LabelledImages, PartName
 from photofinish.errors import MistakeError
-from photofinish.params.datasets import DatasetPlan, LocalDataset
+from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset
 from photofinish.wording import listed, printable, shortened
 
 Fingerprints = npt.NDArray[np.uint64]
@@ -48,7 +48,8 @@ def duplicates(
         told.append(line)
         if {first, second} <= raw.own_parts.keys():
             refused.append(line)
-    if refused and isinstance(plan.dataset, LocalDataset) and not plan.dataset.allow_duplicates:
+    dataset = plan.dataset
+    if refused and isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates:
         raise MistakeError(
             f"data set '{plan.name}': {'; '.join(refused)}. What is tested on them says nothing of new images: leave"
             f" them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"

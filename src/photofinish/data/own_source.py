@@ -1,10 +1,12 @@
 """A data set of the user's own, read once from its first item to its last: each is looked at, and faulty ones are told
-with their index. It runs here alone, in this process, so it may hold open files and need not be pickled."""
+with their index. It runs here alone, in this process unless workers are asked for: it may hold open files then, and
+need not be pickled."""
 
 from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -89,7 +91,7 @@ def _seed(seed: int) -> None:
 
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 def _made(dataset: OwnDataset) -> dict[PartName, Any]:
@@ -143,8 +145,8 @@ class _Reading:
     def read(self, dataset: Any, what: str) -> None:
         """All of them, or until there are faults enough."""
         with ReadingDisplay(self._plan.name, len(dataset), f"{what}s") as display:
-            for index in range(len(dataset)):
-                if fault := self._fault_of(dataset, index, f"{what} {index}"):
+            for index, item in enumerate(_items_of(dataset, _own(self._plan))):
+                if fault := self._fault_of(item, f"{what} {index}"):
                     self._faults.append(f"{what} {index}: {fault}")
                     if len(self._faults) == _MOST_FAULTS:
                         self._faults.append("and it was read no further")
@@ -157,21 +159,16 @@ class _Reading:
             faults = "\n".join(self._faults)
             raise MistakeError(f"data set '{self._plan.name}' ({_own(self._plan).source}) can't be packed:\n{faults}")
 
-    def _fault_of(self, dataset: Any, index: int, name: str) -> str | None:
+    def _fault_of(self, item: _Item | str, name: str) -> str | None:
         """What is wrong with it; nothing where it is written."""
+        if isinstance(item, str):
+            return item
+        if self.first is None:
+            self.first, self._first_name = item, name
         try:
-            given = dataset[index]
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            return f"it raises\n{users_traceback(error)}"
-        try:
-            item = item_of(given)
-            if self.first is None:
-                self.first, self._first_name = item, name
             self._refuse_another_kind(item, self.first)
         except ValueError as error:
             return str(error)
-        except (TypeError, RuntimeError, *UNREADABLE) as error:  # of a sparse tensor, of an image as it is decoded
-            return f"it can't be made an array: {error}"
         self._file.write(np.ascontiguousarray(item.input).data)
         self.targets.append(item.target)
         return None
@@ -183,6 +180,53 @@ class _Reading:
         here, there = ((each.target.shape, str(each.target.dtype)) for each in (item, first))
         if here != there:
             raise ValueError(f"its target is {_told(*here)}, that of {self._first_name} {_told(*there)}")
+
+
+def _items_of(dataset: Any, settings: OwnDataset) -> Iterator[_Item | str]:
+    """Each in its turn, or what is wrong with it, read in as many processes as are asked for."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    items: Any = _Items(dataset, settings.seed)
+    try:
+        yield from DataLoader(
+            items,
+            batch_size=None,
+            num_workers=settings.workers,
+            collate_fn=_as_it_is,
+            generator=torch.Generator(),  # else it draws from the one that is seeded for the user's code
+        )
+    except RuntimeError as error:
+        raise UserError(f"{settings.source} can't be read by {settings.workers} workers: {error}") from error
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+class _Items:
+    """What a process reads."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> _Item | str:
+        """The item, or what is wrong with it."""
+        # Each item from a seed of its own: the same by any number of workers.
+        _seed(int(np.random.SeedSequence((self._seed, index)).generate_state(1)[0]))
+        try:
+            given = self._dataset[index]
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            return f"it raises\n{users_traceback(error)}"
+        try:
+            return item_of(given)
+        except ValueError as error:
+            return str(error)
+        except (TypeError, RuntimeError, *UNREADABLE) as error:  # of a sparse tensor, of an image as it is decoded
+            return f"it can't be made an array: {error}"
 
 
 def item_of(given: Any) -> _Item:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,19 @@ _DRAWING = ("urandom", "time", "time_ns", "perf_counter", "getpid")
 """what gives another answer each time: a generator without a seed asks the first"""
 
 
-def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype) -> nn.Module:
-    """The network, its lazy modules made definite; Python's, NumPy's and torch's generators are seeded already."""
+def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None) -> nn.Module:
+    """The network, its lazy modules made definite; Python's, NumPy's and torch's generators are seeded already.
+
+    `weights` is the file of published ones, of timm's networks; without it, the same network, to load a trained one's.
+    """
     reference = model.reference
     if reference.module == TIMM:
         from timm import create_model  # which few have, and takes seconds
 
         build: Any = partial(create_model, reference.name)
-        given = {"num_classes": classes, "in_chans": shape[0]} | model.arguments
+        given = {"num_classes": classes, "in_chans": shape[0]} | model.arguments | {"pretrained": weights is not None}
+        if weights is not None:  # what doesn't fit the data set's classes and channels, timm leaves out or adapts
+            given["pretrained_cfg_overlay"] = {"file": str(weights)}
     else:
         build = reference.load()
         given = with_what_it_takes(build, {"classes": classes, "shape": tuple(shape)}, model.arguments)
@@ -46,6 +52,12 @@ def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype) -> nn.M
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
         with users_code(f"model {model.name} can't take an image of shape {tuple(shape)}"), torch.no_grad():
             network.eval()(blank(shape, dtype))
+    for key, value in network.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise UserError(
+                f"model {model.name} has a {type(value).__name__} in its state_dict ({key}), as get_extra_state gives: "
+                f"the files of weights hold tensors alone. Make it a tensor, or keep it in a buffer (register_buffer)"
+            )
     return network.train()
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
-from photofinish.params.networks import FetchedWeights, InitialWeights, Model, TorchvisionModel
+from photofinish.params.networks import FetchedWeights, InitialWeights, Model, published_weights
 
 RECORD = "weights.json"
 _ADVICE = "run `dvc repro --force download-weights`"
@@ -16,17 +16,18 @@ _ADVICE = "run `dvc repro --force download-weights`"
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
     """Those that `model` asks for; where it asks for none, nobody need have been there."""
-    if not isinstance(model, TorchvisionModel) or model.weights is None:
+    wanted = published_weights(model)
+    if wanted is None:
         return None
     if folder is None:
-        raise UserError(f"model {model.name} starts from {model.weights}: give its folder with --weights")
+        raise UserError(f"model {wanted.model} starts from {wanted.weights}: give its folder with --weights")
     path = folder / RECORD
     try:
         published = InitialWeights.model_validate_json(path.read_bytes()).published
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} can't be read: {_ADVICE} ({error})") from error
-    if published is None or (published.model, published.weights) != (model.name, model.weights):
-        raise UserError(f"{path} isn't of {model.name}'s {model.weights}: {_ADVICE}")
+    if published is None or (published.model, published.weights) != (wanted.model, wanted.weights):
+        raise UserError(f"{path} isn't of {wanted.model}'s {wanted.weights}: {_ADVICE}")
     return published
 
 

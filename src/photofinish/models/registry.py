@@ -44,7 +44,7 @@ def build_model(
         raise MistakeError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
-            return build_own(cast("OwnModel", model), shape, classes, dtype)
+            return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
         if model.name in _BUILDERS:
             return _BUILDERS[model.name](model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)

@@ -1,14 +1,19 @@
-"""Fetch the published weights that experiments start from, checked against the sha256 that torchvision gives."""
+"""Fetch the published weights that experiments start from, checked against the sha256 that torchvision or the Hugging
+Face hub gives."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from photofinish.data.fetching import Fetcher
+from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, state_folder, write_text_atomically
 from photofinish.models.pretrained import RECORD
+from photofinish.own_code import TIMM
 from photofinish.params.networks import FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
 
 SHA256_PREFIX = re.compile(r"-([0-9a-f]{8,})\.pth$")
@@ -33,6 +38,13 @@ def download_weights(plan: WeightsPlan, folder: Path) -> None:
 
 
 def _fetched(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> FetchedWeights:
+    fetch = _fetched_from_hub if wanted.model.startswith(f"{TIMM}:") else _fetched_from_torchvision
+    file = fetch(wanted, folder, fetcher)
+    return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))
+
+
+def _fetched_from_torchvision(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> str:
+    """The file's name."""
     from torchvision.models import get_model_weights  # takes seconds to import, and only few ask for weights
 
     url: str = get_model_weights(wanted.model)[wanted.weights].url
@@ -40,4 +52,29 @@ def _fetched(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> Fetche
     prefix = SHA256_PREFIX.search(file)
     assert prefix is not None  # a test holds all of torchvision's names to it
     fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
-    return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))
+    return file
+
+
+def _fetched_from_hub(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> str:
+    """timm's; safetensors alone, which hold numbers and no programs."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # timm has it
+    from timm import get_pretrained_cfg
+
+    config = None
+    with suppress(RuntimeError):  # of a tag that there isn't
+        config = get_pretrained_cfg(wanted.model.partition(":")[2])
+    in_hub = (config and config.hf_hub_filename) or "model.safetensors"
+    if not (config and config.hf_hub_id and in_hub.endswith(".safetensors")) or config.custom_load:
+        raise MistakeError(
+            f"timm has no weights of {wanted.model} as safetensors on the Hugging Face hub: leave pretrained out, or "
+            f"name others by their tag, such as timm:resnet18.a1_in1k (timm.list_pretrained() has all)"
+        )
+    file = f"{PurePosixPath(config.hf_hub_id).name}.safetensors"
+    url, sha256 = hf_hub_url(config.hf_hub_id, in_hub, endpoint=os.environ.get("HF_ENDPOINT")), None
+    if not fetcher.mirror:
+        try:
+            sha256 = get_hf_file_metadata(url).etag
+        except Exception as error:  # of huggingface_hub's, or of the library that it asks with
+            raise UserError(f"can't ask for {url}: {error}. A mirror may have it as weights/{file}") from error
+    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=sha256)
+    return file

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     ValidationError,
-    field_validator,
 )
 
 from photofinish.errors import UserError
@@ -64,26 +64,25 @@ class CallsCode(Settings):
         return dict(self.model_extra or {})
 
 
+def _names_code(name: str) -> str:
+    """What a validator gives; raises ValueError where it names none."""
+    Reference.of(name)
+    return name
+
+
+CodeName = Annotated[str, AfterValidator(_names_code)]
+"""file.py:Name, or package.module:Name"""
+
+
 class OwnCode(CallsCode):
     """One whose name is under `name`."""
 
-    name: str
-    """file.py:Name, or package.module:Name"""
-
-    @field_validator("name")
-    @classmethod
-    def _names_code(cls, name: str) -> str:
-        cls._reference(name)
-        return name
-
-    @classmethod
-    def _reference(cls, name: str) -> Reference:
-        return Reference.of(name)
+    name: CodeName
 
     @property
     def reference(self) -> Reference:
         """Where it is written."""
-        return self._reference(self.name)
+        return Reference.of(self.name)
 
 
 def _built_in_or_own(key: str) -> Discriminator:

@@ -15,6 +15,7 @@ from photofinish.params.base import (
     BUILT_IN,
     OWN,
     CallsCode,
+    CodeName,
     Name,
     PositiveFloat,
     PositiveInt,
@@ -252,14 +253,13 @@ class OwnDataset(CallsCode, _DatasetSettings):
 
     mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    source: CodeName
     files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
     """files and folders that it reads: `split` begins anew when the name, size or time of one of them changes"""
-
-    @field_validator("source")
-    @classmethod
-    def _names_code(cls, source: str) -> str:
-        Reference.of(source)
-        return source
+    allow_duplicates: bool = False
+    """whether parts that it makes apart may have the same items"""
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """processes that read it for `split`"""
 
     @property
     def reference(self) -> Reference:

@@ -71,11 +71,16 @@ Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
 # -- losses ------------------------------------------------------------------------------------------
 
 
+NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
+
+
 class CrossEntropy(Settings):
     """torch.nn.CrossEntropyLoss, for one class an image."""
 
     name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
+    weight: NumberForEach = None
+    """how much an item of each class counts; a mean is over these weights"""
 
 
 class ValueLoss(Settings):
@@ -95,10 +100,13 @@ class BceWithLogits(Settings):
     """torch.nn.BCEWithLogitsLoss, for several labels an image."""
 
     name: Literal["bce_with_logits"]
+    pos_weight: NumberForEach = None
+    """how much a yes of each label counts, where a no counts 1; a mean is over the items"""
 
 
 class OwnLoss(OwnCode):
-    """A class or function of (outputs, labels) that gives the mean over the batch; a class is made first."""
+    """A class or function of (outputs, targets) that gives the mean over the batch, or a sum and the weight that it is
+    to be divided by; a class is made first."""
 
 
 _BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
@@ -107,12 +115,19 @@ Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag
 # -- metrics ------------------------------------------------------------------------------------------
 
 
+def _metric_reference(name: str) -> Reference:
+    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+
+
 class Metric(OwnCode):
     """A function of torchmetrics.functional by its name, or one of one's own, of (outputs, targets)."""
 
-    @classmethod
-    def _reference(cls, name: str) -> Reference:
-        return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+    name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
+
+    @property
+    def reference(self) -> Reference:
+        """Where it is written."""
+        return _metric_reference(self.name)
 
     @property
     def label(self) -> str:
@@ -262,6 +277,8 @@ class Experiment(Settings):
     """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
+    """how many seeds it is trained from, `seed` and those after it; more tell what chance alone makes of it"""
 
 
 def own_code_of(experiment: Experiment) -> list[OwnCode]:

@@ -12,11 +12,19 @@ from photofinish.params.torchvision_names import CLASSIFIERS
 
 if TYPE_CHECKING:
     from photofinish.data.images import Dtype
-    from photofinish.params.networks import CnnModel, Model
+    from photofinish.params.networks import CnnModel, Model, TorchvisionModel
 
 _LEAST_SIDE_OF_LENET = 16
 _OF_ANY_SHAPE = ("linear", "mlp")
 """they flatten it"""
+_LEAST_SIDES = {
+    "alexnet": 63, "convnext": 32, "densenet": 29, "googlenet": 15, "inception": 75, "maxvit": 223, "squeezenet1_0": 21,
+    "squeezenet1_1": 17, "swin": 4, "vgg": 32, "vit": 224,
+}  # fmt: skip
+"""of torchvision's classifiers, by what their names begin with: at one pixel less some layer has nothing left"""
+_LARGEST_SIDES = {"maxvit": 224, "vit": 224}
+_SIDES_OF_WEIGHTS = {"vit_b_16": 384, "vit_l_16": 512, "vit_h_14": 518}
+"""those that were trained whole (E2E) on larger images, and take no others"""
 
 
 def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
@@ -42,9 +50,28 @@ def shape_problem(model: Model, channels: int | None, sides: tuple[int, int] | N
             f"model {model.name} takes images of 3 channels; these have {channels}: "
             f"set channels: 3 for the data set in params.yaml, or give colours where the data set is your own"
         )
+    if sides and model.name in CLASSIFIERS:
+        return _problem_of_classifier(cast("TorchvisionModel", model), sides)
     if sides and model.name == "lenet" and min(sides) < _LEAST_SIDE_OF_LENET:
         return f"model lenet needs images of at least 16x16 pixels; these are {sides[0]}x{sides[1]}"
     return _problem_of_convolutions(cast("CnnModel", model), sides) if sides and model.name == "cnn" else None
+
+
+def _problem_of_classifier(model: TorchvisionModel, sides: tuple[int, int]) -> str | None:
+    """As was measured of each of them."""
+    least, largest = (
+        next((side for name, side in known.items() if model.name.startswith(name)), None)
+        for known in (_LEAST_SIDES, _LARGEST_SIDES)
+    )
+    if largest and "E2E" in (model.weights or ""):
+        least = largest = _SIDES_OF_WEIGHTS[model.name]
+    if least is None or (min(sides) >= least and (largest is None or max(sides) <= largest)):
+        return None
+    wanted = f"takes images of {largest}x{largest}" if largest else f"needs images of at least {least}x{least}"
+    return (
+        f"model {model.name} {wanted} pixels; these are {sides[0]}x{sides[1]}: "
+        f"set size: {largest or least} for the data set in params.yaml, or take another model"
+    )
 
 
 def _problem_of_convolutions(model: CnnModel, sides: tuple[int, int]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from photofinish.own_code import TIMM
 from photofinish.params.base import (
@@ -81,13 +81,7 @@ class TorchvisionModel(_Network):
 
 class OwnModel(_Network, OwnCode):
     """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them. Or one of
-    timm's networks, as timm:resnet18."""
-
-    @model_validator(mode="after")
-    def _starts_from_the_seed(self) -> OwnModel:
-        if self.reference.module == TIMM and self.arguments.get("pretrained"):
-            raise ValueError("timm's published weights can't be fetched yet: leave it out, or take torchvision's")
-        return self
+    timm's networks, as timm:resnet18, which its argument `pretrained` has start from published weights."""
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
@@ -95,11 +89,20 @@ Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(O
 
 
 class PublishedWeights(Settings):
-    """Weights that torchvision publishes for a network."""
+    """Weights that torchvision or timm publishes for a network."""
 
     model: str
     weights: str
-    """a name of torchvision's, such as IMAGENET1K_V1"""
+    """a name of torchvision's, such as IMAGENET1K_V1; of timm's, the network's name tells which"""
+
+
+def published_weights(model: Model) -> PublishedWeights | None:
+    """Those that it starts from."""
+    if isinstance(model, TorchvisionModel) and model.weights is not None:
+        return PublishedWeights(model=model.name, weights=model.weights)
+    if isinstance(model, OwnModel) and model.reference.module == TIMM and model.arguments.get("pretrained"):
+        return PublishedWeights(model=model.name, weights="pretrained")
+    return None
 
 
 class WeightsPlan(Settings):

@@ -18,6 +18,7 @@ from photofinish.comparing.scaling import Series, all_series
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, renting, rows, tables
+from photofinish.report.glossary import GLOSSARY
 from photofinish.report.pictures import Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
@@ -82,6 +83,7 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(pairs),
+        "seeds.csv": rows.seed_rows(pairs),
         "attribution.csv": rows.attribution_rows(pairs),
         "scaling.csv": rows.scaling_rows(series),
         "elsewhere.csv": rows.elsewhere_rows(pairs),
@@ -135,6 +137,7 @@ def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
         "Which to rent": renting.renting_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
+        "What chance does: several seeds": tables.seeds_table(pairs),
         "When does it pay?": tables.paying_table(pairs, series),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
         "All figures": tables.shown_table(comparison),
@@ -216,7 +219,7 @@ def _as_markdown(report: Report) -> str:
     else:
         for each in report.verdicts:
             lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
-            lines += [f"  * {markdown_text(detail)}" for detail in each.details]
+            lines += [f"  * {markdown_text(detail)}" for detail in (*each.cautions, *each.details)]
     lines += [f"\nWhy no GPU: {markdown_text(reason)}" for reason in report.reasons]
     for title, table in {"All experiments": report.overview, **report.tables}.items():
         if table:
@@ -235,7 +238,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["number_columns"] = number_columns
+    environment.globals |= {"number_columns": number_columns, "glossary": GLOSSARY}
     # Lines of params.yaml, which stand between backticks, are set as such.
     environment.filters["with_code"] = lambda text: Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
     return environment.get_template("report.html.j2")

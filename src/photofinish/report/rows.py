@@ -8,7 +8,7 @@ import math
 import platform
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import accumulate
 from typing import Any
 
@@ -43,6 +43,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "history.csv": (*(field.name for field in fields(EpochMetrics)), "training_seconds_so_far", *_RUN),
     "confusion.csv": (*_RUN, "actual", "predicted", "images"),
     "speedups.csv": ("experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict"),
+    "seeds.csv": ("experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"),
     "attribution.csv": ("experiment", "device", "part", "median_seconds", "share"),
     "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
     "elsewhere.csv": (
@@ -162,10 +163,10 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
 def history_rows(pairs: Iterable[Pair]) -> Rows:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
     return [
-        {**{str(column): value for column, value in epoch.items()}, "training_seconds_so_far": seconds, **_run(result)}
+        {**asdict(epoch), "training_seconds_so_far": seconds, **_run(result)}
         for result in _trained(pairs)
         for epoch, seconds in zip(
-            result.history.to_dict("records"),
+            result.history,
             accumulate(epoch.training_seconds for epoch in result.timings.epochs),
             strict=True,
         )
@@ -214,6 +215,25 @@ def speedup_rows(pairs: Iterable[Pair]) -> Rows:
 def _ends(interval: Interval | None, prefix: str = "") -> dict[str, float | None]:
     low, high = interval or (None, None)
     return {f"{prefix}low": low, f"{prefix}high": high}
+
+
+def seed_rows(pairs: Iterable[Pair]) -> Rows:
+    """A row for each seed of an experiment that was trained from several."""
+    return [
+        {
+            "experiment": pair.experiment,
+            "device": device,
+            "seed": seed,
+            "score": found.score.values[place],
+            "score_name": found.score_name,
+            "test_loss": found.test_loss.values[place],
+            "target_epoch": found.targets[place].epoch if found.targets else None,
+            "target_seconds": found.targets[place].seconds if found.targets else None,
+        }
+        for pair in pairs
+        for device, found in pair.seeds.items()
+        for place, seed in enumerate(found.seeds)
+    ]
 
 
 def attribution_rows(pairs: Iterable[Pair]) -> Rows:

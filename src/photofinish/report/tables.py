@@ -9,6 +9,7 @@ from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME
 from photofinish.comparing.payback import Cost, Outlay
 from photofinish.comparing.scaling import Series
+from photofinish.comparing.seeds import OverSeeds, Spread
 from photofinish.comparing.speedups import NAMES
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -122,6 +123,38 @@ def parity_table(pairs: Iterable[Pair]) -> Table:
                 likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
                 rows.append((pair.experiment, layer.name, layer.finding, likeness))
     return [dict(zip(("experiment", "compared", "found", "verdict"), row, strict=True)) for row in rows]
+
+
+def seeds_table(pairs: Iterable[Pair]) -> Table:
+    """Of experiments trained from several seeds, a row for each device and figure."""
+    return [
+        {
+            "experiment": pair.experiment,
+            "device": device,
+            "of": of,
+            "seeds": str(len(spread.values)),
+            "mean": write(spread.mean),
+            "95 % interval of it": " to ".join(map(write, spread.interval)),
+            "lowest to highest": f"{write(min(spread.values))} to {write(max(spread.values))}",
+            "between two seeds": write(spread.between_two),
+        }
+        for pair in pairs
+        for device, found in pair.seeds.items()
+        for of, (spread, write) in _over_seeds(found).items()
+    ]
+
+
+def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], str]]]:
+    """Each figure over the seeds, and how it is written; what it took to reach the target, where each seed did."""
+    spreads: dict[str, tuple[Spread, Callable[[float], str]]] = {
+        found.score_name: (found.score, found.in_words),
+        "test loss": (found.test_loss, "{:.4f}".format),
+    }
+    if found.reached:
+        goal = f"to {found.targets[0].target:g} validation accuracy"
+        epochs, times = found.reached
+        spreads |= {f"epochs {goal}": (epochs, "{:.1f}".format), f"time {goal}": (times, seconds)}
+    return spreads
 
 
 def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:

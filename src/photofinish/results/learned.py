@@ -22,22 +22,34 @@ from photofinish.source_code import refuse_changed_code
 
 def weights_of(network: nn.Module) -> bytes:
     """The state of the network as safetensors; the same state gives the same bytes."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    return packed_weights(network.state_dict())
+
+
+def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
+    """The same of a state alone."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network_state.items()}
     starts = Counter(tensor.data_ptr() for tensor in state.values())  # tied weights, which safetensors refuses
     return bytes(to_safetensors({name: t.clone() if starts[t.data_ptr()] > 1 else t for name, t in state.items()}))
 
 
-def load_network(folder: Path, record: records.Training) -> nn.Module:
-    """The trained network, on the CPU."""
+def load_network(folder: Path, record: records.Training, seed_run: records.SeedRun | None = None) -> nn.Module:
+    """The trained network, on the CPU; or the one that was trained from another seed."""
     refuse_changed_code(record.own_code)
-    path = folder / records.WEIGHTS
+    path, expected = folder / records.WEIGHTS, record.weights_sha256
+    if seed_run:
+        path, expected = seed_weights(folder, seed_run.seed), seed_run.weights_sha256
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
-    if sha256_of_bytes(data) != record.weights_sha256:
+    if sha256_of_bytes(data) != expected:
         raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
     return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data), record.dtype)
+
+
+def seed_weights(folder: Path, seed: int) -> Path:
+    """Where below `learned` the weights lie that were trained from a further seed."""
+    return folder / records.SEEDS / f"{seed}.safetensors"
 
 
 def rebuilt(

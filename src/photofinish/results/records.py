@@ -22,6 +22,7 @@ from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
 
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
+SEEDS = "seeds"
 RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
 FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
@@ -65,6 +66,20 @@ class Training(_Record):
     """of the files in learned/epochs, the first epoch's first; none unless every epoch's weights are kept"""
     own_code: dict[str, str] = Field(default_factory=dict)
     """the sha256 of each of the user's own files that ran, and the versions of packages they name"""
+
+
+class SeedRun(_Record):
+    """The same training from another seed; its weights are in learned/seeds."""
+
+    seed: int
+    weights_sha256: str
+    history: tuple[EpochMetrics, ...]
+
+
+class FurtherSeeds(_Record):
+    """learned/seeds.json, where an experiment is trained from several seeds: all but the record's own."""
+
+    runs: tuple[SeedRun, ...]
 
 
 class Unavailable(_Record):
@@ -237,6 +252,8 @@ class Timings(_Record):
     """of the device, or on the CPU of the process; of several, the one that took most"""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """the epochs of each further training from the same start, in the same process"""
+    seeds: tuple[tuple[EpochTiming, ...], ...] = ()
+    """the epochs of the training from each further seed"""
     steady_state: SteadyState
     overhead: Overhead
     load: tuple[LoadWindow, ...]
@@ -296,6 +313,15 @@ class ClassScores(_Record):
     image_count: int
 
 
+class SeedScores(_Record):
+    """How well the network trained from another seed does on the test images."""
+
+    seed: int
+    test_accuracy: float | None
+    test_loss: float
+    mean_absolute_error: float | None
+
+
 class DeviceEvaluation(_Record):
     """How the network trained on one device does on the test images; computed on the CPU for every device."""
 
@@ -309,6 +335,8 @@ class DeviceEvaluation(_Record):
     """of each class or label; none where values are told"""
     confusion: tuple[tuple[int, ...], ...]
     """rows: the true class; columns: the predicted one; of classes only"""
+    seeds: tuple[SeedScores, ...] = ()
+    """of the networks trained from further seeds"""
 
     @property
     def figure(self) -> tuple[str, str]:
@@ -338,6 +366,11 @@ def read_training(folder: Path) -> Training | Unavailable:
     if read_record(path, _Status).status == "trained":
         return read_record(path, Training)
     return read_record(path, Unavailable)
+
+
+def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
+    """What the folder `learned` holds of the training from further seeds."""
+    return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs if experiment.seeds > 1 else ()
 
 
 def write_record(path: Path, record: BaseModel) -> None:

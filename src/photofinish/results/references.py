@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import time
@@ -22,6 +23,7 @@ from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.load import doubts
 from photofinish.params.base import Name, is_name
+from photofinish.params.experiment import Experiment
 from photofinish.results import records
 from photofinish.results.epochs import EpochMetrics
 
@@ -29,6 +31,8 @@ SCHEMA_VERSION = 1
 _SHA256 = "sha256"
 _TELLTALE = re.compile(r"[/\\]|GPU-|MIG-")
 """in a variable's value: folders, which may hold a user's name, and the number of one single GPU"""
+_OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|[A-Za-z]:[/\\]")
+"""what a path that leads out of the project begins with"""
 
 
 class Reference(BaseModel):
@@ -151,10 +155,13 @@ def reference_of(
     history: Iterable[EpochMetrics],
     machine: str | None = None,
 ) -> Reference:
-    """Without the host's name, and without what variables tell of folders or single GPUs.
+    """Without the host's name, and without what variables, settings and code tell of folders, or of single GPUs.
 
     Without a name for the machine, its hardware's: `NVIDIA H100 80GB HBM3` is nvidia-h100-80gb-hbm3.
     """
+    experiment = to_json(without_folders(training.experiment.model_dump(mode="json")))
+    settings = Experiment.model_validate_json(experiment)
+    training = training.model_copy(update={"experiment": settings, "own_code": nobodys_code(training.own_code)})
     host, told = timings.host, hardware(training.device, timings).lower()
     named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", told))).replace(".", "_")
     if software := host.software:
@@ -170,6 +177,22 @@ def reference_of(
         scores=scores,
         history=tuple(history),
     )
+
+
+def without_folders(settings: Any) -> Any:
+    """Of a file outside of the project, its name is left: the folders may hold a user's name."""
+    if isinstance(settings, dict):
+        return {key: without_folders(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [without_folders(value) for value in settings]
+    if not isinstance(settings, str) or not _OUTSIDE.match(os.path.normpath(settings)):
+        return settings
+    return re.split(r"[/\\]", settings)[-1]
+
+
+def nobodys_code(own_code: dict[str, str]) -> dict[str, str]:
+    """By names within the project; what lies outside, by its sha256 alone."""
+    return {sha256 if without_folders(name) != name else name: sha256 for name, sha256 in own_code.items()}
 
 
 def main() -> None:

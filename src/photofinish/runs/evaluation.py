@@ -45,14 +45,18 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
         record = records.read_training(folder)
         if isinstance(record, records.Training):
             scores, predicted[device] = _evaluate_one(load_network(folder, record), record, split, metrics)
-            devices[device] = scores
+            seeds = tuple(
+                _seed_scores(run.seed, *_evaluate_one(load_network(folder, record, run), record, split))
+                for run in records.read_seeds(folder, record.experiment)
+            )
+            devices[device] = scores.model_copy(update={"seeds": seeds})
     evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
     return Judged(evaluation, split.labels("test"), predicted)
 
 
 @torch.inference_mode()
 def _evaluate_one(
-    network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics
+    network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics = ()
 ) -> tuple[records.DeviceEvaluation, npt.NDArray[Any]]:
     """In double precision, so that the judgement adds no rounding of its own to what the devices learned; but for
     one's own network or loss, which may have tensors of single precision itself."""
@@ -69,7 +73,7 @@ def _evaluate_one(
         outputs = torch.cat([network(_as(dtype, normalise(part))) for part in parts]).double()
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with users_code("the loss fails in evaluation"):
-        loss = criterion.mean(outputs.float() if criterion.is_own else outputs, torch.from_numpy(targets)).item()
+        loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, torch.from_numpy(targets)).item()
     further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
     predicted: npt.NDArray[Any] = outputs.numpy()
     if record.task == "values":
@@ -81,6 +85,15 @@ def _evaluate_one(
         predicted = predicted.argmax(axis=1)
         scores = scores_of_classes(targets, predicted, loss, record.class_names)
     return scores.model_copy(update={"metrics": further | scores.metrics}), predicted
+
+
+def _seed_scores(seed: int, scores: records.DeviceEvaluation, _predicted: npt.NDArray[Any]) -> records.SeedScores:
+    return records.SeedScores(
+        seed=seed,
+        test_accuracy=scores.test_accuracy,
+        test_loss=scores.test_loss,
+        mean_absolute_error=scores.metrics.get(records.MEAN_ABSOLUTE_ERROR),
+    )
 
 
 def _as(dtype: torch.dtype, items: torch.Tensor) -> torch.Tensor:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from photofinish.data import MANIFEST
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError
+from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import SplitSize, refuse_too_large, resident_bytes, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
+from photofinish.params.base import read_plan
 from photofinish.params.devices import batch_problem
-from photofinish.params.experiment import Experiment, ExperimentPlan
+from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPlan
 from photofinish.params.networks import FetchedWeights
 from photofinish.processes import own_rank
 from photofinish.results import records
@@ -35,6 +38,8 @@ class Run:
     """the folder that `download-weights` left for the experiment"""
     processes: int = 1
     """that train together, over all nodes"""
+    metrics: Path | None = None
+    """the plan of its metrics, which are tried before the training and are no part of it"""
 
     @property
     def title(self) -> str:
@@ -65,6 +70,16 @@ class Run:
         # One of several processes counts for itself: the others may have loaded theirs already.
         processes = 1 if own_rank() else self.processes
         refuse_too_large(self.name, self.experiment, split, room_now(self.host, processes))
+
+    def try_metrics(self) -> None:
+        """Refuse a faulty one before the training, not after it. In a process of its own: a metric is no part of the
+        training, so nothing that its file does may reach the network."""
+        if self.metrics is None or not read_plan(self.metrics, MetricsPlan).metrics:
+            return
+        command = [sys.executable, "-m", "photofinish.runs.metrics_trial", str(self.metrics), str(self.data)]
+        tried = subprocess.run(command, capture_output=True, text=True, check=False)
+        if tried.returncode:
+            raise UserError(tried.stderr.strip().removeprefix("error: "))
 
     def resident_fits(self) -> bool:
         """Whether `input: resident` would be let through now."""

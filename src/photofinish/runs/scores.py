@@ -96,9 +96,11 @@ def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Ten
     with users_code(f"metric {metric.name} fails"):
         made = compute(**arguments) if isinstance(compute, type) else partial(compute, **arguments)
         score = made(outputs, targets)
-        if isinstance(score, torch.Tensor) and score.numel() > 1:
-            raise UserError(f"metric {metric.name} gives {score.numel()} numbers: it must give one")
+    try:
         return float(score)
+    except (TypeError, ValueError, RuntimeError):
+        told = f"{len(np.ravel(score))} numbers" if isinstance(score, torch.Tensor | np.ndarray) else f"{score!r:.100}"
+        raise UserError(f"metric {metric.name} gives {told}: it must give one number") from None
 
 
 def _of_each(

@@ -29,7 +29,7 @@ from photofinish.results.records import Attribution, FirstStep, Operations, Stea
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.losses import Loss
+from photofinish.training.losses import Loss, refuse_other_count
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -66,6 +66,8 @@ class Setup:
             for name in ("train", "validation")
         )
         self.data_seconds = clock.now_seconds() - started_seconds
+        with self._experiment_named():
+            refuse_other_count(run.experiment.loss, self.split.manifest.class_names)
 
     def new_network(self) -> nn.Module:
         """With its initial weights, on the CPU."""

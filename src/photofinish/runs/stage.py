@@ -27,14 +27,20 @@ from photofinish.tracking.documents import dataset_facts, run_facts
 
 
 def train(
-    device: DeviceLabel, experiment_file: Path, host_file: Path, data: Path, weights: Path | None, out: Path
+    device: DeviceLabel,
+    experiment_file: Path,
+    host_file: Path,
+    data: Path,
+    weights: Path | None,
+    out: Path,
+    metrics: Path | None = None,
 ) -> None:
     """The stage: this process trains, or starts those that do, or is one of them."""
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
-    run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes)
+    run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes, metrics)
     if rank is None:
         run.check()
         if processes == 1:

@@ -5,6 +5,7 @@ One process of it leads: it writes, tracks and talks. The others follow, and do 
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from photofinish.results.epochs import EpochMetrics, EpochTiming, median_trainin
 from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
+from photofinish.runs.seeds import train_further_seeds, write_seeded
 from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup
 from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
 from photofinish.tracking.client import Tracker
@@ -38,21 +40,27 @@ from photofinish.training.teams import Team
 from photofinish.training.torch_device import apply_policy, device_name, effective_precision, nvidia_uuid
 from photofinish.wording import seconds
 
-CHECKPOINT_SECONDS = 1.0
-"""Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
-
 _ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
 
 
 def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
-    """Train, or go on where a killed run was, and write the results.
+    """Train, or go on where a killed run was, and write the results; they are kept until DVC has them.
 
     `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
     """
     state = state_folder()
     remove_forgotten([state / "checkpoints", finished_folder(), removed_folder()], state / "locks")
     with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        _Leader(run, device, team, tracker, lock_seconds).lead()
+        timings, checkpoints = _Leader(run, device, team, tracker, lock_seconds).lead()
+        gc.collect()  # the first training's memory is for those that follow
+        seeded = train_further_seeds(run, device, team)
+        write_seeded(run.out / records.LEARNED, seeded)
+        timings = timings.model_copy(update={"seeds": tuple(tuple(each.timings) for each in seeded)})
+        # Last of all files: a result that has it is complete.
+        records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
+        keep(run.key(), run.out)  # from before MLflow's run is finished, which must be found by this result
+        tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints.paths())
+        checkpoints.clear()
 
 
 def follow_training(run: Run, device: torch.device, team: Team) -> None:
@@ -73,6 +81,8 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
         team.peak_memory_bytes()
         setup.repeat(trainer, repeats)
         setup.measure_further(trainer)
+        del setup, trainer
+        train_further_seeds(run, device, team)
 
 
 def _apply_policy(run: Run, device: torch.device) -> None:
@@ -93,7 +103,6 @@ class _Leader:
         self._lock_seconds = lock_seconds
         self._earlier_seconds = self._untimed_seconds = self._trial_seconds = 0.0
         self._resumed_at_epochs: tuple[int, ...] = ()
-        self._last_checkpoint_seconds = time.monotonic()
         self._epochs_saved = 0
         """at the last checkpoint, of all repeats"""
         self._repeats: Repeats = []
@@ -108,10 +117,11 @@ class _Leader:
         _apply_policy(run, device)
         self._setup = Setup(run, device, team)
         network = self._setup.new_network()
+        began_seconds = time.monotonic()
         if run.own_code:
-            began_seconds = time.monotonic()
             self._setup.try_out(network)
-            self._trial_seconds = time.monotonic() - began_seconds
+        run.try_metrics()
+        self._trial_seconds = time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
         self._display = TrainingDisplay(
@@ -122,8 +132,8 @@ class _Leader:
             steps_done=lambda: self._trainer.steps_done,
         )
 
-    def lead(self) -> None:
-        """Train, measure, write, track; the checkpoints go when all is written, and kept until DVC has it."""
+    def lead(self) -> tuple[records.Timings, CheckpointStore]:
+        """Train, measure, and write what was learned; how long it took, and the checkpoints it could be had from."""
         with self._display:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
@@ -151,19 +161,11 @@ class _Leader:
         passes_seconds = passed_seconds(self._trainer.progress.timings[epochs_before:])
         total_seconds = self._elapsed_seconds()
         self._write_views()
-        # Last of all files: a result that has it is complete.
-        self._write_timings(
-            total_seconds,
-            startup_seconds,
-            warm_up_seconds,
-            energy,
-            peak_memory_bytes,
-            self._meter.overhead(passes_seconds),
-            further,
+        overhead = self._meter.overhead(passes_seconds)
+        timings = self._timings(
+            total_seconds, startup_seconds, warm_up_seconds, energy, peak_memory_bytes, overhead, further
         )
-        keep(self._run.key(), self._run.out)  # from before MLflow's run is finished, which must be found by this result
-        self._tracker.training_ended(self._run.name, self._run.device, self._run.out.parent.parent, self._store.paths())
-        self._store.clear()
+        return timings, self._store
 
     def _resume(self) -> None:
         """Go on from the last checkpoint, if there is one and all that belongs to it is there."""
@@ -193,9 +195,8 @@ class _Leader:
         with self._meter.spent_on("saving"):
             if self._run.experiment.save_weights == "every_epoch":
                 self._epoch_weights.save(weights_of(self._trainer.network))
-            if time.monotonic() - self._last_checkpoint_seconds >= CHECKPOINT_SECONDS:
+            if self._store.is_due():
                 self._save(self._trainer.state_dict(), self._elapsed_seconds())
-                self._last_checkpoint_seconds = time.monotonic()
         with self._meter.spent_on("tracking"):
             self._tracker.epoch_ended(asdict(metrics), asdict(timing))
         with self._meter.spent_on("watching"):
@@ -284,7 +285,7 @@ class _Leader:
         assert first_step is not None  # this process leads
         records.write_record(folder / records.FIRST_STEP, first_step)
 
-    def _write_timings(
+    def _timings(
         self,
         total_seconds: float,
         startup_seconds: float,
@@ -293,10 +294,10 @@ class _Leader:
         peak_memory_bytes: int | None,
         overhead: records.Overhead,
         further: FurtherMeasurements,
-    ) -> None:
+    ) -> records.Timings:
         run, device = self._run, self._device
         epochs, image_count = self._trainer.progress.timings, self._setup.training.image_count
-        timings = records.Timings(
+        return records.Timings(
             host=run.host,
             host_name=platform.node(),
             device_name=run.host.cpu.model if device.type == "cpu" and run.host.cpu else device_name(device),
@@ -325,7 +326,6 @@ class _Leader:
             not_counted=further.not_counted,
             identity=run.identity(),
         )
-        records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
 
     def _write_views(self) -> None:
         """What is drawn for people to look at, which is no part of the job's time."""

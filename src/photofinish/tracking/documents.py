@@ -159,7 +159,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     dataset = dataset_facts(record.experiment.dataset, record.data_sha256, record.image_shape, record.class_names)
     facts = run_facts(name, device, record.experiment, timings.host, timings.packages, timings.git_commit, dataset)
     facts.tags.update({TAG_STATUS: record.status, "device.name": timings.device_name, "host.name": timings.host_name})
-    history = records.read_history(learned)
+    history, seeds = records.read_history(learned), records.read_seeds(learned, record.experiment)
     points = [
         point
         for metrics, timing in zip(history, timings.epochs, strict=True)
@@ -176,6 +176,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
             shown = scores.metrics | {key: value for key, value in ours.items() if value is not None}
             summary |= {f"test_{key}": value for key, value in shown.items()}
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    points += [Point("seed_validation_loss", run.history[-1].validation_loss, run.seed, ended_ms) for run in seeds]
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
     started_ms = _milliseconds(timings.started_at_unix_seconds)
     duration_ms = _milliseconds(timings.total_seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -35,7 +34,7 @@ from photofinish.own_code import Reference, imports_forgotten
 from photofinish.params.networks import OwnModel
 from photofinish.processes import quick_imports
 from photofinish.results import records
-from photofinish.source_code import PACKAGE
+from photofinish.source_code import PACKAGE, users_files
 from photofinish.tracking import documents
 from photofinish.tracking.documents import TAG_CURRENT, TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
 from photofinish.tracking.store import Store
@@ -232,12 +231,11 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
 
 
 def _copied(record: records.Training, folder: Path) -> list[str]:
-    """The user's files that the network is made of, as Python finds them from `folder`; what lies directly in it."""
-    root = Reference.of(record.experiment.model.name).root
-    for name in record.own_code if root else ():
-        within = os.path.relpath(name, root)
-        if not name.startswith(PACKAGE) and not within.startswith(".."):  # else a loss's or a transform's
-            place = folder / within
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(name, place)
+    """The user's files that the network is made of, wherever they lie, as Python finds them from `folder`; what lies
+    directly in it."""
+    files, _ = users_files([Reference.of(record.experiment.model.name)])
+    for within, path in files.items():
+        place = folder / within
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
     return sorted(map(str, folder.glob("*")))

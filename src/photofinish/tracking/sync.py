@@ -27,6 +27,9 @@ from photofinish.tracking.store import MLFLOW_ERRORS, Process, Store, first_line
 _OURS = "**photofinish**"
 """how the description begins; one that a user wrote is left alone"""
 
+_MOST_LINKS = 20
+"""MLflow takes 20,000 characters, and finds each link's two runs in time of its own; the report leads to all"""
+
 _MODE = "workflowType=machine_learning"
 """else MLflow shows what it has for language models around it"""
 
@@ -119,7 +122,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
     if comparison := _run_of(store, documents.report_document(report)):
         page = f"#/experiments/{store.experiment_id}/runs/{comparison.info.run_id}/artifacts/report/index.html"
         parts.append(f"[the report]({page}?{_MODE})")
-    links = [f"[{name}]({address})" for name in names if (address := _side_by_side(store, name, results))]
+    links = [f"[{name}]({address})" for name in names[:_MOST_LINKS] if (address := _side_by_side(store, name, results))]
     if links:
         parts.append("CPU beside GPU: " + ", ".join(links))
     text = " | ".join(parts)

@@ -20,6 +20,8 @@ from photofinish.errors import UserError
 from photofinish.files import add_sums, sha256_of_bytes, sha256_of_file, write_bytes_atomically
 from photofinish.locks import remove_forgotten_locks, remove_unheld
 
+CHECKPOINT_SECONDS = 1.0
+"""Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
 KEPT = 2
 FORGOTTEN_AFTER_DAYS = 30
 _NAME = re.compile(r"^epoch-(\d+)\.[0-9a-f]{64}\.pt$")
@@ -49,6 +51,11 @@ class CheckpointStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._saved_seconds = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the last one was long enough ago."""
+        return time.monotonic() - self._saved_seconds >= CHECKPOINT_SECONDS
 
     def save(self, epochs_done: int, state: State) -> None:
         """Write a checkpoint, then drop all but the last two."""
@@ -65,6 +72,7 @@ class CheckpointStore:
             ) from error
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
+        self._saved_seconds = time.monotonic()
 
     def load_latest(self, on_damage: Callable[[Path], None]) -> State | None:
         """The newest checkpoint that is whole; each damaged one is reported, removed and passed over."""

@@ -124,6 +124,10 @@ class Team:
         """Everyone's values, in the order of their ranks."""
         return [values]
 
+    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+        """Over all processes, on the device that it lies on."""
+        return value
+
     def from_leader(self, value: Any) -> Any:
         """What rank 0 passes, in every process."""
         return value
@@ -207,7 +211,7 @@ class Ranks(Team):
         super().__init__(device)
         self.rank, self.size = rank, size
         backend = dist.get_default_backend_for_device(device)
-        self._gradients = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT)
+        self._gradients: Any = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT)
 
     def adapt(self, network: nn.Module) -> nn.Module:
         """One process normalises over the whole batch, so several must too."""
@@ -232,6 +236,12 @@ class Ranks(Team):
         everyones = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(everyones, own)
         return [each.tolist() for each in everyones]
+
+    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+        """As gradients are added up."""
+        value = value.clone()
+        dist.all_reduce(value, group=self._gradients)
+        return value
 
     def gather_lists(self, values: list[Any]) -> list[list[Any]]:
         """Pickled on their way."""

@@ -42,6 +42,13 @@ class Progress:
     timings: list[EpochTiming] = field(default_factory=list)
 
 
+def progress_in(state: dict[str, Any]) -> Progress:
+    """Of a trainer's `state_dict`."""
+    done = state["progress"]
+    metrics = [EpochMetrics(**each) for each in done["metrics"]]
+    return Progress(done["epochs_done"], metrics, [EpochTiming(**each) for each in done["timings"]])
+
+
 class TrainState(NamedTuple):
     """What a training step takes and changes: the network as a step calls it, and what goes with its weights."""
 
@@ -115,12 +122,7 @@ class Trainer:
         self.state.optimizer.load_state_dict(state["optimizer"])
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
-        done = state["progress"]
-        self.progress = Progress(
-            done["epochs_done"],
-            [EpochMetrics(**metrics) for metrics in done["metrics"]],
-            [EpochTiming(**timing) for timing in done["timings"]],
-        )
+        self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
     def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
@@ -132,7 +134,9 @@ class Trainer:
                 return self.criterion.mean(outputs, labels)
             # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over
             # the whole batch, however uneven the shares.
-            return self.criterion.total(outputs, labels) * (self.team.size / self._batch_images(number))
+            total, weight = self.criterion.parts(outputs, labels)
+            whole = self.team.sum_of(weight) if isinstance(weight, torch.Tensor) else self._batch_images(number)
+            return total * (self.team.size / whole)
 
     def step(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """One training step on the epoch's batch of this number, from 0; its loss, still on the device."""
@@ -144,16 +148,20 @@ class Trainer:
         return loss.detach()
 
     @torch.inference_mode()
-    def evaluate(self, state: TrainState, most_batches: int | None = None) -> tuple[float, float]:
-        """The sum of the losses and the hits, of this process's validation images; read back from the device once."""
+    def evaluate(self, state: TrainState, most_batches: int | None = None) -> tuple[float, float, float]:
+        """The sums of the losses, of what these weigh and of the hits, of this process's validation images; read back
+        from the device at the end."""
         state.network.eval()
-        losses, hits = [], []
+        losses, weights, hits = [], [], []
         for images, labels in islice(self.validation.in_order(), most_batches):
             with autocast(self.device, self.experiment.precision):
                 outputs = state.network(laid_out(images, state.memory_format))
-            losses.append(self.criterion.total(outputs.float(), labels))
+            loss, weight = self.criterion.parts(outputs.float(), labels)
+            losses.append(loss)
+            weights.append(weight)
             hits.append(self.criterion.right(outputs, labels))
-        return torch.stack(losses).cpu().double().sum().item(), torch.stack(hits).sum().item()
+        loss_sum = torch.stack(losses).cpu().double().sum().item()
+        return loss_sum, float(sum(weights)), torch.stack(hits).sum().item()
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
@@ -175,8 +183,8 @@ class Trainer:
         finite = torch.isfinite(step_losses)
         first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())
         parts = self.team.gather([loss_sum, *validation, first_not_finite])
-        training_loss_sum, validation_loss_sum, hits, _ = map(sum, zip(*parts, strict=True))
-        validation_loss = validation_loss_sum / self.validation.image_count
+        training_loss_sum, validation_loss_sum, weight, hits, _ = map(sum, zip(*parts, strict=True))
+        validation_loss = validation_loss_sum / weight
         self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
         self.state.schedule.epoch_ended(validation_loss)
         metrics = EpochMetrics(

@@ -1,0 +1,106 @@
+"""What a data set of one's own costs once it is packed: nothing, if `python -m benchmarks.own_data` gives a ratio of 1.
+
+LeNet trains on made-up images as our own source has them, and as a class of a user's gives the same ones, by turns.
+Both must come to the same weights. Times are the process's own, on one thread: what it takes, whatever else the machine
+does."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import spread
+from photofinish.data.packed import PackedSplit
+from photofinish.data.sources import download, read_raw
+from photofinish.data.split import split
+from photofinish.measuring.rehearsal import warm_up
+from photofinish.models.registry import build_model
+from photofinish.params.datasets import DatasetPlan, OwnDataset
+from photofinish.params.experiment import Experiment
+from photofinish.source_code import code_of_users
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.training.trainer import Trainer
+
+ROUNDS = 7
+EPOCHS = 3
+MOST = 1.05
+SIZES = {"validation": 1000, "test": 1000}
+OURS = {"source": "synthetic", "images": 7000, "shape": [1, 28, 28], "classes": 10, **SIZES}
+THEIRS = {"source": "./scans.py:Scans", "folder": "ours"}
+SCANS = """
+import numpy as np, torch
+
+class Scans:
+    def __init__(self, folder, part):
+        self.images, self.labels = (np.load(f"{folder}/{part}-{what}.npy") for what in ("images", "labels"))
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, index):
+        return torch.from_numpy(self.images[index]), self.labels[index]
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)  # where users' files are looked for
+        Path("scans.py").write_text(SCANS, encoding="utf-8")
+        ours, theirs = _packed("ours", OURS), _packed("theirs", THEIRS)
+        apply_policy(CPU, "fp32", threads=1)
+        for source in ("resident", "loader"):
+            ratios, network = [], _train(ours, source)[1]  # the first of all takes longer
+            for turn in range(ROUNDS):
+                sides = [ours, theirs][:: -1 if turn % 2 else 1]
+                seconds = {side: _train(side, source) for side in sides}
+                assert all(
+                    torch.equal(tensor, network[name]) for _, own in seconds.values() for name, tensor in own.items()
+                )
+                ratios.append(seconds[theirs][0] / seconds[ours][0])
+            ratio = spread(ratios)
+            reached = "reached" if ratio.median <= MOST else "NOT reached"
+            print(
+                f"input {source}: an epoch takes {ratio.median:.3f}x ({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
+                f"what it takes with our own source, at most {MOST}x: {reached}",
+                flush=True,
+            )
+
+
+def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
+    plan = DatasetPlan.model_validate_json(
+        json.dumps({"name": name, "dataset": settings, "mirror": None, "local_files": None})
+    )
+    if isinstance(plan.dataset, OwnDataset):
+        plan = plan.model_copy(update={"own_code": code_of_users([plan.dataset.reference])})
+    download(plan, Path(f"raw-{name}"))
+    split(plan, read_raw(plan, Path(f"raw-{name}")), Path(name))
+    return PackedSplit(Path(name))
+
+
+def _train(packed: PackedSplit, source: str) -> tuple[float, dict[str, torch.Tensor]]:
+    """The seconds of an epoch, with its validation, and the weights."""
+    settings = {"dataset": "made-up", "model": {"name": "lenet"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
+    further = {"input": {"name": source}, "precision": "fp32", "epochs": EPOCHS, "batch_size": 1000}
+    experiment = Experiment.model_validate({**settings, **further})
+    manifest = packed.manifest
+    normalise = Normaliser(manifest.mean, manifest.std)
+    training, validation = (
+        make_batches(experiment, Part(part, packed.images(part), packed.labels(part), normalise), CPU)
+        for part in ("train", "validation")
+    )
+    network = build_model(experiment.model, manifest.shape, len(manifest.class_names), experiment.seed)
+    trainer = Trainer(experiment, network, training, validation, CPU)
+    warm_up(trainer)
+    started_seconds = time.process_time()
+    trainer.train(lambda *_: None)
+    return (time.process_time() - started_seconds) / EPOCHS, network.state_dict()
+
+
+if __name__ == "__main__":
+    main()

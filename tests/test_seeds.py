@@ -1,0 +1,165 @@
+"""The same training from several seeds: each like a training of its own, kept, gone on with, and what they tell."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from conftest import MakeExperiment, MakeResult
+from training_process import NoTracker
+
+from photofinish.comparing.pairs import Pair, Trained, paired, read_results
+from photofinish.comparing.seeds import Spread
+from photofinish.comparing.verdict import verdict
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.params.compare import Comparing
+from photofinish.report.tables import seeds_table
+from photofinish.results import records
+from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.runs.run import Run
+from photofinish.runs.train import lead_training
+from photofinish.tracking.client import Tracker
+from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
+from photofinish.training.trainer import Trainer
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def train(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Train:
+    """As a training stage does; the folder `learned` of it."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(name: str, **settings: Any) -> Path:
+        run = Run(name, "cpu", make_experiment(**settings), cpu_host, packed_split.folder, tmp_path / name / "cpu")
+        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        return run.out / records.LEARNED
+
+    return train
+
+
+@pytest.fixture
+def epochs_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seed of each epoch that is trained, in their order."""
+    seeds, epoch = [], Trainer._epoch
+
+    def noted(trainer: Trainer, number: int) -> Any:
+        seeds.append(trainer.experiment.seed)
+        return epoch(trainer, number)
+
+    monkeypatch.setattr(Trainer, "_epoch", noted)
+    return seeds
+
+
+def seed_runs(learned: Path) -> list[records.SeedRun]:
+    return list(records.read_record(learned / "seeds.json", records.FurtherSeeds).runs)
+
+
+def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train) -> None:
+    further = seed_runs(train("several", seed=3, seeds=2, epochs=2))
+    alone = train("alone", seed=4, epochs=2)
+    assert [run.seed for run in further] == [4]
+    record = records.read_training(alone)
+    assert isinstance(record, records.Training)
+    assert further[0].weights_sha256 == record.weights_sha256
+    assert list(further[0].history) == records.read_history(alone)
+
+
+def test_more_seeds_later_train_only_what_is_missing(train: Train, epochs_trained: list[int]) -> None:
+    first = seed_runs(train("small", seeds=2, epochs=2))
+    epochs_trained.clear()
+    more = seed_runs(train("small", seeds=4, epochs=2))
+    assert epochs_trained == [0, 0, 2, 2, 3, 3]
+    assert more[:1] == first
+
+
+def test_killed_within_a_seed_it_goes_on_there(
+    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+    epoch, settings = Trainer._epoch, {"seeds": 3, "epochs": 3}
+
+    def killed(trainer: Trainer, number: int) -> Any:
+        if (trainer.experiment.seed, number) == (2, 1):
+            raise KeyboardInterrupt
+        return epoch(trainer, number)
+
+    whole = seed_runs(train("undisturbed", **settings))
+    shutil.rmtree(".photofinish")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_epoch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train("small", **settings)
+    epochs_trained.clear()
+    assert seed_runs(train("small", **settings)) == whole
+    assert epochs_trained == [2, 2]
+
+
+def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit) -> None:
+    learned = train("small", seeds=3, epochs=2)
+    results = learned.parent.parent.parent
+    gone = records.Unavailable(device="gpu", experiment=records.read_training(learned).experiment, reason="none")
+    records.write_record(results / "small" / "gpu" / records.LEARNED / records.RECORD, gone)
+    write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
+    (pair,) = paired(read_results(["small"], results), Comparing(target_accuracy=0.01))
+    scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
+    table = {row["of"]: row for row in seeds_table([pair])}
+    assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
+    assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
+    assert any(detail.startswith("From 3 seeds its mean test accuracy is") for detail in verdict(pair).details)
+
+
+def with_seeds(result: Trained, *accuracies: float) -> Trained:
+    """Each further one as good, its validation accuracy the same."""
+    scores, runs = [], []
+    for seed, accuracy in enumerate(accuracies, 1):
+        given = {"seed": seed, "test_accuracy": accuracy, "test_loss": 0.5, "mean_absolute_error": None}
+        scores.append(records.SeedScores.model_validate(given))
+        history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
+        runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
+    timings = result.timings.model_copy(update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)})
+    judged = result.scores.model_copy(update={"seeds": tuple(scores)})
+    return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
+
+
+def test_the_devices_difference_is_set_against_that_of_two_seeds(make_result: MakeResult) -> None:
+    """By hand: 0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds, on either device."""
+    cpu = with_seeds(cast(Trained, make_result(accuracy=0.80)), 0.84, 0.88)
+    gpu = with_seeds(cast(Trained, make_result(device="gpu", accuracy=0.83)), 0.87, 0.91)
+    told = verdict(Pair(cpu, gpu, Comparing(), ())).text
+    assert "Over 3 seeds the test accuracy differs by 3.00% between the devices from the same seed" in told
+    assert "by 5.33% between two seeds" in told
+    assert "the devices differ by 0.56 of what two seeds do" in told
+
+
+def test_nothing_is_told_of_the_way_to_a_target_that_not_every_seed_reached(make_result: MakeResult) -> None:
+    cpu, gpu = with_seeds(cast(Trained, make_result()), 0.95), make_result(device="gpu", unavailable="none")
+    pair = Pair(cpu, gpu, Comparing(target_accuracy=0.9), ())
+    assert [row["of"] for row in seeds_table([pair])] == ["test accuracy", "test loss"]
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    """By hand, of 1, 2 and 3: a standard deviation of 1, and t is 4.303 of 2 degrees of freedom."""
+    assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_the_interval_holds_the_mean_nineteen_times_in_twenty(count: int) -> None:
+    random = np.random.default_rng(count)
+    drawn = [Spread(tuple(map(float, values))).interval for values in random.normal(size=(2000, count))]
+    assert sum(low <= 0 <= high for low, high in drawn) / len(drawn) == pytest.approx(0.95, abs=0.015)

@@ -1,0 +1,96 @@
+"""timm's published weights: fetched from a hub that is made up here, checked, and loaded but for what doesn't fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from photofinish.errors import MistakeError, UserError
+from photofinish.files import sha256_of_file
+from photofinish.models.pretrained import checked_file, fetched_weights
+from photofinish.models.registry import build_model
+from photofinish.models.weights_download import download_weights
+from photofinish.params.networks import OwnModel, WeightsPlan, published_weights
+from photofinish.results.learned import weights_of
+
+timm = pytest.importorskip("timm")
+
+MODEL = OwnModel.model_validate({"name": "timm:resnet10t", "pretrained": True})
+SHAPE, CLASSES = (1, 32, 32), 3
+
+
+class _Hub(SimpleHTTPRequestHandler):
+    """Tells a file's sha256 as the Hugging Face hub does."""
+
+    sha256: str
+
+    def end_headers(self) -> None:
+        self.send_header("X-Linked-ETag", f'"{self.sha256}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file in the hub, of a network for a thousand classes of coloured images."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    path = tmp_path / "hub/timm/resnet10t.c3_in1k/resolve/main/model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(weights_of(timm.create_model("resnet10t")))
+    _Hub.sha256 = sha256_of_file(path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, directory=str(tmp_path / "hub"))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        yield path
+        server.shutdown()
+
+
+def plan_of(model: OwnModel, mirror: str | None = None) -> WeightsPlan:
+    return WeightsPlan(mirror=mirror, experiments={"fine": published_weights(model)})
+
+
+def test_they_are_fetched_checked_and_loaded_but_for_other_classes_and_channels(published: Path) -> None:
+    download_weights(plan_of(MODEL), Path("weights"))
+    fetched = fetched_weights(MODEL, Path("weights/fine"))
+    assert fetched
+    assert (fetched.file, fetched.sha256) == ("resnet10t.c3_in1k.safetensors", sha256_of_file(published))
+    file = checked_file(fetched, Path("weights/fine"))
+    first, again, other = (build_model(MODEL, SHAPE, CLASSES, seed, file).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+    assert [name for name, tensor in first.items() if not torch.equal(tensor, other[name])] == ["fc.weight", "fc.bias"]
+    assert first["fc.weight"].shape == (CLASSES, 512)
+    build_model(MODEL, SHAPE, CLASSES, 0).load_state_dict(first)  # as a trained one is read back
+
+
+@pytest.mark.usefixtures("published")
+def test_other_bytes_than_the_hub_tells_of_are_refused() -> None:
+    _Hub.sha256 = "0" * 64
+    with pytest.raises(UserError, match=r"model\.safetensors: .*sha256"):
+        download_weights(plan_of(MODEL), Path("weights"))
+    assert not Path("weights").exists()
+
+
+def test_a_mirror_has_them_under_their_own_name(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"A mirror may have it as weights/resnet10t\.c3_in1k\.safetensors"):
+        download_weights(plan_of(MODEL), Path("weights"))
+    Path("mirror/weights").mkdir(parents=True)
+    published.rename("mirror/weights/resnet10t.c3_in1k.safetensors")
+    download_weights(plan_of(MODEL, "mirror"), Path("weights"))
+    assert fetched_weights(MODEL, Path("weights/fine"))
+
+
+@pytest.mark.usefixtures("published")
+def test_what_the_hub_does_not_have_as_safetensors_is_refused() -> None:
+    model = OwnModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
+    with pytest.raises(MistakeError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
+        download_weights(plan_of(model), Path("weights"))
