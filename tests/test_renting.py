@@ -21,6 +21,7 @@ from photofinish.params.compare import Comparing, Prices
 from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report
 from photofinish.results.records import Operations, Product
+from photofinish.results.references import reference_of
 
 GIB = 2**30
 STEP = Operations(
@@ -137,6 +138,19 @@ def test_open_marks_are_bounds_and_filled_ones_measured(make_pair: MakePair) -> 
     assert "CPU, measured: 4.40 s" in picture.svg
     assert "list prices of 2026-07-20" in picture.caption
     assert renting_pictures([make_pair(accelerators=("M1",))]) == []
+
+
+def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_has_a_price(
+    make_pair: MakePair, make_result: MakeResult
+) -> None:
+    pair = make_pair(accelerators=("T4",))
+    gpu = trained(
+        make_result, device="gpu", device_name="NVIDIA L4", epoch_seconds=(0.1,) * EPOCHS, total_seconds=3600.0
+    )
+    reference = reference_of(gpu.experiment, gpu.record, gpu.timings, gpu.scores, list(gpu.history), "other")
+    (picture,) = renting_pictures([replace(pair, references=(reference,))])
+    assert "L4, recorded elsewhere: 3,600 s and 0.707 USD" in picture.svg
+    assert "recorded elsewhere" not in renting_pictures([pair])[0].svg
 
 
 def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:

@@ -163,12 +163,12 @@ def _estimate(
     steps = timings.training_image_count / operations.images
     epoch_seconds = max(steps * step_seconds, beside.loading_seconds)
     job_seconds = beside.startup_seconds + len(timings.epochs) * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, _cost(job_seconds, price))
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
 
 
-def _cost(seconds: float | None, price: Price | None) -> float | None:
+def cost_of(seconds: float, price: Price) -> float:
     """Of so much of an hour."""
-    return None if price is None or seconds is None else price.amount * seconds / SECONDS_AN_HOUR
+    return price.amount * seconds / SECONDS_AN_HOUR
 
 
 def _offer(
@@ -193,9 +193,9 @@ def _offer(
         needed_bytes,
         _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
         price,
-        _cost(job_seconds, price),
+        cost_of(job_seconds, price) if price else None,
         target_seconds,
-        _cost(target_seconds, price),
+        cost_of(target_seconds, price) if price and target_seconds is not None else None,
         estimate,
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from photofinish.comparing.estimates import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import Offer, at_least, front
+from photofinish.comparing.renting import Offer, at_least, cost_of, front, price_of
+from photofinish.params.accelerators import accelerators
 from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows
@@ -21,7 +22,7 @@ COLUMNS = (
     "job_seconds_estimated", "cost_estimated",
 )  # fmt: skip
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
-_BOUND, _ABOUT = "#009e73", "#cc79a7"
+_BOUND, _ABOUT, _RECORDED = "#009e73", "#cc79a7", "#e69f00"
 _LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
 _GIB = 2**30
 
@@ -114,12 +115,13 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         for offer in pair.renting.offers
         if offer.estimate and offer.estimate.cost and offer.fits != "no"
     }
-    places = (*bounds.values(), *estimates.values(), *measured.values())
+    recorded = _recorded_elsewhere(pair)
+    places = (*bounds.values(), *estimates.values(), *measured.values(), *recorded.values())
     x, y = (_scale([place[axis] for place in places], axis) for axis in (0, 1))
     drawing = Drawing(_FLOOR + _BELOW)
     drawing.x_axis(x, _TOP, _FLOOR, "seconds of the whole job")
     drawing.y_axis(y, _LEFT, _RIGHT, currency)
-    _legend(drawing, list(measured), has_estimates=bool(estimates))
+    _legend(drawing, list(measured), has_estimates=bool(estimates), has_records=bool(recorded))
     best = front(list(bounds.values()))
     drawing.line([(x(time), y(cost)) for time, cost in best], _BOUND, stroke_dasharray="3 2")
     for name, (time, cost) in bounds.items():
@@ -132,10 +134,25 @@ def _time_against_cost(pair: Pair) -> Picture | None:
     for device, (time, cost) in measured.items():
         place, title = (x(time), y(cost)), f"{device.upper()}, measured: {seconds(time)} and {money(cost, currency)}"
         drawing.dot(place, DEVICE_COLOURS[device], square=device == "gpu", title=title)
+    for name, (time, cost) in recorded.items():
+        title = f"{name}, recorded elsewhere: {seconds(time)} and {money(cost, currency)}"
+        drawing.dot((x(time), y(cost)), _RECORDED, square=True, title=title)
     told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
     told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
     caption = f"{pair.experiment}: {pair.renting.listed or 'your own prices'}"
     return Picture(f"renting-{pair.experiment}", caption, told, drawing.svg)
+
+
+def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
+    """What other machines' GPUs took for the same training, and what that costs where a price is known."""
+    names = {each.full_name: each.name for each in accelerators().values()}
+    found = {}
+    for each in pair.elsewhere:
+        timings = each.reference.timings
+        name = names.get(timings.device_name)
+        if name and (price := price_of(name, pair.settings.prices)) and price.amount:
+            found[name] = (timings.total_seconds, cost_of(timings.total_seconds, price))
+    return found
 
 
 def _scale(values: list[float], axis: int) -> Scale:
@@ -162,7 +179,7 @@ def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:
     drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 7h-8z", fill="none", stroke=_ABOUT)
 
 
-def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool) -> None:
+def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool, has_records: bool) -> None:
     _diamond(drawing, (_LEFT + 4, 8.0))
     drawing.text((_LEFT + 11, 8.0), "at least", "start")
     left = _LEFT + 60
@@ -174,3 +191,6 @@ def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool) -> Non
         drawing.dot((left, 8.0), DEVICE_COLOURS[device], square=device == "gpu")
         drawing.text((left + 7, 8.0), f"{device.upper()} here", "start")
         left += 55
+    if has_records:
+        drawing.dot((left, 8.0), _RECORDED, square=True)
+        drawing.text((left + 7, 8.0), "elsewhere", "start")
