@@ -9,8 +9,8 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan new example remedy fit overview reference ui machine worker spread test mutants bench format lock \
-	clean
+.PHONY: help setup repro plan new example remedy probe fit overview reference ui machine worker spread test mutants bench format \
+	lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -67,6 +67,10 @@ remedy: setup ## try what the report suggests against an experiment's slowness (
 fit: setup ## find the largest batch that fits on a device (EXPERIMENT=name, DEVICE=gpu or cpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make fit EXPERIMENT=digits-mlp (DEVICE=cpu)"; exit 2; }
 	@python -m photofinish.runs.fit "$(EXPERIMENT)" --device "$(or $(DEVICE),gpu)"
+
+probe: setup ## what an experiment's whole job would take here, from a few epochs of it (EXPERIMENT=name, EPOCHS=3, DEVICE=cpu or gpu)
+	@test -n "$(EXPERIMENT)" || { echo "error: name one: make probe EXPERIMENT=digits-mlp EPOCHS=3 (DEVICE=gpu)"; exit 2; }
+	@python -m photofinish.comparing.probe "$(EXPERIMENT)" --epochs "$(or $(EPOCHS),3)" --device "$(or $(DEVICE),cpu)"
 
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync

@@ -305,12 +305,15 @@ def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("photofinish.runs.setup.attribute", too_much)
+    monkeypatch.setattr("photofinish.runs.setup.count_operations", too_much)
     setup = make_setup(team)
     trainer = setup.new_trainer()
     trainer.train(lambda _metrics, _timing: None)
     further = setup.measure_further(trainer)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
+    assert further.operations is None
+    assert str(further.not_counted).startswith(("several processes", "a step that is watched fails (CUDA out of"))
     assert further.steady_state.sample_seconds
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import MistakeError
-from photofinish.params.compare import Comparing, Prices, Watts
+from photofinish.params.accelerators import SHORT_LIST, accelerators
+from photofinish.params.compare import ComparePlan, Comparing, Prices, Watts
 from photofinish.params.reader import read_params
 
 REST = """\
@@ -53,6 +54,14 @@ def test_what_is_given_is_read(params_file: Path) -> None:
         ("{prices: {gpu_hour: -2}}", "compare.prices.gpu_hour = -2", "must be at least 0"),
         ("{prices: {currency: ''}}", 'compare.prices.currency = ""', "must be a currency's name or sign"),
         ("{watts: {gpu: 0}}", "compare.watts.gpu = 0", "must be greater than 0"),
+        (
+            "{prices: {accelerator_hour: {H10: 2}}}",
+            "compare.prices.accelerator_hour.H10",
+            "did you mean 'H100'? allowed: T4, L4,",
+        ),
+        ("{accelerators: [T4, H10]}", 'compare.accelerators.1 = "H10"', "unknown accelerator; did you mean 'H100'?"),
+        ("{accelerators: most}", 'compare.accelerators = "most"', "must be 'all', 'none', or a list of"),
+        ("{accelerators: T4}", 'compare.accelerators = "T4"', "in brackets: [T4]"),
         ("{references: some}", 'compare.references = "some"', "must be 'all', 'none', or a list of names"),
         ("{references: [../secret]}", 'compare.references = ["../secret"]', "must be 'all', 'none', or a list"),
         ("[1]", "compare = [1]", "must be a mapping"),
@@ -63,6 +72,25 @@ def test_a_mistake_is_told_with_what_is_allowed(params_file: Path, section: str,
         comparing(params_file, f"compare: {section}\n")
     assert f"params.yaml:4  {where}" in str(caught.value)
     assert told in str(caught.value)
+
+
+def test_accelerators_are_a_short_list_all_none_or_ones_own(params_file: Path) -> None:
+    assert comparing(params_file, "").accelerators == SHORT_LIST
+    assert comparing(params_file, "compare: {accelerators: all}\n").accelerators == tuple(accelerators())
+    assert comparing(params_file, "compare: {accelerators: none}\n").accelerators == ()
+    own = comparing(params_file, "compare: {accelerators: [H200, RTX-4090], prices: {accelerator_hour: {H200: 3}}}\n")
+    assert own.accelerators == ("H200", "RTX-4090")
+    assert own.prices.accelerator_hour == {"H200": 3.0}
+    assert (
+        ComparePlan.model_validate_json(ComparePlan(**dict(own), experiments=()).model_dump_json()).prices == own.prices
+    )
+
+
+def test_each_wrong_accelerator_is_told_on_its_line(params_file: Path) -> None:
+    with pytest.raises(MistakeError, match=r"params\.yaml has 2 mistakes") as caught:
+        comparing(params_file, "compare:\n  accelerators:\n    - A100\n    - L5\n    - V10O\n")
+    assert "params.yaml:7  compare.accelerators.1" in str(caught.value)
+    assert "params.yaml:8  compare.accelerators.2" in str(caught.value)
 
 
 def test_mistakes_are_told_together_with_those_elsewhere(params_file: Path) -> None:

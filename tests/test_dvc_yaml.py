@@ -56,8 +56,8 @@ def test_prices_and_references_are_deps_of_compare_alone() -> None:
     assert own <= set(stage_body("compare")["deps"])
 
 
-def test_the_templates_of_the_report_are_deps_of_compare() -> None:
-    assert "src/photofinish/report/templates" in stage_body("compare")["deps"]
+def test_the_templates_of_the_report_and_the_tables_of_accelerators_are_deps_of_compare() -> None:
+    assert {"src/photofinish/report/templates", "src/photofinish/params/tables"} <= set(stage_body("compare")["deps"])
 
 
 def test_scores_depend_on_what_was_learned_and_not_on_how_long_it_took() -> None:

@@ -24,10 +24,10 @@ THE_REST = (
 )  # fmt: skip
 FREE_OF_TORCH = (
     "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
-    "comparing.trial", "comparing.verdict", "data.archives", "data.fetching", "data.packed", "data.sources",
-    "data.split", "data.torchvision_source", "machine.cuda_driver", "machine.energy", "machine.fingerprint",
-    "machine.load", "machine.nvidia", "models.pretrained", "models.weights_download", "params.reader",
-    "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
+    "comparing.probe", "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
+    "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.cuda_driver", "machine.energy",
+    "machine.fingerprint", "machine.load", "machine.nvidia", "models.pretrained", "models.weights_download",
+    "params.reader", "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
     "tracking.client", "runs.run", "runs.stage",
 )  # fmt: skip
 TRAINING_STAGE = ("runs.stage", "runs.train", "runs.views")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -45,6 +46,14 @@ def money(amount: float, currency: str) -> str:
 def ratio(value: float) -> str:
     """A ratio in hundredths, or where those say little, two digits that count; never an exponent."""
     return f"{value:,.2f}" if value >= 0.1 else f"{Decimal(f'{value:.2g}'):f}"
+
+
+def at_most(value: float) -> str:
+    """A ratio that is a bound, in three digits that count, and never less than it is."""
+    if not math.isfinite(value):
+        return "any number of"
+    decimals = max(0, 2 - math.floor(math.log10(value)))
+    return f"{math.ceil(value * 10**decimals - 1e-9) / 10**decimals:,.{decimals}f}"
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from photofinish.comparing.ceiling import Ceiling, ceiling
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import Parity, parity
 from photofinish.comparing.payback import Outlay, Payback, outlay, payback
+from photofinish.comparing.renting import Renting, renting
 from photofinish.comparing.seeds import OverSeeds, over_seeds
 from photofinish.comparing.speedups import Kind, Speedup, epoch_speedup, speedups
 from photofinish.comparing.step_costs import StepCosts, step_costs
@@ -151,6 +152,12 @@ class Pair:
     def ceiling(self) -> Ceiling:
         """How much faster than the CPU any GPU could be in the machine that it was trained in."""
         return ceiling(self.cpu.record, self.cpu.timings, self.cpu.costs)
+
+    @cached_property
+    def renting(self) -> Renting:
+        """What the accelerators that were asked for would at least take and cost."""
+        run, settings, target = self.cpu, self.settings, self.outlays["cpu"].target
+        return renting(run.record, run.timings, self.ceiling, target, settings.accelerators, settings.prices)
 
     @property
     def trained(self) -> tuple[Trained, ...]:

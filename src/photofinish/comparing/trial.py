@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from photofinish.comparing.apart import refuse_unknown, train_apart, with_values
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.step_costs import times
-from photofinish.errors import MistakeError, UserError, run_stage
+from photofinish.errors import UserError, run_stage
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.params.reader import Params, read_params
-from photofinish.params.yaml_reader import YamlDocument
 from photofinish.processes import end_on_sigterm
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import nearest_name, seconds
+from photofinish.wording import seconds
 
 _CHEAP_SECONDS = 60.0
 """A job that takes no longer is trained twice each way, in turn: a machine is not as fast at one time as at another."""
@@ -56,12 +52,7 @@ class Outcomes:
 def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: Path) -> Prescription:
     """The first remedy that the results on disk suggest, if they are of the settings and the machine at hand."""
     params = read_params(params_file)
-    if experiment not in params.experiments:
-        nearest = nearest_name(experiment, params.experiments)
-        hint = f"; did you mean '{nearest}'?" if nearest else ""
-        raise MistakeError(
-            f"{params_file} has no experiment '{experiment}', only {', '.join(params.experiments)}{hint}"
-        )
+    refuse_unknown(experiment, params, params_file)
     folder = results / experiment / device
     if not (folder / records.LEARNED / records.RECORD).is_file():
         raise UserError(f"{folder} has no results yet to find a remedy by: run `dvc repro` first")
@@ -81,16 +72,8 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
 
 
 def with_line(params_file: Path, remedy: Remedy, copy: Path) -> Params:
-    """The settings with the remedy's line in place: written to a copy, in which they are checked like any other."""
-    settings: dict[str, Any] = YamlDocument(params_file).value
-    block = settings
-    *above, key = remedy.key.split(".")
-    for name in above:
-        block[name] = block.get(name) or {}
-        block = block[name]
-    block[key] = remedy.value
-    copy.write_text(json.dumps(settings, default=str), encoding="utf-8")  # JSON is YAML too
-    return read_params(copy)
+    """The settings with the remedy's line in place, in a copy."""
+    return with_values(params_file, {remedy.key: remedy.value}, copy)
 
 
 def try_out(prescribed: Prescription) -> Outcomes:
@@ -109,31 +92,20 @@ def try_out(prescribed: Prescription) -> Outcomes:
 
 
 def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
-    """As the stage does, where the user's code is, by files that lie in a folder of its own."""
-    name, device, root = recorded.experiment, recorded.device, Path.cwd()
-    experiment, out = params.experiments[name], folder / "results" / name / device
+    """By files that lie in a folder of its own."""
+    name, device, data = recorded.experiment, recorded.device, Path.cwd() / "data"
+    experiment = params.experiments[name]
     plan = ExperimentPlan(**dict(experiment), own_code=recorded.record.own_code)
-    arguments = {
-        "device": device,
+    inputs = {
         "experiment": folder / "experiments" / f"{name}.json",
         "host": folder / f"{device}.json",
-        "data": root / "data" / "splits" / experiment.dataset,
-        "weights": root / "data" / "weights" / name,
-        "out": out,
+        "data": data / "splits" / experiment.dataset,
+        "weights": data / "weights" / name,
     }
-    write_summed(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
-    write_summed(folder / f"{device}.json", _host(params, device).model_dump_json().encode())
+    write_summed(inputs["experiment"], plan.model_dump_json().encode())
+    write_summed(inputs["host"], _host(params, device).model_dump_json().encode())
     print(f"{way} the remedy: {folder.name}", file=sys.stderr, flush=True)
-    command = [sys.executable, str(root / "stages" / "train.py")]
-    command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
-    # Without what points to the user's MLflow: its runs, locks and checkpoints are in that folder too.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-    if subprocess.run(command, env={**environment, "DVC_ROOT": str(folder)}, check=False).returncode:
-        raise UserError(f"the training {way} the remedy failed, as told above")
-    run = read_run(name, out)
-    if isinstance(run, NotTrained):
-        raise UserError(f"the device is not there any more: {run.record.reason}")
-    return run
+    return train_apart(name, device, folder, f"the training {way} the remedy", **inputs)
 
 
 def _host(params: Params, device: DeviceLabel) -> CpuHost | GpuHost:

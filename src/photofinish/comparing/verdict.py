@@ -52,9 +52,11 @@ def verdict(pair: Pair) -> Verdict:
         answer, measured = bound, [f"{here}. {_A_BOUND}"]
     else:
         why = f" ({pair.ceiling.untold})" if pair.ceiling.untold else ""
-        answer, measured = f"{here}, so nothing can be said of one{why}.", []
+        known = "only what data sheets tell is known of one" if pair.renting.offers else "nothing can be said of one"
+        answer, measured = f"{here}, so {known}{why}.", []
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
-    details = (*measured, *_chance(pair), *recorded, *_why("Why it takes so long", cpu))
+    to_rent = filter(None, [pair.renting.sentence])
+    details = (*measured, *to_rent, *_chance(pair), *recorded, *_why("Why it takes so long", cpu))
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
     return Verdict(pair.experiment, "not there", answer, details, _cautions(pair), missing)
 

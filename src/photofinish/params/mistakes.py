@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
+_KEY = "[key]"
+"""what pydantic adds to where a key is that is wrong itself"""
 _MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
 _TYPES_IN_WORDS = {
     "int_type": "a whole number",
@@ -70,7 +72,8 @@ def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath]
     for detail in error.errors():
         # Of a list with a bad item, pydantic counts only the good ones, and so calls it too short as well.
         if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]:
-            yield _in_words(detail, path_of(detail["loc"]), schema)
+            location = tuple(part for part in detail["loc"] if part != _KEY)
+            yield _in_words(detail, path_of(location), schema)
 
 
 def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:

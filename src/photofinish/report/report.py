@@ -17,7 +17,7 @@ from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import Series, all_series
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report import pictures, rows, tables
+from photofinish.report import pictures, renting, rows, tables
 from photofinish.report.glossary import GLOSSARY
 from photofinish.report.pictures import Picture
 from photofinish.report.rows import Rows
@@ -90,6 +90,7 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
     }
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(content, rows.COLUMNS[name]))
+    write_text_atomically(folder / "renting.csv", rows.as_csv(renting.renting_rows(pairs), renting.COLUMNS))
     if len(pairs) <= MOST_ON_ONE_PAGE:
         report = _whole(pairs, series, comparison)
     else:
@@ -133,6 +134,7 @@ def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "What no GPU can shorten": tables.ceiling_table(pairs),
+        "Which to rent": renting.renting_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "What chance does: several seeds": tables.seeds_table(pairs),
@@ -181,6 +183,13 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
             "Right of 1 the GPU is faster. A line is the 95 % interval; a dot without one is open.",
             "speedups.csv",
             pictures.speedup_pictures(rows.speedup_rows(pairs)),
+        ),
+        Gallery(
+            "Which to rent",
+            "Diamonds are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
+            "that no other is both quicker and cheaper than. Triangles are estimates; filled marks were measured.",
+            "renting.csv",
+            renting.renting_pictures(pairs),
         ),
         Gallery(
             "Where a step's time goes",

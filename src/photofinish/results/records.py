@@ -178,6 +178,40 @@ class Attribution(_Record):
     """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
 
 
+class Product(_Record):
+    """A product of matrices or a convolution, or a gradient of one; see measuring/operations.py."""
+
+    count: int
+    """how many of the same a step has"""
+    least_flops: int
+    """two for a multiplication with its addition, by the fastest way known, of each"""
+    read_values: int
+    """numbers that go in, of each"""
+    written_values: int
+    """and that come out"""
+
+
+class Operations(_Record):
+    """What one training step on a batch computes, moves and keeps, however fast."""
+
+    images: int
+    """of the batch"""
+    flops: int
+    """of all products, forward and backward, as they are usually counted"""
+    products: tuple[Product, ...]
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    kept_values: int
+    """numbers, each once: inputs of layers with weights that lie in memory from the forward to the backward pass"""
+    all_kept_bytes: int
+    """of all but parameters that lies there from the forward to the backward pass, in the step that was counted"""
+    batch_bytes: int
+    """that are copied to a device for each step; none where all images lie there"""
+    resident_bytes: int
+    """of the images that lie on the device all the time"""
+
+
 class Overhead(_Record):
     """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
 
@@ -247,6 +281,9 @@ class Timings(_Record):
     attribution: Attribution | None = None
     not_attributed: str | None = None
     """why there is none"""
+    operations: Operations | None = None
+    not_counted: str | None = None
+    """why there are none"""
     identity: str | None = None
     """the sha256 of all that determines the training; another experiment's of the same is only named otherwise"""
 

@@ -18,6 +18,7 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.memory import Room
 from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
 from photofinish.measuring.first_step import first_batch, first_step
+from photofinish.measuring.operations import count_operations
 from photofinish.measuring.own_network import refuse_what_cannot_be_trained
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.measuring.steady_state import measure_steps, plan_samples
@@ -26,7 +27,7 @@ from photofinish.models.registry import build_model, refuse_lone_images
 from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
 from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.learned import weights_of
-from photofinish.results.records import Attribution, FirstStep, SteadyState
+from photofinish.results.records import Attribution, FirstStep, Operations, SteadyState
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -56,6 +57,9 @@ class FurtherMeasurements(NamedTuple):
     attribution: Attribution | None
     not_attributed: str | None
     """why there is no attribution"""
+    operations: Operations | None
+    not_counted: str | None
+    """why there are no operations"""
 
 
 class Setup:
@@ -161,7 +165,7 @@ class Setup:
             labels = self.split.labels("train")
             network, criterion = self.new_network(), trained.criterion
             first = first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
-        return FurtherMeasurements(steady_state, first, attribution, why_not)
+        return FurtherMeasurements(steady_state, first, attribution, why_not, *self._count(trained))
 
     def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
         if self.team.size > 1:
@@ -175,6 +179,16 @@ class Setup:
             return attribute(trained, plan, self._resident_instead()), None
         except torch.OutOfMemoryError:  # a result is there, and not to be lost for want of its reasons
             return None, "the device's memory is too small for more than the training"
+
+    def _count(self, trained: Trainer) -> tuple[Operations | None, str | None]:
+        if self.team.size > 1:
+            return None, "several processes train together, each on a part of a batch"
+        if self.run.experiment.model.compile:
+            return None, "its network is compiled, and its operations can't be seen"
+        try:
+            return count_operations(trained), None
+        except RuntimeError as error:  # a network of the user's own may not like to be watched; a result is there
+            return None, f"a step that is watched fails ({str(error).partition(chr(10))[0]})"
 
     def _resident_instead(self) -> Batches | None:
         """The training's batches from images on the device, if it has them from elsewhere and they fit."""

@@ -314,6 +314,8 @@ class _Leader:
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
             attribution=further.attribution,
             not_attributed=further.not_attributed,
+            operations=further.operations,
+            not_counted=further.not_counted,
             identity=run.identity(),
         )
 

@@ -1,0 +1,101 @@
+"""Training speeds that others published, to hold bounds and estimates against. Facts, each with its source.
+
+`training.csv` has a row for each: images a second of which network, batch and accelerator. `networks.csv` and
+`products.csv` have what a step of each network computes, moves and keeps, which `python -m benchmarks.published.count`
+counts anew with timm's networks.
+`fp16` rows are mixed precision; `tf32` rows are called FP32 where they were published, by NVIDIA's containers, in which
+TF32 is on. Rows without an optimiser are forward and backward passes alone.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.comparing.floors import Floor, least_step
+from photofinish.params.accelerators import Accelerator, accelerators
+from photofinish.results.records import Operations, Product
+
+FOLDER = Path(__file__).parent
+_XEON = Accelerator("2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None, 170)
+"""16 cores, 32 operations a cycle each, at 3.2 GHz; a cache of 20 MiB and four channels of DDR4-1866 each"""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One speed, and the step that it was of."""
+
+    model: str
+    precision: str
+    layout: str
+    accelerator: Accelerator
+    operations: Operations
+    images_per_second: float
+    source: str
+
+    @property
+    def step_seconds(self) -> float:
+        """As it was measured."""
+        return self.operations.images / self.images_per_second
+
+    @property
+    def floor(self) -> Floor:
+        """By the data sheet."""
+        return least_step(self.operations, self.accelerator, self.precision)
+
+
+def published() -> list[Published]:
+    """All of them."""
+    networks = {(row["model"], row["image_size"]): row for row in rows("networks.csv")}
+    products: dict[tuple[str, str], list[dict[str, int]]] = {}
+    for row in rows("products.csv"):
+        counts = {name: int(text) for name, text in row.items() if name not in ("model", "image_size")}
+        products.setdefault((row["model"], row["image_size"]), []).append(counts)
+    known = {_XEON.name: _XEON, **accelerators()}
+    return [
+        Published(
+            row["model"],
+            row["precision"],
+            row["layout"],
+            known[row["accelerator"]],
+            _step(networks[name], products[name], int(row["batch_size"]), row["steps"] == "whole"),
+            float(row["images_per_second"]),
+            row["source"],
+        )
+        for row in rows("training.csv")
+        for name in [(row["model"], row["image_size"])]
+    ]
+
+
+def rows(name: str) -> Iterator[dict[str, str]]:
+    """Of one of the tables."""
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _step(network: dict[str, str], products: list[dict[str, int]], images: int, has_optimiser: bool) -> Operations:
+    """With so many images; which optimiser it was isn't always known, so its own state isn't counted."""
+    times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
+    return Operations(
+        images=images,
+        flops=round(times * int(network["flops"])),
+        products=tuple(_product(each, images) for each in products),
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=parameter_bytes if has_optimiser else 0,
+        optimizer_bytes=0,
+        kept_values=round(times * int(network["kept_values"])),
+        all_kept_bytes=round(times * int(network["all_kept_bytes"])),
+        batch_bytes=0,
+        resident_bytes=0,
+    )
+
+
+def _product(counts: dict[str, int], images: int) -> Product:
+    return Product(
+        count=counts["count"],
+        least_flops=images * counts["least_flops"],
+        read_values=counts["read_values"] + images * counts["read_values_an_image"],
+        written_values=counts["written_values"] + images * counts["written_values_an_image"],
+    )

@@ -1,0 +1,235 @@
+"""Which accelerator to rent: of each the least time and money that this training could take on it, and whether it fits.
+
+The accelerator is put into this machine in thought: what the CPU is sure to do beside it (see ceiling.py) stays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal
+
+from photofinish.comparing.ceiling import Ceiling
+from photofinish.comparing.estimates import estimated_step_seconds
+from photofinish.comparing.floors import Floor, least_epoch, least_memory_bytes, least_step
+from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
+from photofinish.comparing.step_costs import spread
+from photofinish.params.accelerators import Accelerator, accelerators, list_prices
+from photofinish.params.compare import Prices
+from photofinish.results.records import Operations, Timings, Training
+from photofinish.wording import money, seconds
+
+_OLD = timedelta(days=183)
+_LIST_CURRENCY = "USD"
+_GIB = 2**30
+_OWN_BYTES = 2**30
+"""what a driver and its libraries take of the memory for themselves, generously"""
+_NOTHING = 1e-4
+"""of a currency"""
+_ROOM = 1.5
+"""times what a step surely holds, for all that it holds besides"""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of an hour of a machine with the accelerator."""
+
+    amount: float
+    currency: str
+    where: str
+    as_of: date | None
+    """of a list; None of the user's own"""
+
+    def is_old(self, at: date) -> bool:
+        """More than half a year before that day."""
+        return self.as_of is not None and at - self.as_of > _OLD
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """About, where a step is like those that were fitted; see estimates.py for how far off it may be."""
+
+    epoch_seconds: float
+    job_seconds: float
+    """with this machine's start-up and loading, as they were measured"""
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One accelerator for one training: bounds, but for the estimate."""
+
+    accelerator: Accelerator
+    step: Floor
+    epoch_seconds: float
+    """at least, its loading included"""
+    job_seconds: float
+    """at least, start-up included"""
+    epoch_at_most: float
+    """times as fast as here"""
+    job_at_most: float
+    needed_bytes: int
+    """at least, of its memory"""
+    fits: Literal["yes", "perhaps", "no"]
+    price: Price | None
+    cost: float | None
+    """of the job, at least"""
+    target_seconds: float | None
+    """at least, to the accuracy that is aimed at; None where it wasn't reached here"""
+    target_cost: float | None
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True)
+class Renting:
+    """What is told of all accelerators that were asked for."""
+
+    offers: tuple[Offer, ...]
+    trained_on: date
+    """the day that prices are held against"""
+    untold: str | None
+    """why there are none"""
+
+    @property
+    def listed(self) -> str | None:
+        """Of when the list prices are that are used, and which are old."""
+        dated = [(offer.accelerator.name, offer.price) for offer in self.offers if offer.price and offer.price.as_of]
+        days = sorted({f"{price.as_of}" for _, price in dated})
+        if not days:
+            return None
+        old = [name for name, price in dated if price.is_old(self.trained_on)]
+        told = f"; over half a year old when this was trained, and to be looked up: {', '.join(old)}" if old else ""
+        return f"list prices of {' to '.join(dict.fromkeys([days[0], days[-1]]))}{told}"
+
+    @property
+    def sentence(self) -> str | None:
+        """The quickest that may be had and the cheapest, by their bounds."""
+        fitting = [offer for offer in self.offers if offer.fits != "no"]
+        if not fitting:
+            return None
+        quickest = min(fitting, key=lambda offer: offer.job_seconds)
+        told = f"the job would take at least {seconds(quickest.job_seconds)} on {quickest.accelerator.name}"
+        costs = [(offer.cost, offer.accelerator.name, offer.price) for offer in fitting if offer.cost is not None]
+        if costs:
+            cost, name, price = min(costs, key=lambda each: each[0])
+            amount = at_least(cost, price.currency if price else "")
+            prices = self.listed or "by your own prices"
+            told += f", the quickest by its data sheet, and cost {amount} on {name}, the cheapest ({prices})"
+        return f"Of the accelerators asked for, {told}: bounds, which no program beats there, and no estimates."
+
+
+def renting(
+    record: Training, timings: Timings, stays: Ceiling, target: TimeToTarget | None, names: tuple[str, ...],
+    prices: Prices,
+) -> Renting:  # fmt: skip
+    """Of a training on the CPU."""
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+    if timings.operations is None:
+        return Renting((), trained_on, timings.not_counted or "its operations were not counted")
+    epochs = len(timings.epochs)
+    sure, measured = (_beside(stays, epochs, name) for name in ("staying_seconds", "measured_seconds"))
+    offers = []
+    for name in names:
+        accelerator, price, precision = accelerators()[name], price_of(name, prices), record.experiment.precision
+        estimate = _estimate(accelerator, precision, timings, timings.operations, measured, price)
+        offers.append(_offer(accelerator, precision, timings, timings.operations, sure, target, price, estimate))
+    return Renting(tuple(offers), trained_on, None)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """What the CPU does, whatever computes."""
+
+    startup_seconds: float
+    loading_seconds: float
+    """an epoch"""
+
+
+def _beside(stays: Ceiling, epochs: int, which: str) -> _Beside:
+    """Nothing, where that can't be told."""
+    loading_seconds = getattr(stays.epoch, which) if stays.epoch else 0.0
+    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
+    return _Beside(startup_seconds, loading_seconds)
+
+
+def _estimate(
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    price: Price | None,
+) -> Estimate | None:  # fmt: skip
+    step_seconds = estimated_step_seconds(operations, accelerator, precision)
+    if step_seconds is None:
+        return None
+    steps = timings.training_image_count / operations.images
+    epoch_seconds = max(steps * step_seconds, beside.loading_seconds)
+    job_seconds = beside.startup_seconds + len(timings.epochs) * epoch_seconds
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
+
+
+def cost_of(seconds: float, price: Price) -> float:
+    """Of so much of an hour."""
+    return price.amount * seconds / SECONDS_AN_HOUR
+
+
+def _offer(
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    target: TimeToTarget | None, price: Price | None, estimate: Estimate | None,
+) -> Offer:  # fmt: skip
+    epochs = len(timings.epochs)
+    device = least_epoch(operations, accelerator, precision, timings.training_image_count)
+    epoch_seconds = max(device.seconds, beside.loading_seconds)
+    job_seconds = beside.startup_seconds + epochs * epoch_seconds
+    _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
+    _, slow_job_seconds = spread(timings.end_to_end_seconds)
+    target_seconds = beside.startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
+    needed_bytes = least_memory_bytes(operations, precision)
+    return Offer(
+        accelerator,
+        least_step(operations, accelerator, precision),
+        epoch_seconds,
+        job_seconds,
+        slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
+        slow_job_seconds / job_seconds if job_seconds else math.inf,
+        needed_bytes,
+        _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
+        price,
+        cost_of(job_seconds, price) if price else None,
+        target_seconds,
+        cost_of(target_seconds, price) if price and target_seconds is not None else None,
+        estimate,
+    )
+
+
+def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
+    """No only where it is sure; yes only with room for what the CPU's step kept, and for a driver."""
+    if needed_bytes > memory_bytes:
+        return "no"
+    likely_bytes = needed_bytes + operations.gradient_bytes + operations.all_kept_bytes
+    return "yes" if _ROOM * likely_bytes + _OWN_BYTES <= memory_bytes else "perhaps"
+
+
+def price_of(name: str, prices: Prices) -> Price | None:
+    """The user's own; else the lowest that is known of a whole machine, in dollars like the user's prices."""
+    if name in prices.accelerator_hour:
+        return Price(prices.accelerator_hour[name], prices.currency, "compare.prices", None)
+    known = [each for each in list_prices() if each.accelerator == name]
+    if not known or prices.currency != _LIST_CURRENCY:
+        return None
+    lowest = min(known, key=lambda each: each.usd_per_hour)
+    together = f", {lowest.gpus} of them together" if lowest.gpus > 1 else ""
+    where = f"{lowest.cloud} {lowest.instance}, {lowest.region}{together}"
+    return Price(lowest.usd_per_hour, _LIST_CURRENCY, where, lowest.as_of)
+
+
+def at_least(amount: float, currency: str) -> str:
+    """A cost that is a bound, in words."""
+    return "next to nothing" if amount < _NOTHING else f"at least {money(amount, currency)}"
+
+
+def front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of pairs of time and cost those that no other is both quicker and cheaper than, by their time."""
+    best: list[tuple[float, float]] = []
+    for time, cost in sorted(offers):
+        if not best or cost < best[-1][1]:
+            best.append((time, cost))
+    return best

@@ -1,0 +1,261 @@
+"""What a training step computes, reads and keeps: counted on one step, on a copy of the network, as it runs.
+
+Counted are products of matrices and convolutions, forward and backward, by the shapes that torch's own counter sees. Of
+each, `least_flops` is what no machine does with fewer of:
+
+* A convolution with a large filter may be done in another basis (Winograd, FFT), with fewer multiplications. The
+  libraries that PyTorch calls get down to 4/3 for each place and direction (Winograd's F(6x6, 3x3)), or 2 for each
+  place (FFT). A stride splits a filter into smaller ones. What meets the zeros around an image needn't be done at all.
+* Products of many small matrices count two fifths, and nothing of what they read: attention's are among them, of which
+  a mask may leave half out, which are computed once more or not, and may never get to the memory.
+
+Each product is a kernel of its own, which reads what it multiplies and writes what comes out. What is computed between
+two of them may be done on the way, and doesn't count.
+
+Of what lies in memory from the forward to the backward pass, `kept_values` are the inputs of convolutions, linear
+layers and normalisations: their backward passes need them, on every device. Masks, indices and whatever only the CPU's
+operators keep aren't among them. Each storage counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from photofinish.measuring.rehearsal import rehearsal
+from photofinish.models.registry import BATCH_NORMS
+from photofinish.results.records import Operations, Product
+from photofinish.training.trainer import Trainer
+
+_LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}
+"""multiplications for each place, in one direction, by the filter's length"""
+_LEAST_OF_LARGE_FILTERS = 4 / 3
+_LEAST_BY_FFT = 2.0
+"""for each place, in all directions together"""
+_BATCHED_SHARE = 0.4
+_BATCHED = ("bmm", "attention")
+"""in an operator's name"""
+_CONVOLUTIONS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+)  # fmt: skip
+_WEIGHTED = (*_CONVOLUTIONS, nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
+Numbers = Sequence[int]
+
+
+class StepCount(NamedTuple):
+    """Of one forward and backward pass."""
+
+    flops: int
+    products: list[Product]
+    """one after the other, each once"""
+    kept_values: int
+    all_kept_bytes: int
+
+
+def count_operations(trainer: Trainer) -> Operations:
+    """Of a step on the first batch."""
+    images, labels = batch = next(iter(trainer.training.shuffled(0)))
+    image_count = trainer.training.image_count + trainer.validation.image_count
+    with rehearsal(trainer) as state:
+        counted = count_step(state.network, partial(trainer.loss, state, 0, batch))
+        state.optimizer.step()
+        held = [value for values in state.optimizer.state.values() for value in values.values()]
+        parameters = list(state.network.parameters())
+        return Operations(
+            images=len(images),
+            flops=counted.flops,
+            products=grouped(counted.products),
+            parameter_bytes=_bytes(parameters),
+            gradient_bytes=_bytes(each.grad for each in parameters if each.grad is not None),
+            optimizer_bytes=_bytes(each for each in held if isinstance(each, torch.Tensor)),
+            kept_values=counted.kept_values,
+            all_kept_bytes=counted.all_kept_bytes,
+            batch_bytes=_bytes([images, labels]) if trainer.experiment.input.name == "loader" else 0,
+            resident_bytes=image_count * images[0].nbytes if trainer.experiment.input.name == "resident" else 0,
+        )
+
+
+def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
+    """Of computing the loss with the network, and of its gradients."""
+    products, kept = _Products(), _Kept(network)
+    aten = torch.ops.aten
+    mapping = {
+        aten.convolution: products.convolution,
+        aten.convolution_backward: products.convolution_backward,
+        aten.mm: products.matrices,
+        aten.addmm: products.added_matrices,
+    }
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        with kept.watched():
+            computed = loss()
+        computed.backward()  # type: ignore[no-untyped-call]
+    counts = counter.get_flop_counts().get("Global", {})
+    batched = sum(count for name, count in counts.items() if any(part in str(name) for part in _BATCHED))
+    if batched:
+        products.all.append(_product(_BATCHED_SHARE * batched, 0, 0))
+    kept_values, all_kept_bytes = (sum(each.values()) for each in (kept.values, kept.bytes))
+    return StepCount(counter.get_total_flops(), products.all, kept_values, all_kept_bytes)
+
+
+def grouped(products: Iterable[Product]) -> tuple[Product, ...]:
+    """Those that are the same put together."""
+    counts = Counter(products)
+    return tuple(each.model_copy(update={"count": count}) for each, count in counts.items())
+
+
+def _product(least_flops: float, read_values: int, written_values: int) -> Product:
+    return Product(count=1, least_flops=math.floor(least_flops), read_values=read_values, written_values=written_values)
+
+
+class _Products:
+    """Notes each product, by the shapes that torch's counter hands on, which is given the usual count."""
+
+    def __init__(self) -> None:
+        self.all: list[Product] = []
+
+    def matrices(self, one: Numbers, other: Numbers, *_: Any, **_keys: Any) -> int:
+        """Of aten.mm."""
+        flops = 2 * math.prod(one) * other[1]
+        self.all.append(_product(flops, math.prod(one) + math.prod(other), one[0] * other[1]))
+        return flops
+
+    def added_matrices(self, _bias: Numbers, one: Numbers, other: Numbers, *_: Any, **_keys: Any) -> int:
+        """Of aten.addmm."""
+        return self.matrices(one, other)
+
+    def convolution(
+        self, images: Numbers, weight: Numbers, _bias: Any, stride: Numbers, padding: Numbers, dilation: Numbers,
+        transposed: bool, *_: Any, out_shape: Numbers,
+    ) -> int:  # fmt: skip
+        """Of aten.convolution."""
+        return self._add((True, False, False), images, out_shape, weight, (stride, padding, dilation), transposed)
+
+    def convolution_backward(
+        self, gradient: Numbers, images: Numbers, weight: Numbers, _bias: Any, stride: Numbers, padding: Numbers,
+        dilation: Numbers, transposed: bool, _padding: Numbers, _groups: int, wanted: Sequence[bool], **_: Any,
+    ) -> int:  # fmt: skip
+        """Of aten.convolution_backward."""
+        of_images, of_weight, _of_bias = wanted
+        geometry = (stride, padding, dilation)
+        return self._add((False, of_images, of_weight), images, gradient, weight, geometry, transposed)
+
+    def _add(
+        self, wanted: tuple[bool, bool, bool], images: Numbers, out: Numbers, weight: Numbers,
+        geometry: tuple[Numbers, ...], transposed: bool,
+    ) -> int:  # fmt: skip
+        """What comes out, the gradient for the images, the gradient for the weights: each multiplies as much."""
+        # A transposed convolution goes the other way: its filter is laid on each place of what comes in.
+        places, lengths = (images[2:], out[2:]) if transposed else (out[2:], images[2:])
+        directions, per_place = (
+            _directions(places, lengths, weight[2:], geometry),
+            2 * images[0] * weight[0] * weight[1],
+        )
+        least = per_place * least_multiplications(directions)
+        image_values, out_values, weight_values = map(math.prod, (images, out, weight))
+        used_values = image_values  # a stride may leave some out
+        if not transposed:
+            used_values = image_values // math.prod(lengths) * math.prod(each.used for each in directions)
+        values = (
+            (used_values + weight_values, out_values),
+            (out_values + weight_values, image_values),
+            (used_values + out_values, weight_values),
+        )
+        self.all += [_product(least, *each) for each, is_wanted in zip(values, wanted, strict=True) if is_wanted]
+        return sum(wanted) * per_place * math.prod(places) * math.prod(weight[2:])
+
+
+class Direction(NamedTuple):
+    """A filter laid on an image, in one direction."""
+
+    places: int
+    length: int
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def within(self) -> int:
+        """How often a tap meets the image, and not the zeros around it."""
+        met = 0
+        for tap in range(self.taps):
+            before = self.padding - tap * self.dilation
+            first, last = max(0, -(-before // self.stride)), (self.length - 1 + before) // self.stride
+            met += max(0, min(self.places - 1, last) - first + 1)
+        return met
+
+    @property
+    def used(self) -> int:
+        """How many places of the image meet a tap."""
+        step = range(-self.padding, self.places * self.stride - self.padding, self.stride)
+        met = {start + tap * self.dilation for start in step for tap in range(self.taps)}
+        return sum(0 <= place < self.length for place in met)
+
+    @property
+    def least(self) -> float:
+        """Multiplications, by the fastest way known."""
+        parts = (len(range(start, self.taps, self.stride)) for start in range(min(self.stride, self.taps)))
+        a_place = sum(_LEAST_OF_FILTERS.get(part, _LEAST_OF_LARGE_FILTERS) for part in parts)
+        return min(self.within, self.places * a_place)
+
+
+def _directions(places: Numbers, lengths: Numbers, taps: Numbers, geometry: Iterable[Numbers]) -> list[Direction]:
+    settings = [each if len(each) == len(places) else [each[0]] * len(places) for each in geometry]
+    return [Direction(*each) for each in zip(places, lengths, taps, *settings, strict=True)]
+
+
+def least_multiplications(directions: Sequence[Direction]) -> float:
+    """Of a filter, for one channel that goes in and one that comes out. FFT finds what strides leave out, too."""
+    by_fft = _LEAST_BY_FFT * math.prod(each.places * each.stride for each in directions)
+    return min(by_fft, math.prod(each.least for each in directions))
+
+
+class _Kept:
+    """What autograd keeps during a forward pass, by where in memory it lies."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._layers = [each for each in network.modules() if isinstance(each, _WEIGHTED)]
+        self._parameters = {each.untyped_storage().data_ptr() for each in network.parameters()}
+        self._awaited = 0
+        """how many numbers the input has of the layer that is computed now, until it is kept"""
+        self.values: dict[int, int] = {}
+        self.bytes: dict[int, int] = {}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While the network computes."""
+        hooks = [layer.register_forward_pre_hook(self._layer_begins) for layer in self._layers]
+        hooks += [layer.register_forward_hook(self._layer_ended) for layer in self._layers]
+        with saved_tensors_hooks(self._keep, lambda tensor: tensor):
+            yield
+        for hook in hooks:
+            hook.remove()
+
+    def _layer_begins(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._awaited = inputs[0].numel() if inputs and isinstance(inputs[0], torch.Tensor) else 0
+
+    def _layer_ended(self, *_: Any) -> None:
+        self._awaited = 0
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        place, count = storage.data_ptr(), tensor.numel()
+        if place in self._parameters:
+            return tensor
+        self.bytes[place] = storage.nbytes()
+        if count == self._awaited:  # of what a layer keeps, the first that is as large: the input, or its short copy
+            self.values[place], self._awaited = count, 0
+        return tensor
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(each.nbytes for each in tensors)

@@ -1,0 +1,196 @@
+"""Which accelerator to rent, as figures, as a table and as a picture of time against cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from photofinish.comparing.estimates import NINE_OF_TEN_WITHIN
+from photofinish.comparing.pairs import Pair
+from photofinish.comparing.renting import Offer, at_least, cost_of, front, price_of
+from photofinish.params.accelerators import accelerators
+from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
+from photofinish.report.pictures import DEVICE_COLOURS, Picture
+from photofinish.report.rows import Rows
+from photofinish.report.tables import NOTHING, Table
+from photofinish.wording import at_most, byte_size, money, seconds
+
+COLUMNS = (
+    "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
+    "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
+    "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
+    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
+    "job_seconds_estimated", "cost_estimated",
+)  # fmt: skip
+_ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
+_BOUND, _ABOUT, _RECORDED = "#009e73", "#cc79a7", "#e69f00"
+_LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
+_GIB = 2**30
+
+
+def renting_rows(pairs: Iterable[Pair]) -> Rows:
+    """A row for each experiment and accelerator: bounds, none of them measured."""
+    return [_row(pair, offer) for pair in pairs for offer in pair.renting.offers]
+
+
+def _row(pair: Pair, offer: Offer) -> dict[str, object]:
+    price, at, about = offer.price, pair.renting.trained_on, offer.estimate
+    figures = (
+        pair.experiment, offer.accelerator.name, offer.accelerator.full_name, offer.fits, offer.needed_bytes,
+        offer.step.seconds, offer.step.arithmetic_seconds, offer.step.memory_seconds, offer.step.link_seconds,
+        offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most, offer.job_at_most,
+        price and price.amount, price and price.currency, price and price.where,
+        price and price.as_of and price.as_of.isoformat(), price and price.is_old(at),
+        offer.cost, offer.target_seconds, offer.target_cost,
+        about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, figures, strict=True))
+
+
+def renting_table(pairs: Iterable[Pair]) -> Table:
+    """The same for people."""
+    rows = []
+    for pair in pairs:
+        goal = pair.settings.target_accuracy
+        for offer in pair.renting.offers:
+            row = {
+                "experiment": pair.experiment,
+                "accelerator": offer.accelerator.name,
+                "fits": _fits(offer),
+                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
+                "an epoch at most": f"{at_most(offer.epoch_at_most)}x",
+                "the job at most": f"{at_most(offer.job_at_most)}x",
+                "the job at least": seconds(offer.job_seconds),
+                "cost": _money(offer, offer.cost),
+                _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
+            }
+            if goal is not None:
+                told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
+                cost = f", {_money(offer, offer.target_cost)}" if offer.target_cost is not None else ""
+                row[f"to {goal:g} accuracy at least"] = told + cost
+            rows.append(row | {"an hour": _hour(pair, offer)})
+    if all(row[_ESTIMATED] == NOTHING for row in rows):
+        for row in rows:
+            del row[_ESTIMATED]
+    return rows
+
+
+def _fits(offer: Offer) -> str:
+    """No is sure; yes is with room to spare."""
+    return f"{offer.fits} (at least {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB)"
+
+
+def _money(offer: Offer, amount: float | None) -> str:
+    return at_least(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
+
+
+def _hour(pair: Pair, offer: Offer) -> str:
+    price = offer.price
+    if price is None:
+        return "no price known"
+    old = ", old" if price.is_old(pair.renting.trained_on) else ""
+    return f"{money(price.amount, price.currency)} ({price.where}{f', {price.as_of}' if price.as_of else ''}{old})"
+
+
+def renting_pictures(pairs: Iterable[Pair]) -> list[Picture]:
+    """One for each experiment of which a price is known: time against cost."""
+    return [picture for pair in pairs if (picture := _time_against_cost(pair))]
+
+
+def _time_against_cost(pair: Pair) -> Picture | None:
+    bounds = {
+        offer.accelerator.name: (offer.job_seconds, offer.cost)
+        for offer in pair.renting.offers
+        if offer.cost and offer.job_seconds and offer.fits != "no"
+    }
+    if not bounds:
+        return None
+    currency = next(offer.price.currency for offer in pair.renting.offers if offer.price)
+    measured = {
+        run.device: (run.timings.total_seconds, spent.amount)
+        for run in pair.trained
+        if (spent := pair.outlays[run.device].cost).amount
+    }
+    estimates = {
+        offer.accelerator.name: (offer.estimate.job_seconds, offer.estimate.cost)
+        for offer in pair.renting.offers
+        if offer.estimate and offer.estimate.cost and offer.fits != "no"
+    }
+    recorded = _recorded_elsewhere(pair)
+    places = (*bounds.values(), *estimates.values(), *measured.values(), *recorded.values())
+    x, y = (_scale([place[axis] for place in places], axis) for axis in (0, 1))
+    drawing = Drawing(_FLOOR + _BELOW)
+    drawing.x_axis(x, _TOP, _FLOOR, "seconds of the whole job")
+    drawing.y_axis(y, _LEFT, _RIGHT, currency)
+    _legend(drawing, list(measured), has_estimates=bool(estimates), has_records=bool(recorded))
+    best = front(list(bounds.values()))
+    drawing.line([(x(time), y(cost)) for time, cost in best], _BOUND, stroke_dasharray="3 2")
+    for name, (time, cost) in bounds.items():
+        title = f"{name}: at least {seconds(time)} and {money(cost, currency)}"
+        _diamond(drawing, (x(time), y(cost)), title)
+        if (time, cost) in best:
+            _name(drawing, (x(time), y(cost)), name)
+    for name, (time, cost) in estimates.items():
+        _triangle(drawing, (x(time), y(cost)), f"{name}, estimated: {seconds(time)} and {money(cost, currency)}")
+    for device, (time, cost) in measured.items():
+        place, title = (x(time), y(cost)), f"{device.upper()}, measured: {seconds(time)} and {money(cost, currency)}"
+        drawing.dot(place, DEVICE_COLOURS[device], square=device == "gpu", title=title)
+    for name, (time, cost) in recorded.items():
+        title = f"{name}, recorded elsewhere: {seconds(time)} and {money(cost, currency)}"
+        drawing.dot((x(time), y(cost)), _RECORDED, square=True, title=title)
+    told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
+    told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
+    caption = f"{pair.experiment}: {pair.renting.listed or 'your own prices'}"
+    return Picture(f"renting-{pair.experiment}", caption, told, drawing.svg)
+
+
+def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
+    """What other machines' GPUs took for the same training, and what that costs where a price is known."""
+    names = {each.full_name: each.name for each in accelerators().values()}
+    found = {}
+    for each in pair.elsewhere:
+        timings = each.reference.timings
+        name = names.get(timings.device_name)
+        if name and (price := price_of(name, pair.settings.prices)) and price.amount:
+            found[name] = (timings.total_seconds, cost_of(timings.total_seconds, price))
+    return found
+
+
+def _scale(values: list[float], axis: int) -> Scale:
+    ends = (_LEFT, _RIGHT) if axis == 0 else (_FLOOR, _TOP)
+    return Scale(min(values) / 1.5, max(values) * 1.5, *ends, logarithmic=True)
+
+
+def _diamond(drawing: Drawing, place: Point, title: str = "") -> None:
+    x, y = place
+    content = f"<title>{title}</title>" if title else ""
+    drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 4l-4 4l-4 -4z", fill="none", stroke=_BOUND)
+
+
+def _name(drawing: Drawing, place: Point, name: str) -> None:
+    """Beside its mark, on the side where there is room."""
+    x, y = place
+    is_left = x + 6 + CHARACTER * len(name) < _RIGHT
+    drawing.text((x + 6 if is_left else x - 6, y - 6), name, "start" if is_left else "end", INK)
+
+
+def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:
+    x, y = place
+    content = f"<title>{title}</title>" if title else ""
+    drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 7h-8z", fill="none", stroke=_ABOUT)
+
+
+def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool, has_records: bool) -> None:
+    _diamond(drawing, (_LEFT + 4, 8.0))
+    drawing.text((_LEFT + 11, 8.0), "at least", "start")
+    left = _LEFT + 60
+    if has_estimates:
+        _triangle(drawing, (left, 8.0))
+        drawing.text((left + 7, 8.0), "estimated", "start")
+        left += 62
+    for device in devices:
+        drawing.dot((left, 8.0), DEVICE_COLOURS[device], square=device == "gpu")
+        drawing.text((left + 7, 8.0), f"{device.upper()} here", "start")
+        left += 55
+    if has_records:
+        drawing.dot((left, 8.0), _RECORDED, square=True)
+        drawing.text((left + 7, 8.0), "elsewhere", "start")

@@ -1,0 +1,149 @@
+"""What a data sheet lets a step take at least: worked by hand, and never beaten by a speed that was published."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
+
+from benchmarks.published import Published, published
+from benchmarks.published.fit import errors, fitted
+from photofinish.comparing.estimates import (
+    HALF_WITHIN,
+    NINE_OF_TEN_WITHIN,
+    SHORTEST_SECONDS,
+    TIMES_THE_ARITHMETIC,
+    TIMES_WHAT_IS_KEPT,
+)
+from photofinish.comparing.floors import (
+    ABOVE_BOOST_CLOCK,
+    LEAST_KERNEL_SECONDS,
+    least_epoch,
+    least_memory_bytes,
+    least_step,
+)
+from photofinish.params.accelerators import SHORT_LIST, Accelerator, accelerators, list_prices
+from photofinish.results.records import Operations, Product
+
+MIB = 2**20
+MADE_UP = Accelerator("X", "Made-up X", "cuda", 16, 100.0, {"fp32": 10.0, "fp16": 80.0}, 4, 10.0, 70)
+LONG = Product(count=2, least_flops=10**11, read_values=5 * MIB, written_values=MIB // 2)
+"""2 x 8 ms of arithmetic, and 2 x 0.17 ms of memory: of 20 MiB and of 2 MiB, what is above 4 MiB"""
+WIDE = Product(count=1, least_flops=10**9, read_values=50 * MIB, written_values=26 * MIB)
+"""0.08 ms of arithmetic, 3.1 ms of memory: 196 and 100 MiB"""
+STEP = Operations(
+    images=100,
+    flops=10**12,
+    products=(LONG, WIDE),
+    parameter_bytes=10 * MIB,
+    gradient_bytes=10 * MIB,
+    optimizer_bytes=10 * MIB,
+    kept_values=5 * MIB,
+    all_kept_bytes=30 * MIB,
+    batch_bytes=10**6,
+    resident_bytes=0,
+)
+OPTIMISER = (30 - 4 + 20 - 4) * MIB / 100e9
+"""reads gradients, weights and its own state, and writes all but the gradients"""
+
+
+def test_arithmetic_is_the_fewest_operations_at_the_peak_rate_with_room_for_the_clock() -> None:
+    assert least_step(STEP, MADE_UP, "fp32").arithmetic_seconds == pytest.approx(0.201 / 10 / ABOVE_BOOST_CLOCK)
+    assert least_step(STEP, MADE_UP, "fp16").arithmetic_seconds == pytest.approx(0.201 / 80 / ABOVE_BOOST_CLOCK)
+
+
+def test_memory_is_what_each_product_moves_beyond_the_cache_and_the_optimiser() -> None:
+    floor = least_step(STEP, MADE_UP, "fp32")
+    assert floor.memory_seconds == pytest.approx((2 * 16 + 196 + 100) * MIB / 100e9 + OPTIMISER)
+    short = least_step(STEP, MADE_UP, "bf16")
+    assert short.memory_seconds == pytest.approx((2 * 6 + 96 + 48) * MIB / 100e9 + OPTIMISER)
+    assert least_step(STEP, replace(MADE_UP, cache_mib=200), "fp32").memory_seconds == 0
+
+
+def test_products_follow_each_other_each_as_long_as_the_longer_of_the_two() -> None:
+    floor = least_step(STEP, MADE_UP, "fp32")
+    assert floor.computing_seconds == pytest.approx(2 * 0.008 + 296 * MIB / 100e9 + OPTIMISER)
+    assert floor.computing_seconds > max(floor.arithmetic_seconds, floor.memory_seconds)
+    assert floor.seconds == floor.computing_seconds
+
+
+def test_a_precision_whose_rate_is_not_known_takes_that_of_the_next_shorter_one() -> None:
+    assert MADE_UP.best_tflops("tf32") == 80.0
+    assert replace(MADE_UP, tflops={"fp32": 10.0}).best_tflops("bf16") is None
+    assert least_step(STEP, replace(MADE_UP, tflops={}), "fp32").arithmetic_seconds == 0.0
+
+
+def test_batches_of_a_loader_cross_the_link_unless_the_memory_is_shared() -> None:
+    assert least_step(STEP, MADE_UP, "fp32").link_seconds == pytest.approx(1e6 / 10e9)
+    assert least_step(STEP, replace(MADE_UP, link_gb_per_s=None), "fp32").link_seconds == 0.0
+
+
+def test_a_kernel_takes_half_a_microsecond_however_little_it_does() -> None:
+    small = Product(count=7, least_flops=10, read_values=10, written_values=10)
+    nothing_else = {"products": (small,), "optimizer_bytes": 0, "gradient_bytes": 0, "batch_bytes": 0}
+    floor = least_step(STEP.model_copy(update=nothing_else), MADE_UP, "fp32")
+    assert floor.computing_seconds == floor.kernel_seconds == 7 * LEAST_KERNEL_SECONDS
+    assert floor.held_by == "kernels"
+
+
+def test_what_holds_a_step_is_named() -> None:
+    assert least_step(STEP, MADE_UP, "fp32").held_by == "arithmetic"
+    assert least_step(STEP, replace(MADE_UP, memory_gb_per_s=1.0), "fp32").held_by == "memory"
+    link = least_step(STEP, replace(MADE_UP, link_gb_per_s=1e-3), "fp32")
+    assert link.held_by == "the link"
+    assert link.seconds == link.link_seconds == pytest.approx(1.0)
+
+
+def test_an_epoch_moves_as_much_as_its_whole_steps_and_computes_for_all_its_images() -> None:
+    step, epoch = least_step(STEP, MADE_UP, "fp32"), least_epoch(STEP, MADE_UP, "fp32", 250)
+    assert epoch.computing_seconds == pytest.approx(2 * step.computing_seconds + 0.5 * step.arithmetic_seconds)
+    assert epoch.memory_seconds == pytest.approx(2 * step.memory_seconds)
+    assert epoch.link_seconds == pytest.approx(2.5 * step.link_seconds)
+
+
+def test_a_step_holds_its_weights_and_the_more_of_what_is_kept_and_gradients() -> None:
+    assert least_memory_bytes(STEP, "fp32") == (10 + 10 + 20) * MIB + 10**6
+    assert least_memory_bytes(STEP, "fp16") == (10 + 10 + 10) * MIB + 10**6
+
+
+@pytest.mark.parametrize(
+    "speed", published(), ids=lambda each: f"{each.model}-{each.precision}-{each.accelerator.name}"
+)
+def test_no_published_speed_beats_the_bound(speed: Published) -> None:
+    assert speed.step_seconds > speed.floor.seconds
+
+
+def test_the_bound_is_not_idle() -> None:
+    """docs/before-you-rent.md has these figures."""
+    shares = [each.floor.seconds / each.step_seconds for each in published()]
+    assert len(shares) == 99
+    assert round(statistics.median(shares), 2) == 0.14
+    assert round(max(shares), 2) == 0.47
+
+
+def test_the_constants_and_the_error_of_estimates_are_those_that_published_speeds_give() -> None:
+    """Each accelerator is estimated by constants that were fitted without it."""
+    speeds = [each for each in published() if each.accelerator.kind != "cpu"]
+    assert fitted(speeds) == pytest.approx([*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_KEPT], rel=0.01)
+    factors = [factor for _, factor in errors(speeds)]
+    assert statistics.median(factors) == pytest.approx(HALF_WITHIN, abs=0.01)
+    assert np.quantile(factors, 0.9) == pytest.approx(NINE_OF_TEN_WITHIN, abs=0.01)
+    assert NINE_OF_TEN_WITHIN < 2  # else none would be shown
+    assert min(each.step_seconds for each in speeds) == pytest.approx(SHORTEST_SECONDS, rel=0.1)
+
+
+def test_each_accelerator_has_what_a_bound_takes_and_each_price_its_day() -> None:
+    assert set(SHORT_LIST) <= {price.accelerator for price in list_prices()} <= set(accelerators())
+    for each in accelerators().values():
+        assert each.best_tflops("fp32")
+        assert each.memory_gib
+        rates = [each.best_tflops(precision) for precision in ("fp32", "tf32", "bf16", "fp16")]
+        known = [rate for rate in rates if rate]
+        assert known == sorted(known)
+    assert all(price.usd_per_hour > 0 and price.gpus >= 1 for price in list_prices())

@@ -1,0 +1,172 @@
+"""What a step computes and keeps, counted by hand for small networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import MakeExperiment, MakeTrainer
+from torch import nn
+
+from photofinish.comparing.floors import least_epoch
+from photofinish.measuring.operations import (
+    Direction,
+    StepCount,
+    count_operations,
+    count_step,
+    grouped,
+    least_multiplications,
+)
+from photofinish.params.accelerators import Accelerator
+
+IMAGES = 4
+
+
+def counted(network: nn.Module, *shape: int) -> StepCount:
+    """Of a step on made-up images, whose own gradients nobody asks for."""
+    images = torch.ones(IMAGES, *shape)
+    return count_step(network, lambda: network(images).sum())
+
+
+def moved(found: StepCount) -> list[tuple[int, int]]:
+    return [(each.read_values, each.written_values) for each in found.products]
+
+
+def least(found: StepCount) -> int:
+    return sum(each.least_flops for each in found.products)
+
+
+def test_a_linear_layer_is_a_product_forward_and_one_for_its_weights_and_the_first_none_for_its_images() -> None:
+    found = counted(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 10)
+    first, second = 2 * IMAGES * 10 * 20, 2 * IMAGES * 20 * 5
+    assert found.flops == least(found) == 2 * first + 3 * second
+    assert moved(found)[:2] == [(IMAGES * 10 + 200, IMAGES * 20), (IMAGES * 20 + 100, IMAGES * 5)]
+    assert sorted(moved(found)[2:]) == sorted(
+        [(IMAGES * 5 + 100, IMAGES * 20), (IMAGES * (5 + 20), 100), (IMAGES * (20 + 10), 200)]
+    )
+    assert found.kept_values == IMAGES * (10 + 20)
+
+
+def test_a_convolution_counts_what_meets_the_image_or_less_by_another_basis() -> None:
+    found = counted(nn.Conv2d(3, 8, 3, padding=1), 3, 16, 16)
+    products = 2 * IMAGES * 3 * 8
+    assert found.flops == 2 * products * 16 * 16 * 9
+    assert least(found) == pytest.approx(2 * products * (16 * 4 / 3) ** 2, rel=1e-4)
+    images, out = IMAGES * 3 * 256, IMAGES * 8 * 256
+    assert moved(found) == [(images + 216, out), (images + out, 216)]
+
+
+def test_a_stride_that_leaves_places_out_does_not_read_them() -> None:
+    found = counted(nn.Conv2d(4, 8, 1, stride=2, bias=False), 4, 16, 16)
+    assert moved(found) == [(IMAGES * 4 * 64 + 32, IMAGES * 8 * 64), (IMAGES * (4 + 8) * 64, 32)]
+
+
+def test_groups_share_no_work() -> None:
+    """torch's own formula counts the gradient of a grouped convolution's weights so many times too often."""
+    found = counted(nn.Conv2d(8, 8, 3, groups=8, bias=False), 8, 10, 10)
+    assert found.flops == 2 * 2 * IMAGES * 8 * 8 * 8 * 9
+
+
+def test_a_transposed_convolution_lays_its_filter_on_what_comes_in() -> None:
+    assert counted(nn.ConvTranspose2d(4, 6, 2, stride=2), 4, 5, 5).flops == 2 * 2 * IMAGES * 4 * 6 * 25 * 4
+
+
+@pytest.mark.parametrize(
+    ("geometry", "least"),
+    [
+        (((8,), (8,), (1,), (1,), (0,), (1,)), 8),  # one tap: as it is
+        (((100,), (100,), (3,), (1,), (1,), (1,)), 100 * 4 / 3),
+        (((1,), (1,), (3,), (1,), (1,), (1,)), 1),  # of an image of one pixel, the taps around it meet nothing
+        (((50,), (100,), (3,), (2,), (1,), (1,)), 50 * (7 / 6 + 1)),  # a stride of two: filters of two and of one
+        (((25,), (100,), (4,), (4,), (0,), (1,)), 25 * 4),  # patches: each tap once
+        (
+            ((9,) * 3, (9,) * 3, (5,) * 3, (1,) * 3, (2,) * 3, (1,) * 3),
+            2 * 9**3,
+        ),  # in three directions FFT takes the fewest
+    ],
+)
+def test_the_least_multiplications_of_a_filter(geometry: tuple[tuple[int, ...], ...], least: float) -> None:
+    directions = [Direction(*each) for each in zip(*geometry, strict=True)]
+    assert least_multiplications(directions) == pytest.approx(least)
+
+
+def test_products_of_many_small_matrices_count_two_fifths() -> None:
+    queries = torch.ones(2, 3, 4, requires_grad=True)
+    found = count_step(nn.Identity(), lambda: (queries @ queries.transpose(1, 2)).sum())
+    assert [each.least_flops for each in found.products] == [pytest.approx(0.4 * found.flops, abs=1)]
+    assert moved(found) == [(0, 0)]
+
+
+def test_what_layers_need_again_is_kept_once_and_masks_are_not() -> None:
+    layers = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Dropout(), nn.Conv2d(2, 2, 1),
+        nn.MaxPool2d(2),
+    )  # fmt: skip
+    found, image = counted(layers, 1, 8, 8), IMAGES * 64
+    assert found.kept_values == image + 2 * 2 * image  # into both convolutions and the normalisation
+    assert found.all_kept_bytes > 4 * found.kept_values
+
+
+def test_one_input_of_two_layers_is_kept_once() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(10, 3), nn.Linear(10, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.one(images) + self.other(images)
+
+    assert counted(Branches(), 10).kept_values == IMAGES * 10
+
+
+def test_in_a_short_precision_as_many_values_are_kept() -> None:
+    network, images = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 16)), torch.ones(IMAGES, 16)
+
+    def loss() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return network(images).float().sum()
+
+    found = count_step(network, loss)
+    assert found.kept_values == IMAGES * (16 + 32)
+    assert found.flops == 2 * IMAGES * 16 * 32 * 5
+
+
+def test_products_that_are_the_same_are_put_together() -> None:
+    found = counted(nn.Sequential(*(nn.Linear(6, 6) for _ in range(4))), 6)
+    assert [(each.count, each.least_flops) for each in grouped(found.products)] == [(4 + 3, 288), (4, 288)]
+
+
+def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer(make_experiment(input={"name": "loader", "workers": 0}))
+    before = [each.clone() for each in trainer.network.parameters()]
+    found = count_operations(trainer)
+    parameter_bytes = 4 * (64 * 8 + 8 + 8 * 3 + 3)
+    assert found.images == 16
+    assert found.flops == 2 * 16 * (2 * 64 * 8 + 3 * 8 * 3)
+    assert found.parameter_bytes == found.gradient_bytes == found.optimizer_bytes == parameter_bytes  # with momentum
+    assert found.batch_bytes == 16 * (64 * 4 + 8)
+    assert found.resident_bytes == 0
+    assert all(torch.equal(*pair) for pair in zip(before, trainer.network.parameters(), strict=True))
+    assert not trainer.state.optimizer.state
+
+
+def test_images_that_lie_on_the_device_need_room_there(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer(make_experiment())
+    found = count_operations(trainer)
+    assert found.batch_bytes == 0
+    assert found.resident_bytes == 4 * 64 * (trainer.training.image_count + trainer.validation.image_count)
+
+
+def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer
+) -> None:
+    fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None, None)
+    for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
+        trainer = make_trainer(make_experiment(model=model, batch_size=64))
+        operations, done = count_operations(trainer), trainer.train(lambda _metrics, _timing: None)
+        floor = least_epoch(operations, fast, "fp32", trainer.training.image_count)
+        assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in done.timings)
+        assert floor.seconds < min(epoch.training_seconds for epoch in done.timings)

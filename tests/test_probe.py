@@ -1,0 +1,94 @@
+"""`make probe`: a few epochs tell what the whole job takes, with an interval that holds; the project stays as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import ONE_THREAD, ROOT, MakeResult
+from result_files import BUSY, trained
+from training_stage import contents
+
+from photofinish.comparing.probe import estimate, probe, sum_interval, told
+from photofinish.errors import MistakeError
+from photofinish.params.compare import Comparing, Prices
+
+NAME = "digits-linear"
+PARAMS = {
+    "defaults": {"epochs": 100, "batch_size": 128},
+    "devices": ONE_THREAD,
+    "datasets": {"digits": {"source": "digits", "validation": 0.2, "test": 0.2}},
+    "experiments": {
+        NAME: {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}, "repeats": 3}
+    },
+    "compare": {"prices": {"cpu_hour": 3.6}},
+}
+
+
+def test_the_job_is_what_happens_once_and_its_epochs_at_their_mean(make_result: MakeResult) -> None:
+    timings = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=30.0).timings
+    found = estimate(timings, 100)
+    between = 0.07 / 3  # of the made-up overhead
+    assert found.epoch_seconds == pytest.approx(3.1 + between)  # with 0.1 s of validation
+    assert found.once_seconds == pytest.approx(30.0 - 3 * (3.1 + between))
+    assert found.job_seconds == pytest.approx(found.once_seconds + 100 * found.epoch_seconds)
+
+
+def test_the_interval_is_students_with_what_a_run_may_be_off(make_result: MakeResult) -> None:
+    timings = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=30.0).timings
+    found = estimate(timings, 100)
+    off = 4.303 * 1.0 * (100**2 / 3 + 100) ** 0.5  # of the epochs' spread, 1 s
+    assert found.interval[1] == pytest.approx((found.job_seconds + off) * 1.05, rel=1e-5)
+    assert found.interval[0] == pytest.approx((found.job_seconds - off) / 1.05, rel=1e-5)
+    busy = estimate(timings.model_copy(update={"load": (BUSY,)}), 100)
+    assert busy.interval[1] == pytest.approx((found.job_seconds + off) * 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("tried", [2, 3, 5])
+def test_the_sum_of_what_comes_lies_in_the_interval_95_times_of_100(tried: int) -> None:
+    random, count, held = np.random.default_rng(tried), 30, 0
+    for _ in range(1000):
+        values = random.normal(1.0, 0.02, tried + count)
+        low, high = sum_interval(values[:tried].tolist(), count)
+        held += low <= values[tried:].sum() <= high
+    assert 930 <= held <= 970
+
+
+def test_it_is_told_as_an_estimate_with_its_cost(make_result: MakeResult) -> None:
+    run = trained(make_result, epoch_seconds=(3.0, 3.0), total_seconds=10.0)
+    text = told("x", run, estimate(run.timings, 1000), Comparing(prices=Prices(cpu_hour=3.6)))
+    assert text.splitlines()[0] == "x on the CPU (Some CPU), estimated from 2 epochs:"
+    assert "the whole job of 1,000 epochs takes 3,1" in text
+    assert "95 % interval" in text
+    assert "It costs 3.1" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "told"),
+    [(NAME, 1, "EPOCHS=1 tells nothing"), ("digit-linear", 2, "did you mean 'digits-linear'")],
+)
+def test_what_cannot_be_probed_is_told(params_file: Path, name: str, epochs: int, told: str) -> None:
+    params_file.write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    with pytest.raises(MistakeError, match=told):
+        probe(name, "cpu", epochs, params_file)
+
+
+@pytest.mark.slow
+def test_a_probe_trains_beside_the_project_and_changes_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    (tmp_path / "reference").mkdir()
+    shutil.copytree(ROOT / "stages", tmp_path / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    before = contents(tmp_path)
+    command = [sys.executable, "-m", "photofinish.comparing.probe", NAME, "--epochs", "2"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert contents(tmp_path) == before
+    assert f"{NAME} on the CPU" in ran.stdout
+    assert "the whole job of 100 epochs takes " in ran.stdout
