@@ -47,6 +47,11 @@ def arrival(worker: str, machine: Machine, code: str | None = None) -> dict[str,
     return {"name": worker, "machine": machine.model_dump_json(), "code": code or fleet_code()}
 
 
+def running(board: Board) -> list[str]:
+    """What the table shows of each machine."""
+    return [str(cell) for cell in next(column for column in board.table().columns if column.header == "running").cells]
+
+
 # -- who gets what -------------------------------------------------------------------------------------
 
 
@@ -81,11 +86,12 @@ def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_
         assert capsys.readouterr().out.count("lab has no worker: waiting for `make worker HEAD=tcp") == 1
         board.workers(lab)
         board.hear({"name": "lab-1", "began": "first"})
+        assert running(board) == ["first 0:00"]
         board.workers({})
         told = capsys.readouterr().out
     assert "first: lab-1 is gone; it goes to another worker" in told
     assert "lab has no worker" in told
-    assert board.open == ["first"]
+    assert (board.open, running(board)) == (["first"], [""])
 
 
 def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
