@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from photofinish.fleet.clones import clone_at, committed, git
 from photofinish.fleet.jobs import Job
 from photofinish.fleet.keys import fleet_code, key_of, require_dask
 from photofinish.fleet.project import Task
+from photofinish.fleet.spread import require_remote
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.params.devices import Devices
 
@@ -149,6 +151,23 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(reposit
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
         clone_at(repository, clone, "a" * 40)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("core.analytics=false\n", "has no default DVC remote"),
+        ("remote.a.url=/a\ncore.remote=a\nremote.b.url=https://b\ncore.remote=b\n", "HTTP carries no run-cache"),
+        ("remote.a.url=/a\ncore.remote=a\n", None),
+    ],
+)
+def test_a_remote_that_carries_results_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, config: str, problem: str | None
+) -> None:
+    told = subprocess.CompletedProcess("dvc", 0, config)
+    monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_settings: told)
+    with pytest.raises(UserError, match=problem) if problem else nullcontext():
+        require_remote()
 
 
 # -- for real ------------------------------------------------------------------------------------------
