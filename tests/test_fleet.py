@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from photofinish.fleet.clones import clone_at, committed, git
 from photofinish.fleet.jobs import Job
 from photofinish.fleet.keys import fleet_code, key_of, require_dask
 from photofinish.fleet.project import Task
+from photofinish.fleet.spread import require_remote
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.params.devices import Devices
 
@@ -45,6 +47,11 @@ def task(name: str, machine: Machine = LAB, where: str = "lab") -> Task:
 
 def arrival(worker: str, machine: Machine, code: str | None = None) -> dict[str, Any]:
     return {"name": worker, "machine": machine.model_dump_json(), "code": code or fleet_code()}
+
+
+def running(board: Board) -> list[str]:
+    """What the table shows of each machine."""
+    return [str(cell) for cell in next(column for column in board.table().columns if column.header == "running").cells]
 
 
 # -- who gets what -------------------------------------------------------------------------------------
@@ -81,11 +88,12 @@ def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_
         assert capsys.readouterr().out.count("lab has no worker: waiting for `make worker HEAD=tcp") == 1
         board.workers(lab)
         board.hear({"name": "lab-1", "began": "first"})
+        assert running(board) == ["first 0:00"]
         board.workers({})
         told = capsys.readouterr().out
     assert "first: lab-1 is gone; it goes to another worker" in told
     assert "lab has no worker" in told
-    assert board.open == ["first"]
+    assert (board.open, running(board)) == (["first"], [""])
 
 
 def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +151,23 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(reposit
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
         clone_at(repository, clone, "a" * 40)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("core.analytics=false\n", "has no default DVC remote"),
+        ("remote.a.url=/a\ncore.remote=a\nremote.b.url=https://b\ncore.remote=b\n", "HTTP carries no run-cache"),
+        ("remote.a.url=/a\ncore.remote=a\n", None),
+    ],
+)
+def test_a_remote_that_carries_results_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, config: str, problem: str | None
+) -> None:
+    told = subprocess.CompletedProcess("dvc", 0, config)
+    monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_settings: told)
+    with pytest.raises(UserError, match=problem) if problem else nullcontext():
+        require_remote()
 
 
 # -- for real ------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 def spread(on: list[str], listen: str) -> None:
     """Train what is missing, here and on further machines, and write one report."""
     commit = committed(Path())
-    _require_remote()
+    require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     tasks = [task for project in projects for task in project.missing(commit)]
     print(f"{len(tasks)} to be trained", flush=True)
@@ -49,12 +49,21 @@ def spread(on: list[str], listen: str) -> None:
         project.bring_back()
 
 
-def _require_remote() -> None:
-    asked = [sys.executable, "-m", "dvc", "config", "core.remote"]
-    if subprocess.run(asked, capture_output=True, check=False).returncode:
+def require_remote() -> None:
+    """Refuse a project without a DVC remote that data and results can go through."""
+    asked = [sys.executable, "-m", "dvc", "config", "--list"]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line)
+    url = settings.get(f"remote.{settings.get('core.remote')}.url")
+    if url is None or url.startswith("http"):
+        problem = (
+            "has no default DVC remote"
+            if url is None
+            else f"has {url} for its DVC remote, and HTTP carries no run-cache"
+        )
         raise UserError(
-            "there is no DVC remote for data and results to go through: `dvc remote add --default --local shared "
-            "<folder or address>`, here and on each worker (docs/many-machines.md)"
+            f"the project {problem}: `dvc remote add --default --local shared <folder, s3://, ssh://...>`, here and "
+            f"where workers are (docs/many-machines.md)"
         )
 
 
