@@ -144,7 +144,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
     import pandas as pd
 
     from photofinish.comparing.pairs import NotTrained, Trained
-    from photofinish.results import records
+    from photofinish.results import measurements, records
     from photofinish.results.epochs import EpochMetrics, EpochTiming
 
     def make(
@@ -159,7 +159,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
         repeats: tuple[tuple[float, ...], ...] = (),
         step_seconds: tuple[float, ...] = (0.01,),
         load: tuple[LoadWindow, ...] = (),
-        attribution: records.Attribution | None = None,
+        attribution: measurements.Attribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))
@@ -198,8 +198,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             images_per_second=600 / float(np.median([*epoch_seconds, *(one for repeat in repeats for one in repeat)])),
             peak_memory_bytes=None,
             repeats=tuple(tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats),
-            steady_state=records.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=records.Overhead(
+            steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
+            overhead=measurements.Overhead(
                 passes_seconds=10.0,
                 display_seconds=0.01,
                 saving_seconds=0.02,

@@ -16,7 +16,7 @@ from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
 from photofinish.params.compare import Comparing
-from photofinish.results import records
+from photofinish.results import measurements, records
 from photofinish.results.epochs import EpochMetrics
 
 BUSY = LoadWindow(
@@ -63,19 +63,19 @@ def made_up_attribution(
     step_seconds: float = 0.01,
     other_step_seconds: float = 0.002,
     **others: object,
-) -> records.Attribution:
+) -> measurements.Attribution:
     """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
     parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
     settings = {
         "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
-        "same_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
-        "other_batch": records.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
-        "resident": records.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
-        "parts": records.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
+        "same_batch": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
+        "other_batch": measurements.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
+        "resident": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
+        "parts": measurements.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
         **others,
     }
-    return records.Attribution(**settings)
+    return measurements.Attribution(**settings)
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:

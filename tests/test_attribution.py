@@ -24,7 +24,7 @@ from photofinish.measuring.attribution import (
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.measuring.steady_state import SamplePlan
 from photofinish.results.learned import weights_of
-from photofinish.results.records import StepParts
+from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module

@@ -17,7 +17,7 @@ from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
 from photofinish.results.epochs import EpochTiming
-from photofinish.results.records import SteadyState
+from photofinish.results.measurements import SteadyState
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]

@@ -29,7 +29,7 @@ from photofinish.comparing.floors import (
     least_step,
 )
 from photofinish.params.accelerators import SHORT_LIST, Accelerator, accelerators, list_prices
-from photofinish.results.records import Operations, Product
+from photofinish.results.measurements import Operations, Product
 
 MIB = 2**20
 MADE_UP = Accelerator("X", "Made-up X", "cuda", 16, 100.0, {"fp32": 10.0, "fp16": 80.0}, 4, 10.0, 70)

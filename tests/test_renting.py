@@ -20,7 +20,7 @@ from photofinish.params.accelerators import accelerators
 from photofinish.params.compare import Comparing, Prices
 from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report
-from photofinish.results.records import Operations, Product
+from photofinish.results.measurements import Operations, Product
 from photofinish.results.references import reference_of
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from photofinish.comparing.floors import Floor, least_step
 from photofinish.params.accelerators import Accelerator, accelerators
-from photofinish.results.records import Operations, Product
+from photofinish.results.measurements import Operations, Product
 
 FOLDER = Path(__file__).parent
 _XEON = Accelerator("2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None, 170)

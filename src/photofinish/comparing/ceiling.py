@@ -27,7 +27,8 @@ from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread, times
 from photofinish.params.experiment import Experiment
-from photofinish.results.records import Attribution, Timings, Training
+from photofinish.results.measurements import Attribution
+from photofinish.results.records import Timings, Training
 from photofinish.wording import seconds
 
 HIGH = 20.0

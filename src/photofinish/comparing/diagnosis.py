@@ -23,7 +23,8 @@ from photofinish.machine.cpu import allowed_cores
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.load import doubts
 from photofinish.params.experiment import Experiment
-from photofinish.results.records import Attribution, SteadyState, Timings, Training
+from photofinish.results.measurements import Attribution, SteadyState
+from photofinish.results.records import Timings, Training
 from photofinish.wording import listed, seconds
 
 Cause = Literal[

@@ -8,7 +8,7 @@ nearly all on NVIDIA's cards: nothing is told of others.
 from __future__ import annotations
 
 from photofinish.params.accelerators import Accelerator
-from photofinish.results.records import Operations
+from photofinish.results.measurements import Operations
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.87, "tf32": 0.81, "fp16": 0.82}
 """of what its operations, as usually counted, take at the peak rate"""

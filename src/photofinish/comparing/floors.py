@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from photofinish.params.accelerators import Accelerator
-from photofinish.results.records import Operations
+from photofinish.results.measurements import Operations
 
 ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6

@@ -17,7 +17,8 @@ from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
 from photofinish.params.accelerators import Accelerator, accelerators, list_prices
 from photofinish.params.compare import Prices
-from photofinish.results.records import Operations, Timings, Training
+from photofinish.results.measurements import Operations
+from photofinish.results.records import Timings, Training
 from photofinish.wording import money, seconds
 
 _OLD = timedelta(days=183)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from photofinish.params.experiment import Experiment
-from photofinish.results.records import Attribution, Timings
+from photofinish.results.measurements import Attribution
+from photofinish.results.records import Timings
 
 PARTS = {
     "waiting for data": "waiting_seconds",

@@ -25,7 +25,7 @@ import torch
 from photofinish.machine.memory import available_memory_bytes
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_steps
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
-from photofinish.results.records import Attribution, SteadyState, StepParts
+from photofinish.results.measurements import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
 from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
 from photofinish.training.trainer import Trainer

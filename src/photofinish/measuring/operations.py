@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.measuring.rehearsal import rehearsal
 from photofinish.models.registry import BATCH_NORMS
-from photofinish.results.records import Operations, Product
+from photofinish.results.measurements import Operations, Product
 from photofinish.training.trainer import Trainer
 
 _LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}

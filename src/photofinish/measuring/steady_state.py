@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsed_steps
-from photofinish.results.records import SteadyState
+from photofinish.results.measurements import SteadyState
 from photofinish.training.trainer import Trainer
 
 _SAMPLES = 10

@@ -15,7 +15,8 @@ from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
 from photofinish.report.rows import Rows, is_known
-from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel, StepsTaken
+from photofinish.results.measurements import StepsTaken
+from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-import statistics
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from photofinish.data.images import Dtype, Task
 from photofinish.errors import UserError
@@ -20,6 +19,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results.measurements import Attribution, Operations, Overhead, Record, SteadyState, StepsTaken
 
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
 SEEDS = "seeds"
@@ -33,11 +33,7 @@ _HISTORY_ROW = TypeAdapter(EpochMetrics)
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Training(_Record):
+class Training(Record):
     """learned/record.json of a run that trained."""
 
     status: Literal["trained"] = "trained"
@@ -68,7 +64,7 @@ class Training(_Record):
     """the sha256 of each of the user's own files that ran, and the versions of packages they name"""
 
 
-class SeedRun(_Record):
+class SeedRun(Record):
     """The same training from another seed; its weights are in learned/seeds."""
 
     seed: int
@@ -76,13 +72,13 @@ class SeedRun(_Record):
     history: tuple[EpochMetrics, ...]
 
 
-class FurtherSeeds(_Record):
+class FurtherSeeds(Record):
     """learned/seeds.json, where an experiment is trained from several seeds: all but the record's own."""
 
     runs: tuple[SeedRun, ...]
 
 
-class Unavailable(_Record):
+class Unavailable(Record):
     """learned/record.json where the device isn't there: a result too, never a CPU run in disguise."""
 
     status: Literal["unavailable"] = "unavailable"
@@ -95,7 +91,7 @@ Print = tuple[float, float]
 """A tensor's norm, and its sum with fixed random signs: rounding that leaves a norm as it is moves the second."""
 
 
-class FirstStep(_Record):
+class FirstStep(Record):
     """learned/first_step.json: the start of the training, layer by layer; see measuring/first_step.py."""
 
     batch_order_sha256: str
@@ -112,133 +108,7 @@ class FirstStep(_Record):
     """how often operators that the device lacks were computed on the CPU, forward and backward"""
 
 
-class SteadyState(_Record):
-    """Training steps on one batch that lies on the device: without data to wait for, timed from end to end."""
-
-    steps_per_sample: int
-    sample_seconds: tuple[float, ...]
-    """raw: each of so many steps"""
-
-    @property
-    def step_seconds(self) -> list[float]:
-        """A value for each sample: its mean step."""
-        return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
-
-
-class StepsTaken(_Record):
-    """How the device was handed the training's steps."""
-
-    kind: Literal["eager", "graph"]
-    """one by one, or recorded in a CUDA graph"""
-    at_once: int
-    """that a graph holds"""
-    why: str
-
-
-class StepParts(_Record):
-    """Where training steps go, one after the other through the training's own input path, the clock waiting for the
-    device at the end of each part: every value is of one step, the first of them the first of an epoch. Of an
-    accelerator, what waiting takes by itself is taken off."""
-
-    waiting_seconds: tuple[float, ...]
-    """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader; of an
-    accelerator their mean"""
-    copying_seconds: tuple[float, ...]
-    """the batch to the device; nothing where it lies there already; of an accelerator their mean"""
-    forward_seconds: tuple[float, ...]
-    """with the loss"""
-    backward_seconds: tuple[float, ...]
-    optimizer_seconds: tuple[float, ...]
-    rest_seconds: tuple[float, ...]
-    """the whole step less all these"""
-
-    @property
-    def median_seconds(self) -> dict[str, float]:
-        """Of each part, by its name here, in the order of a step."""
-        return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
-
-
-class Attribution(_Record):
-    """What tells where an epoch goes, and why; see measuring/attribution.py."""
-
-    parts: StepParts
-    batch_alone_seconds: tuple[float, ...]
-    """waiting for each batch, with no step between: what the input path can do at best; of an accelerator their mean"""
-    other_batch_images: int
-    same_batch: SteadyState
-    other_batch: SteadyState
-    """steps on the batch, by turns with steps on so many images, nothing else changed: more where an epoch has room for
-    larger batches, else few"""
-    issuing_seconds: tuple[float, ...] = ()
-    """of single steps on the batch, how long the host was busy with each; of an accelerator that is handed steps one by
-    one only"""
-    bf16: SteadyState | None = None
-    """steps in bfloat16, where the training takes a longer type and the device is made for it"""
-    resident: SteadyState | None = None
-    """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
-
-
-class Product(_Record):
-    """A product of matrices or a convolution, or a gradient of one; see measuring/operations.py."""
-
-    count: int
-    """how many of the same a step has"""
-    least_flops: int
-    """two for a multiplication with its addition, by the fastest way known, of each"""
-    read_values: int
-    """numbers that go in, of each"""
-    written_values: int
-    """and that come out"""
-
-
-class Operations(_Record):
-    """What one training step on a batch computes, moves and keeps, however fast."""
-
-    images: int
-    """of the batch"""
-    flops: int
-    """of all products, forward and backward, as they are usually counted"""
-    products: tuple[Product, ...]
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    kept_values: int
-    """numbers, each once: inputs of layers with weights that lie in memory from the forward to the backward pass"""
-    all_kept_bytes: int
-    """of all but parameters that lies there from the forward to the backward pass, in the step that was counted"""
-    batch_bytes: int
-    """that are copied to a device for each step; none where all images lie there"""
-    resident_bytes: int
-    """of the images that lie on the device all the time"""
-
-
-class Overhead(_Record):
-    """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
-
-    passes_seconds: float
-    """in training and validation, which the others are to be held against"""
-    display_seconds: float
-    saving_seconds: float
-    """checkpoints, and each epoch's weights where they are kept"""
-    tracking_seconds: float
-    watching_seconds: float
-    """reading how busy the machine is"""
-    rest_seconds: float
-    """reading the clock, adding up losses"""
-
-    @property
-    def seconds(self) -> float:
-        """All but the passes."""
-        named = self.display_seconds + self.saving_seconds + self.tracking_seconds + self.watching_seconds
-        return named + self.rest_seconds
-
-    @property
-    def share(self) -> float:
-        """Of the passes' time; 0 where there were none."""
-        return self.seconds / self.passes_seconds if self.passes_seconds else 0.0
-
-
-class Timings(_Record):
+class Timings(Record):
     """timed/timings.json: how long it took, where and when."""
 
     host: CpuHost | GpuHost
@@ -315,13 +185,13 @@ class Timings(_Record):
         return self
 
 
-class Untimed(_Record):
+class Untimed(Record):
     """timed/timings.json where nothing ran."""
 
     status: Literal["unavailable"] = "unavailable"
 
 
-class ClassScores(_Record):
+class ClassScores(Record):
     """How well one class is told from the others on the test images."""
 
     precision: float
@@ -330,7 +200,7 @@ class ClassScores(_Record):
     image_count: int
 
 
-class SeedScores(_Record):
+class SeedScores(Record):
     """How well the network trained from another seed does on the test images."""
 
     seed: int
@@ -339,7 +209,7 @@ class SeedScores(_Record):
     mean_absolute_error: float | None
 
 
-class DeviceEvaluation(_Record):
+class DeviceEvaluation(Record):
     """How the network trained on one device does on the test images; computed on the CPU for every device."""
 
     test_accuracy: float | None
@@ -369,7 +239,7 @@ class DeviceEvaluation(_Record):
         return f"{size} {name}" if self.test_accuracy is not None else f"a {name} of {size} on the test data"
 
 
-class Evaluation(_Record):
+class Evaluation(Record):
     """results/<experiment>/evaluation/evaluation.json; a device that was unavailable has no entry."""
 
     experiment: str

@@ -27,7 +27,8 @@ from photofinish.models.registry import build_model, refuse_lone_images
 from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
 from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.learned import weights_of
-from photofinish.results.records import Attribution, FirstStep, Operations, SteadyState
+from photofinish.results.measurements import Attribution, Operations, SteadyState
+from photofinish.results.records import FirstStep
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches

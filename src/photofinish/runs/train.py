@@ -24,7 +24,7 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
 from photofinish.processes import seconds_since_stage_start
-from photofinish.results import records
+from photofinish.results import measurements, records
 from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
@@ -283,7 +283,7 @@ class _Leader:
         warm_up_seconds: float,
         energy: tuple[Energy, ...],
         peak_memory_bytes: int | None,
-        overhead: records.Overhead,
+        overhead: measurements.Overhead,
         further: FurtherMeasurements,
     ) -> records.Timings:
         run, device, steps = self._run, self._device, self._trainer.steps
@@ -308,7 +308,7 @@ class _Leader:
             peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
             steady_state=further.steady_state,
-            steps_taken=records.StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+            steps_taken=measurements.StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
             overhead=overhead,
             load=tuple(self._watch.windows),
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
