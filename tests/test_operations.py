@@ -151,6 +151,20 @@ def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(
     assert not trainer.state.optimizer.state
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_step_in_a_short_precision_computes_as_much(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, precision: str
+) -> None:
+    whole, short = (
+        count_operations(
+            make_trainer(make_experiment(precision=each, model={"name": "cnn", "channels": (4,), "hidden": ()}))
+        )
+        for each in ("fp32", precision)
+    )
+    assert (short.flops, short.products, short.kept_values) == (whole.flops, whole.products, whole.kept_values)
+    assert short.optimizer_bytes == whole.optimizer_bytes
+
+
 def test_images_that_lie_on_the_device_need_room_there(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:

@@ -23,7 +23,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -66,8 +65,8 @@ def count_operations(trainer: Trainer) -> Operations:
     images, labels = batch = next(iter(trainer.training.shuffled(0)))
     image_count = trainer.training.image_count + trainer.validation.image_count
     with rehearsal(trainer) as state:
-        counted = count_step(state.network, partial(trainer.loss, state, 0, batch))
-        state.optimizer.step()
+        counted = count_step(state.network, lambda: state.scaler.scale(trainer.loss(state, 0, batch)))
+        state.scaler.step(state.optimizer)  # which makes its own state
         held = [value for values in state.optimizer.state.values() for value in values.values()]
         parameters = list(state.network.parameters())
         return Operations(
