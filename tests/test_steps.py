@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +195,15 @@ def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(ma
     assert weights_of(late.network) == weights_of(whole.network)
 
 
+@pytest.mark.parametrize("kind", ["eager", "auto"])
+def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: str) -> None:
+    """Else its memory, and its loader's workers, would stay until Python looks for circles, in whichever process."""
+    trainer = trained(make_job(steps=kind))
+    seen = weakref.ref(trainer)
+    del trainer
+    assert seen() is None
+
+
 def test_repeats_learn_the_same_bits(make_job: MakeJob) -> None:
     first, again = trained(make_job(with_state(), images=17)), make_job(with_state(), images=17)
     repeat_training(first, again, "small", 2, lambda _epoch: None)  # which refuses other bits
@@ -227,7 +237,7 @@ def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
 
     def record_anew(_metrics: EpochMetrics, _timing: object) -> None:
         trainer.steps.forget()
-        trainer.steps.begin()
+        trainer.steps.begin(trainer, trainer.state)
 
     trainer.train(record_anew)
     _tried, *recordings = [[(each.name, each.numbers) for each in made] for made in recorder.recordings]

@@ -210,12 +210,12 @@ def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     clock = trainer.clock
     if not is_accelerator(trainer.device):
         ends = [clock.now_seconds()]
-        for _batches in islice(trainer.steps.fetched(0), steps):
+        for _batches in islice(trainer.steps.fetched(trainer.training, 0), steps):
             ends.append(clock.now_seconds())
         return tuple(end - start for start, end in pairwise(ends))
     trainer.training.prepare(0)
     fetched, started_seconds = 0, clock.now_seconds()
-    for batches in trainer.steps.fetched(0):
+    for batches in trainer.steps.fetched(trainer.training, 0):
         fetched += batches
         if fetched >= steps:
             break

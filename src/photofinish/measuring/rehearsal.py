@@ -54,7 +54,7 @@ def rehearsed_steps(
         rows = torch.arange(count, device=images.device) % len(images)
         batches.append((images.index_select(0, rows), labels.index_select(0, rows.to(labels.device))))
     with rehearsal(trainer, layout) as state:
-        yield [trainer.steps.repeated(state, batch, at_once) for batch in batches]
+        yield [trainer.steps.repeated(trainer, state, batch, at_once) for batch in batches]
 
 
 def warm_up(trainer: Trainer) -> float:
@@ -69,7 +69,7 @@ def warm_up(trainer: Trainer) -> float:
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
     try:
-        trainer.steps.begin()
+        trainer.steps.begin(trainer, trainer.state)
     except RuntimeError as error:
         trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
     return clock.now_seconds() - started_seconds
@@ -104,10 +104,10 @@ def chosen_steps(trainer: Trainer) -> Steps:
     """As `steps` in params.yaml says; `auto` records them where that is shown to change no bit."""
     wanted, device = trainer.experiment.steps, trainer.device
     if wanted == "eager":
-        return EagerSteps(trainer, trainer.state, "params.yaml says so")
+        return EagerSteps("params.yaml says so")
     recorder = recorder_of(device)
     if recorder is None:
-        return EagerSteps(trainer, trainer.state, f"PyTorch records no steps of {device.type}")
+        return EagerSteps(f"PyTorch records no steps of {device.type}")
     why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
     if why_not:
         return _one_by_one(trainer, why_not)
@@ -115,15 +115,15 @@ def chosen_steps(trainer: Trainer) -> Steps:
     tried = min(at_once, TRIED_STEPS)
     try:
         with rehearsal(trainer) as state, recorder.beside():
-            one_by_one = _bits(trainer, state, EagerSteps(trainer, state), tried)
+            one_by_one = _bits(trainer, state, EagerSteps(), tried)
         with rehearsal(trainer) as state:
-            recorded = _bits(trainer, state, GraphedSteps(trainer, state, recorder, tried), tried)
+            recorded = _bits(trainer, state, GraphedSteps(recorder, tried), tried)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({_first_line(error)})")
     same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
     if trainer.experiment.deterministic and not same:
         return _one_by_one(trainer, "recorded, some gave other bits")
-    return GraphedSteps(trainer, trainer.state, recorder, at_once, "some were tried, and gave the same bits one by one")
+    return GraphedSteps(recorder, at_once, "some were tried, and gave the same bits one by one")
 
 
 def _one_by_one(trainer: Trainer, why: str) -> Steps:
@@ -131,7 +131,7 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
         raise UserError(
             f"steps is graph in params.yaml, which can't be: {why}. `steps: auto` takes them one by one then"
         )
-    return EagerSteps(trainer, trainer.state, why)
+    return EagerSteps(why)
 
 
 def _first_line(error: RuntimeError) -> str:
@@ -140,11 +140,11 @@ def _first_line(error: RuntimeError) -> str:
 
 def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int) -> list[torch.Tensor]:
     """All that so many steps and one by itself give and leave, then those of a second epoch, if there is one."""
-    steps.begin()
+    steps.begin(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
-        losses += islice(steps.epoch(epoch), count // steps.at_once)
+        losses += islice(steps.epoch(trainer, state, epoch), count // steps.at_once)
         losses.append(trainer.step(state, 0, next(iter(trainer.training.shuffled(epoch)))))
     found = [torch.cat([each.reshape(-1) for each in losses]), torch.tensor(state.scaler.get_scale())]
     found += state.network.state_dict().values()

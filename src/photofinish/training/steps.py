@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import torch
 
 from photofinish.own_code import is_reference
-from photofinish.training.batches import Batch
+from photofinish.training.batches import Batch, Batches
 from photofinish.training.input_paths import ResidentBatches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
 
@@ -80,7 +80,10 @@ def recorder_of(device: torch.device) -> Recorder | None:
 
 
 class Steps(Protocol):
-    """The steps of a training, and of whatever is rehearsed for it: the loop needs to know no more."""
+    """The steps of a training, and of whatever is rehearsed for it: the loop needs to know no more.
+
+    They hold no trainer: it holds them, and is to be gone as soon as nobody needs it.
+    """
 
     kind: Kind
     why: str
@@ -88,16 +91,16 @@ class Steps(Protocol):
     at_once: int
     """how many are handed out at once, at most"""
 
-    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+    def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
         """Train it, one step further or several with each loss or losses that it gives, still on the device."""
 
-    def fetched(self, epoch: int) -> Iterator[int]:
+    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """Nothing but the batches of an epoch, as steps get them; how many with each."""
 
-    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """What takes so many steps on one batch at each call."""
 
-    def begin(self) -> None:
+    def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Make what the first of them would make, and be bound to where network and optimiser now lie."""
 
     def forget(self) -> None:
@@ -110,22 +113,22 @@ class EagerSteps:
     kind: Kind = "eager"
     at_once = 1
 
-    def __init__(self, trainer: Trainer, state: TrainState, why: str = "") -> None:
-        self._trainer, self._state, self.why = trainer, state, why
+    def __init__(self, why: str = "") -> None:
+        self.why = why
 
-    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+    def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
         """A loss a step."""
-        return one_by_one(self._trainer, self._state, self._trainer.training.shuffled(epoch))
+        return one_by_one(trainer, state, trainer.training.shuffled(epoch))
 
-    def fetched(self, epoch: int) -> Iterator[int]:
+    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """One by one, too."""
-        return (1 for _batch in self._trainer.training.unplaced(epoch))
+        return (1 for _batch in training.unplaced(epoch))
 
-    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """The trainer's own, so often."""
-        return lambda: [self._trainer.step(state, 0, batch) for _ in range(steps)]
+        return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
 
-    def begin(self) -> None:
+    def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Nothing is bound to anything."""
 
     def forget(self) -> None:
@@ -165,66 +168,67 @@ class Window:
 
 
 class GraphedSteps:
-    """So many at once, and one by one what is then left of an epoch."""
+    """So many at once, and one by one what is then left of an epoch. Their batches are resident (see `hindrance`)."""
 
     kind: Kind = "graph"
 
-    def __init__(self, trainer: Trainer, state: TrainState, recorder: Recorder, at_once: int, why: str = "") -> None:
-        assert isinstance(trainer.training, ResidentBatches)  # see `hindrance`
-        self._trainer, self._state, self._recorder = trainer, state, recorder
-        self._batches, self.at_once, self.why = trainer.training, at_once, why
+    def __init__(self, recorder: Recorder, at_once: int, why: str = "") -> None:
+        self._recorder, self.at_once, self.why = recorder, at_once, why
         self._begun: tuple[Batch, Window] | None = None
         """where batches are put, and the steps on them"""
 
-    def begin(self) -> None:
+    def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Record them; the batches that are there meanwhile only say how large a place they need."""
-        size = self._batches.batch_size
-        place = self._batches.gather(self._batches.rows(0)[: self.at_once * size])
+        batches, size = _resident(trainer.training), trainer.training.batch_size
+        place = batches.gather(batches.rows(0)[: self.at_once * size])
         images, labels = (torch.split(part, size) for part in place)
-        window = Window(self._trainer, self._state, list(zip(images, labels, strict=True)), self._recorder)
-        self._begun = place, window
+        self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
 
     def forget(self) -> None:
         """The graph, and with it its memory."""
         self._begun = None
 
-    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
+    def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
         """The losses of so many steps, then those of the others one by one."""
         if self._begun is None:
-            self.begin()
+            self.begin(trainer, state)
         assert self._begun
         place, window = self._begun
-        windows, others = self._rows(epoch)
+        batches = _resident(trainer.training)
+        windows, others = self._rows(batches, epoch)
         for rows in windows:
-            self._batches.gather(rows, out=place)
-            yield window.run(self._state.schedule.next_rates(self.at_once)).clone()
-        first = len(windows) * self.at_once
-        yield from one_by_one(self._trainer, self._state, map(self._batches.gather, others), first)
+            batches.gather(rows, out=place)
+            yield window.run(state.schedule.next_rates(self.at_once)).clone()
+        yield from one_by_one(trainer, state, map(batches.gather, others), len(windows) * self.at_once)
 
-    def fetched(self, epoch: int) -> Iterator[int]:
+    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """As for the steps."""
-        windows, others = self._rows(epoch)
+        batches = _resident(training)
+        windows, others = self._rows(batches, epoch)
         for rows in windows:
-            self._batches.gather(rows)
+            batches.gather(rows)
             yield self.at_once
         for rows in others:
-            self._batches.gather(rows)
+            batches.gather(rows)
             yield 1
 
-    def repeated(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
         at_once = next(size for size in count(min(steps, self.at_once), -1) if steps % size == 0)
-        window, rates = Window(self._trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
+        window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
         return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
 
-    def _rows(self, epoch: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+    def _rows(self, batches: ResidentBatches, epoch: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
         """Of each window, and of each batch beyond the last one."""
-        rows, size = self._batches.rows(epoch), self._batches.batch_size
+        rows, size = batches.rows(epoch), batches.batch_size
         images = len(rows) // (self.at_once * size) * self.at_once * size
-        others = (
-            torch.split(rows[images:], size) if images < len(rows) else ()
-        )  # nothing would be split into one batch of it
+        others = torch.split(rows[images:], size) if images < len(rows) else ()  # else one batch of nothing
         return torch.split(rows[:images], self.at_once * size), others
+
+
+def _resident(batches: Batches) -> ResidentBatches:
+    assert isinstance(batches, ResidentBatches)
+    return batches
 
 
 def most_at_once(trainer: Trainer) -> int:

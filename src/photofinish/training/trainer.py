@@ -85,7 +85,7 @@ class Trainer:
         if experiment.model.compile:
             self.network.compile(dynamic=False)  # for each size of a batch: the warm-up goes through them all
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
-        self.steps: Steps = EagerSteps(self, self.state)
+        self.steps: Steps = EagerSteps()
         self.progress = Progress()
         self.steps_done = 0
         """Of the whole run, for a progress bar to read from another thread."""
@@ -178,7 +178,7 @@ class Trainer:
         started_seconds = self.clock.now_seconds()
         self.network.train()
         losses = []
-        for of_steps in self.steps.epoch(epoch):
+        for of_steps in self.steps.epoch(self, self.state, epoch):
             losses.append(of_steps)
             self.steps_done += of_steps.numel()
         if epoch + 1 < self.experiment.epochs:
