@@ -74,9 +74,9 @@ def _pipeline(found: Findings, _out: Path, _data: Path | None) -> None:
 _FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
 PARTS = {
     "tests": Part(_tests, 240, ("pytest",)),
-    "steps": Part(_steps, 420, ("psutil",)),
+    "steps": Part(_steps, 420, ("PIL",)),
     "stages": Part(_stages, 480, _FOR_STAGES),
-    "networks": Part(_networks, 420, ("torchvision", "psutil")),
+    "networks": Part(_networks, 420, ("torchvision", "PIL")),
     "resume": Part(_resume, 240, _FOR_STAGES),
     "pipeline": Part(_pipeline, 480, ("dvc", "mlflow")),
 }

@@ -56,13 +56,16 @@ class _FailsInSecondStep(nn.Module):
         return outputs * float("nan") if self.fails and self.steps == 2 else outputs
 
 
-class _Watched:
+class _Watched(Batches):
     """Batches that note the labels they gave."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
         self.labels: list[list[int]] = []
+
+    def prepare(self, epoch: int) -> None:
+        self._batches.prepare(epoch)
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         return self._watch(self._batches.shuffled(epoch))

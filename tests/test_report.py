@@ -18,6 +18,7 @@ from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
 from photofinish.report.report import MOST_ON_ONE_PAGE, number_columns, write_for_dvc, write_report
 from photofinish.report.rows import COMPARISON
+from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
@@ -318,3 +319,23 @@ def test_the_page_tells_where_and_how_often_each_run_was_measured(pair: list[Pai
         assert (told["epochs timed"], told["steps timed"], told["warm-up"]) == ("1", "1 x 1", "250 ms")
         assert told["machine"].startswith("workbench: ")
         assert f"torch {metadata.version('torch')}" in told["versions"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [
+        (None, "one by one"),
+        (StepsTaken(kind="graph", at_once=130, why="some were tried"), "in graphs of 130"),
+        (StepsTaken(kind="eager", at_once=1, why="it reads back"), "one by one: it reads back"),
+    ],
+    ids=["of an earlier record", "graph", "eager"],
+)
+def test_the_page_tells_how_a_gpu_was_handed_its_steps(
+    pair: list[Pair], tmp_path: Path, taken: StepsTaken | None, told: str
+) -> None:
+    cpu, gpu = pair[0].trained
+    with_steps = replace(gpu, timings=gpu.timings.model_copy(update={"steps_taken": taken}))
+    write_report([pair_of(cpu, with_steps)], tmp_path)
+    heading, of_cpu, of_gpu = markdown_tables(tmp_path)[-1]
+    column = heading.index("steps handed out")
+    assert (of_cpu[column], of_gpu[column]) == ("one by one", told)

@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
-from photofinish.machine.software import git_commit
 from photofinish.training.teams import accelerator
 from photofinish.training.torch_device import CPU, device_name
 
@@ -74,11 +73,11 @@ def provenance() -> dict[str, str]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_name(device),
         "devices": str(torch.accelerator.device_count()),
-        "driver": _driver(),
+        "driver": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "torch": torch.__version__,
         "CUDA": str(torch.version.cuda or torch.version.hip),
         "cuDNN": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-        "commit": git_commit() or "unknown",
+        "commit": _said("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
         "sources_sha256": _sources_sha256(),
         "system": platform.platform(),
     }
@@ -90,11 +89,10 @@ def provenance() -> dict[str, str]:
     return {**describe(torch.get_num_threads()), **facts, **variables}
 
 
-def _driver() -> str:
-    """As nvidia-smi says, so that it is known without any package of ours."""
+def _said(*command: str) -> str:
+    """The first line of a program's answer: what a bare machine has in place of packages of ours."""
     try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return ran.stdout.split("\n")[0].strip()

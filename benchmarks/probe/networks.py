@@ -14,7 +14,6 @@ from benchmarks import data
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.trainers import LENET, PRECISIONS, mnist, same_bits, trained, trainer
 from photofinish.measuring.rehearsal import rehearsed_steps
-from photofinish.measuring.steady_state import SamplePlan, measure_steps
 from photofinish.training.torch_device import CPU, apply_policy, autocast
 from photofinish.training.trainer import Trainer
 
@@ -73,12 +72,11 @@ def _wait(device: torch.device) -> None:
 
 def _resnet(found: Findings, device: torch.device, images: data.Data, rates: dict[str, float], batch_size: int) -> None:
     what = f"a step of ResNet-18 on 32x32, batch {batch_size}"
-    plan = SamplePlan(3, 1) if device == CPU else SamplePlan(10, 10)
     for precision, rate in rates.items():
         made = _network_trainer("resnet18", images, device, batch_size, precision=precision)
         operations = _operations_a_step(made)
         for name, layout in _LAYOUTS.items():
-            seconds = statistics.median(measure_steps(made, plan, layout).step_seconds)
+            seconds = _step_seconds(made, layout)
             chosen = ", as chosen" if made.state.memory_format is layout else ""
             note = f"{operations / seconds / rate:.0%} of the matrix rate, {batch_size / seconds:,.0f} images/s"
             variant = f"{precision}, {name}{chosen}"
@@ -86,6 +84,19 @@ def _resnet(found: Findings, device: torch.device, images: data.Data, rates: dic
         again = (_network_trainer("resnet18", images, device, batch_size, precision=precision) for _ in range(2))
         repeats = same_bits(*map(trained, again))
         found.add("ResNet-18 trained twice", "the same bits" if repeats else "OTHER BITS", variant=precision)
+
+
+def _step_seconds(made: Trainer, layout: torch.memory_format) -> float:
+    """The median of some, the device waited for after several of them."""
+    samples, steps = (3, 1) if made.device == CPU else (10, 10)
+    with rehearsed_steps(made, layout=layout) as (step,):
+        seconds = []
+        for _ in range(1 + samples):  # the first for nothing
+            started_seconds = made.clock.now_seconds()
+            for _ in range(steps):
+                step()
+            seconds.append((made.clock.now_seconds() - started_seconds) / steps)
+    return statistics.median(seconds[1:])
 
 
 def _vgg(found: Findings, device: torch.device, images: data.Data, batch_size: int) -> None:
