@@ -24,6 +24,7 @@ from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
+from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
@@ -397,3 +398,12 @@ def test_what_lies_on_another_accelerator_is_refused_too(
     trainer = job.new_trainer()
     trainer.network.to(torch.device(device.type, 1))
     assert "rehearsal:0" in _explained(job, lambda: warm_up(trainer))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_counts_the_same_there(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, precision: str
+) -> None:
+    experiment = make_experiment(model=CNN, precision=precision)
+    here, there = (count_operations(make_job(experiment, each).new_trainer()) for each in (CPU, device))
+    assert (there.flops, there.products, there.kept_values) == (here.flops, here.products, here.kept_values)

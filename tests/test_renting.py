@@ -114,7 +114,7 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
 ) -> None:
     pair = make_pair(target_accuracy=0.5)
     found = verdict(pair)
-    assert "bounds, which no program beats there, and no estimates" in found.text
+    assert "bounds, which no PyTorch program beats there, and no estimates" in found.text
     assert "list prices of 2026-07-20 to 2026-08-03" in found.text
     write_report([pair], tmp_path)
     page, markdown = ((tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "comparison.md"))

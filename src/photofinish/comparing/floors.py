@@ -1,4 +1,4 @@
-"""What a data sheet says of a training step: the time that no program beats on that accelerator.
+"""What a data sheet says of a training step: the time that no PyTorch program beats there.
 
 * Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
   or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet

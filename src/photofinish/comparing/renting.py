@@ -117,7 +117,7 @@ class Renting:
             amount = at_least(cost, price.currency if price else "")
             prices = self.listed or "by your own prices"
             told += f", the quickest by its data sheet, and cost {amount} on {name}, the cheapest ({prices})"
-        return f"Of the accelerators asked for, {told}: bounds, which no program beats there, and no estimates."
+        return f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
 
 
 def renting(

@@ -19,7 +19,7 @@ GLOSSARY = {
     "a GPU at most (bound)": "no GPU in this machine is faster; how near one comes isn't known",
     "fits": "no is sure: a step holds more than the memory; yes leaves room for half as much again as was kept here",
     "a step at least": "by the data sheet; in brackets what holds it: arithmetic, memory, kernels that start, the link",
-    "an epoch at most": "so many times as fast as the CPU's, in this machine; a bound, which no program beats",
+    "an epoch at most": "so many times as fast as the CPU's, in this machine; a bound, which no PyTorch program beats",
     "the job at least": "with the start-up and loading that are sure to stay on this machine's CPU; a bound",
     "an hour": "of a whole machine: your price, or the lowest that is listed, with its day",
     "McNemar's test": "whether one of two networks is right more often, on the same images, than chance explains",
