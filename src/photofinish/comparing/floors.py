@@ -4,8 +4,8 @@
   or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
   computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
   and stay there: only what a kernel reads or writes beyond that counts.
-* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least: as much lies
-  between two kernels in NVIDIA's own example (Getting Started with CUDA Graphs: one of 2.9 us takes 3.4 in a graph).
+* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least. That
+  is assumed, not measured: a fourth of what a node of a CUDA graph is thought to take (docs/performance.md).
 * After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
 * Meanwhile a loader's batches cross the link from the host, at its peak rate.
 
