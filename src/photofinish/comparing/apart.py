@@ -11,21 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import UserError
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import did_you_mean
-
-
-def refuse_unknown(experiment: str, params: Params, params_file: Path) -> None:
-    """Where no experiment has that name."""
-    if experiment not in params.experiments:
-        hint = did_you_mean(experiment, params.experiments)
-        there_are = ", ".join(params.experiments)
-        raise MistakeError(
-            f"{params_file} has no experiment '{experiment}', only {there_are}{';' if hint else ''}{hint}"
-        )
 
 
 def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Params:

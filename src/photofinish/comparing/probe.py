@@ -10,23 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.apart import refuse_unknown, run_apart, train_apart, with_values
+from photofinish.comparing.apart import run_apart, train_apart, with_values
 from photofinish.comparing.pairs import Recorded
 from photofinish.comparing.payback import cost
-from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval
+from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, students_t
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.machine.load import doubts
 from photofinish.params.compare import Comparing
-from photofinish.params.reader import read_params
+from photofinish.params.reader import read_params, refuse_unknown
 from photofinish.processes import end_on_sigterm
 from photofinish.results.epochs import passed_seconds
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel, Timings
 from photofinish.wording import listed, money, seconds
 
 _LEAST_EPOCHS = 2
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t of which 95 % lie within, by degrees of freedom from 1 on; of more than these the last, which is wider"""
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ def sum_interval(tried: Sequence[float], count: int) -> Interval:
     Student's prediction interval: what the mean of those tried may be off, and what the sum varies by itself.
     """
     spread, mean = statistics.stdev(tried), statistics.fmean(tried)
-    quantile = _STUDENT[min(len(tried) - 2, len(_STUDENT) - 1)]
-    off = quantile * spread * math.sqrt(count**2 / len(tried) + count)
+    off = students_t(len(tried) - 1) * spread * math.sqrt(count**2 / len(tried) + count)
     return max(0.0, count * mean - off), count * mean + off
 
 

@@ -9,16 +9,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from photofinish.comparing.payback import TimeToTarget, time_to_target
-from photofinish.comparing.speedups import Interval
+from photofinish.comparing.speedups import Interval, students_t
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedRun, Timings
 from photofinish.wording import ratio
-
-_STUDENTS_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""for 95 %, both sides, by degrees of freedom from 1 on; of more the last is a little too wide"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class Spread:
     def interval(self) -> Interval:
         """Of the mean, 95 %: Student's, which takes the values for normal."""
         freedom = len(self.values) - 1
-        half = _STUDENTS_T[min(freedom, len(_STUDENTS_T)) - 1] * statistics.stdev(self.values) / math.sqrt(freedom + 1)
+        half = students_t(freedom) * statistics.stdev(self.values) / math.sqrt(freedom + 1)
         return self.mean - half, self.mean + half
 
     @property

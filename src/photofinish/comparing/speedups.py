@@ -30,6 +30,10 @@ BUSY = 2.0
 _MOST_SHARE_OF_ONCE = 0.5
 """of the whole job; above, an interval of the rest would claim to know what was measured once"""
 _RESAMPLES = 9999
+_STUDENTS_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
 
 Interval = tuple[float, float]
 FloatArray = NDArray[np.float64]
@@ -86,6 +90,11 @@ def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval |
     if min(len(above), len(below)) < LEAST_VALUES:
         return None
     return percentile_interval(drawn_medians(above, 0) / drawn_medians(below, 1))
+
+
+def students_t(freedom: int) -> float:
+    """Between which, on both sides of 0, 95 % lie; of more than 30 degrees of freedom it is a little too wide."""
+    return _STUDENTS_T[min(freedom, len(_STUDENTS_T)) - 1]
 
 
 def drawn_medians(values: Sequence[float], seed: int) -> FloatArray:

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.apart import refuse_unknown, train_apart, with_values
+from photofinish.comparing.apart import train_apart, with_values
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
 from photofinish.comparing.step_costs import times
@@ -17,7 +17,7 @@ from photofinish.errors import UserError, run_stage
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import Params, read_params
+from photofinish.params.reader import Params, read_params, refuse_unknown
 from photofinish.processes import end_on_sigterm
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel

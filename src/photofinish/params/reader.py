@@ -61,6 +61,16 @@ class Params:
     """the code that is named, by where that is"""
 
 
+def refuse_unknown(experiment: str, params: Params, params_file: Path) -> None:
+    """Where no experiment has that name."""
+    if experiment not in params.experiments:
+        hint = did_you_mean(experiment, params.experiments)
+        there_are = ", ".join(params.experiments)
+        raise MistakeError(
+            f"{params_file} has no experiment '{experiment}', only {there_are}{';' if hint else ''}{hint}"
+        )
+
+
 def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]]) -> Params:
     """Read and check the whole file; raise one MistakeError that lists every mistake in it.
 

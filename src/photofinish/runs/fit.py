@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from photofinish.errors import MistakeError, UserError, run_stage
+from photofinish.errors import UserError, run_stage
 from photofinish.locks import machine_to_itself
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.machine.memory import available_memory_bytes
 from photofinish.measuring.rehearsal import rehearsed_steps
 from photofinish.params.experiment import ExperimentPlan, own_code_of
-from photofinish.params.reader import read_params
+from photofinish.params.reader import read_params, refuse_unknown
 from photofinish.processes import end_on_sigterm
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
@@ -31,7 +31,7 @@ from photofinish.training.failures import failures_explained, is_out_of_memory
 from photofinish.training.teams import NoAcceleratorError
 from photofinish.training.torch_device import CPU, device_name, peak_memory_bytes
 from photofinish.training.trainer import Trainer
-from photofinish.wording import byte_size, did_you_mean, seconds
+from photofinish.wording import byte_size, seconds
 
 _MOST_SHARE = 0.8
 """of the main memory that is free"""
@@ -121,11 +121,7 @@ def _try(trainer: Trainer, images: int) -> float | None:
 def run_of(name: str, device: DeviceLabel, params_file: Path, data: Path) -> Run:
     """The experiment as it stands in params.yaml, on this machine, with the split that is on disk."""
     params = read_params(params_file)
-    if name not in params.experiments:
-        there = ", ".join(params.experiments)
-        raise MistakeError(
-            f"{params_file} has no experiment '{name}', only {there}.{did_you_mean(name, params.experiments)}"
-        )
+    refuse_unknown(name, params, params_file)
     experiment = params.experiments[name]
     split = data / "splits" / experiment.dataset
     if not split.is_dir():
