@@ -85,7 +85,7 @@ def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
 
 def test_a_wrong_name_and_a_split_that_is_not_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS, encoding="utf-8")
-    with pytest.raises(MistakeError, match=r"has no experiment 'smal', only small\. did you mean 'small'"):
+    with pytest.raises(MistakeError, match=r"has no experiment 'smal', only small; did you mean 'small'"):
         run_of("smal", "cpu", tmp_path / "params.yaml", tmp_path)
     with pytest.raises(UserError, match=r"splits/digits is not there yet: run `dvc repro split@digits` first"):
         run_of("small", "cpu", tmp_path / "params.yaml", tmp_path)
