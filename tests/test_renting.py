@@ -138,6 +138,8 @@ def test_open_marks_are_bounds_and_filled_ones_measured(make_pair: MakePair) -> 
     assert "CPU, measured: 4.40 s" in picture.svg
     assert "list prices of 2026-07-20" in picture.caption
     assert renting_pictures([make_pair(accelerators=("M1",))]) == []
+    next_to_nothing = Prices(accelerator_hour={"T4": 1e-6})
+    assert renting_pictures([make_pair(accelerators=("T4",), prices=next_to_nothing)]) == []
 
 
 def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_has_a_price(

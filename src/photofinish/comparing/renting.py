@@ -26,7 +26,7 @@ _LIST_CURRENCY = "USD"
 _GIB = 2**30
 _OWN_BYTES = 2**30
 """what a driver and its libraries take of the memory for themselves, generously"""
-_NOTHING = 1e-4
+NEXT_TO_NOTHING = 1e-4
 """of a currency"""
 _ROOM = 1.5
 """times what a step surely holds, for all that it holds besides"""
@@ -224,7 +224,7 @@ def price_of(name: str, prices: Prices) -> Price | None:
 
 def at_least(amount: float, currency: str) -> str:
     """A cost that is a bound, in words."""
-    return "next to nothing" if amount < _NOTHING else f"at least {money(amount, currency)}"
+    return "next to nothing" if amount < NEXT_TO_NOTHING else f"at least {money(amount, currency)}"
 
 
 def front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:

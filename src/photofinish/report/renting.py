@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from photofinish.comparing.estimates import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import Offer, at_least, cost_of, front, price_of
+from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.accelerators import accelerators
 from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
@@ -25,6 +25,8 @@ _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITH
 _BOUND, _ABOUT, _RECORDED = "#009e73", "#cc79a7", "#e69f00"
 _LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
 _GIB = 2**30
+_MOST_NAMED = 8
+"""beside their marks; of more, those on the front alone"""
 
 
 def renting_rows(pairs: Iterable[Pair]) -> Rows:
@@ -92,7 +94,7 @@ def _hour(pair: Pair, offer: Offer) -> str:
 
 
 def renting_pictures(pairs: Iterable[Pair]) -> list[Picture]:
-    """One for each experiment of which a price is known: time against cost."""
+    """Time against cost, of each experiment that is known to cost more than next to nothing."""
     return [picture for pair in pairs if (picture := _time_against_cost(pair))]
 
 
@@ -102,7 +104,7 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         for offer in pair.renting.offers
         if offer.cost and offer.job_seconds and offer.fits != "no"
     }
-    if not bounds:
+    if max((cost for _, cost in bounds.values()), default=0.0) < NEXT_TO_NOTHING:
         return None
     currency = next(offer.price.currency for offer in pair.renting.offers if offer.price)
     measured = {
@@ -127,7 +129,7 @@ def _time_against_cost(pair: Pair) -> Picture | None:
     for name, (time, cost) in bounds.items():
         title = f"{name}: at least {seconds(time)} and {money(cost, currency)}"
         _diamond(drawing, (x(time), y(cost)), title)
-        if (time, cost) in best:
+        if (time, cost) in best or len(bounds) <= _MOST_NAMED:
             _name(drawing, (x(time), y(cost)), name)
     for name, (time, cost) in estimates.items():
         _triangle(drawing, (x(time), y(cost)), f"{name}, estimated: {seconds(time)} and {money(cost, currency)}")
