@@ -12,7 +12,7 @@ from conftest import MakeResult
 
 from photofinish.comparing.pairs import Trained, paired
 from photofinish.comparing.verdict import verdict
-from photofinish.measuring.fallbacks import fallbacks_counted
+from photofinish.measuring.first_step import fallbacks_counted
 
 SAID = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
 

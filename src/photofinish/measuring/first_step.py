@@ -8,6 +8,11 @@ Dropout is off, since each kind of device draws from a stream of its own; batch 
 from __future__ import annotations
 
 import hashlib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -16,7 +21,6 @@ import torch
 from torch import nn
 
 from photofinish.data.images import Int64Array
-from photofinish.measuring.fallbacks import fallbacks_counted
 from photofinish.models.own import tensors_in
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order
@@ -26,6 +30,7 @@ from photofinish.training.torch_device import autocast
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _CHUNK = 1 << 20
+_FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
 _MOST_IMAGES = 64
 """Of a batch that several devices share, one alone may not have the memory for more."""
 _PRINTED_IMAGES = 4
@@ -83,6 +88,26 @@ def first_step(
         gradients={name: tensor_print(parameter.grad) for name, parameter in parameters if parameter.grad is not None},
         cpu_fallbacks=dict(fallbacks),
     )
+
+
+@contextmanager
+def fallbacks_counted() -> Iterator[Counter[str]]:
+    """How often each operator that the device lacks is computed on the CPU inside, known afterwards: only where the
+    user lets it (PYTORCH_ENABLE_MPS_FALLBACK=1). By itself PyTorch warns of the first one alone."""
+    counted: Counter[str] = Counter()
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            yield counted
+    finally:
+        torch.set_warn_always(before)
+    for each in told:
+        if found := _FALLBACK.search(str(each.message)):
+            counted[found[1]] += 1
+        else:  # of something else: not ours to keep
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def tensor_print(tensor: torch.Tensor) -> Print:
