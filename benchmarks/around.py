@@ -28,7 +28,7 @@ MOST_OVER_BARE = 2.0
 """times a bare pipeline of as many stages, as `dvc init` makes it"""
 ROOT = Path(__file__).parent.parent
 WITHOUT_MLFLOW = """
-import runpy, sys
+import os, runpy, sys
 from photofinish.tracking import client
 
 class Nobody:
@@ -40,6 +40,7 @@ class Nobody:
 
 client.Tracker = Nobody
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.abspath("stages"))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
