@@ -97,6 +97,16 @@ def test_the_page_has_every_figure_of_a_made_up_gpu(pair: list[Pair], tmp_path: 
     assert (shown["between epochs"], shown["measured"]) == ("70.0 ms (0.7%)", "2023-11-14 22:13 UTC, workbench")
 
 
+def test_of_a_long_cell_the_first_part_is_shown_and_the_rest_folded_away(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    write_report([pair_of(make_result("<b>", total_seconds=4.0))], tmp_path)
+    shown, folded = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details></td>", page_in(tmp_path))[0]
+    assert shown == "start-up (imports, device, data, warm-up) is 62% of the whole job"
+    assert folded == "2.50 s of 4.00 s; an epoch takes 3.00 s, and there are 3"
+    assert "&lt;b&gt;</th>" in page_in(tmp_path)
+
+
 def test_the_three_speed_ups_have_their_intervals_or_none(make_result: MakeResult, tmp_path: Path) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, step_seconds=(0.01,) * 5, total_seconds=20.0)
     write_report([pair_of(make_result(epoch_seconds=(3.0,) * 5, step_seconds=(0.02,) * 5), gpu)], tmp_path)
