@@ -35,7 +35,7 @@ def test_a_changed_class_is_packed_again_and_trained_on_again_only_where_it_pack
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
     project.write_params(
         {
-            "defaults": {"epochs": 2, "batch_size": 8, "optimizer": {"name": "adam", "lr": 0.01}},
+            "defaults": {"epochs": 20, "batch_size": 8, "optimizer": {"name": "adam", "lr": 0.01}},
             "devices": ONE_THREAD,
             "datasets": {
                 "scans": {
@@ -43,7 +43,14 @@ def test_a_changed_class_is_packed_again_and_trained_on_again_only_where_it_pack
                     "validation": 0.25, "test": 0.25,
                 },
             },
-            "experiments": {"one": {"dataset": "scans", "model": {"name": "mlp", "hidden": [8]}}},
+            "experiments": {
+                "one": {
+                    "dataset": "scans",
+                    "model": {"name": "./examples/own-network/net.py:Net", "width": 4},
+                    "loss": {"name": "./examples/own-network/losses.py:Focal", "gamma": 2.0},
+                    "metrics": ["./examples/own-network/metrics.py:top"],
+                },
+            },
         }
     )  # fmt: skip
     again = {"plan", "download@scans", "split@scans"}

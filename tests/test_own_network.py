@@ -191,3 +191,14 @@ def test_a_network_of_timm_is_made_for_the_images_and_classes_there_are() -> Non
 def test_a_network_of_an_installed_package_is_one_s_own_too() -> None:
     model = OwnModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
     assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (2, 4)
+
+
+def test_a_loss_that_keeps_something_between_its_calls_is_told_before_the_training(
+    own_files: OwnFiles, make_experiment: MakeExperiment
+) -> None:
+    source = "calls = []\ndef Fading(outputs, targets):\n    calls.append(1)\n    return outputs.sum() / len(calls)\n"
+    experiment = make_experiment(loss={"name": own_files.write("losses.py", source) + ":Fading"})
+    network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
+    batch, loss = (torch.rand(4, *SHAPE), torch.tensor([0, 1, 2, 0])), Loss(experiment.loss, "classes", CPU)
+    with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat: .* for the same outputs"):
+        refuse_what_cannot_be_trained(experiment, network, loss, batch, CLASSES)
