@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -318,6 +319,12 @@ class Project:
         ran = self.run("dvc", "repro", *arguments, **environment)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
+
+    def stages_to_run(self) -> set[str]:
+        """What `dvc status` says has changed since it ran."""
+        ran = self.run("dvc", "status", "--json")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return set(json.loads(ran.stdout))
 
     def git(self, *arguments: str) -> str:
         ran = self.run("git", *arguments)
