@@ -76,7 +76,7 @@ def without_the_rest() -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def without_torch() -> subprocess.CompletedProcess[str]:
-    return imported(FREE_OF_TORCH, without=("torch", "torchvision", "pandas"))
+    return imported(FREE_OF_TORCH, without=("torch", "torchvision"))
 
 
 @pytest.mark.parametrize("module", FREE_OF_THE_REST)
@@ -87,9 +87,7 @@ def test_what_trains_needs_neither_dvc_nor_mlflow_nor_pydantic(
 
 
 @pytest.mark.parametrize("module", FREE_OF_TORCH)
-def test_what_only_reads_files_needs_neither_torch_nor_pandas(
-    without_torch: subprocess.CompletedProcess[str], module: str
-) -> None:
+def test_what_only_reads_files_needs_no_torch(without_torch: subprocess.CompletedProcess[str], module: str) -> None:
     assert module in without_torch.stdout.splitlines(), without_torch.stderr
 
 

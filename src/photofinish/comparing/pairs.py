@@ -5,12 +5,13 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
 from photofinish.comparing.ceiling import Ceiling, ceiling
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
@@ -266,11 +267,12 @@ def _read_evaluation(
     if not runs:
         return {}, {}
     devices, path = [run.device for run in runs], folder / records.PREDICTIONS
-    dtype = np.float64 if runs[0].record.task == "values" else np.int64
+    dtype = "float64" if runs[0].record.task == "values" else "int64"
     try:
-        header, *rows = read_summed(path).decode().splitlines()
-        columns = dict(zip(header.split(","), np.loadtxt(rows, dtype, delimiter=",", ndmin=2).T, strict=True))
-        predictions = {device: Predictions(columns["actual"], columns[device]) for device in devices}
+        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
+        predictions = {
+            device: Predictions(*(table[name].to_numpy() for name in ("actual", device))) for device in devices
+        }
     except (OSError, ValueError, LookupError) as error:
         problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
         raise UserError(problem) from error
