@@ -89,10 +89,10 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
         client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
     client.set_tag(run_id, TAG_CURRENT, "true")
     run = client.get_run(run_id)
-    model_id = (_model_id(run) or _create_model(store, run, document)) if document.learned else None
+    model_id = (model_of(run) or _create_model(store, run, document)) if document.learned else None
     _write_missing_points(client, run, document.points, model_id)
     _mirror_artifacts(store, run, document.artifacts)
-    if document.learned and model_id and not _is_whole(store, model_id):
+    if document.learned and model_id and not _is_ready(store, model_id):
         with imports_forgotten():
             _write_model(store, run, model_id, document.learned, document.facts.tags)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
@@ -103,11 +103,15 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
 
 
 def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
-    """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
-    tags, model_id = run.data.tags, _model_id(run)
-    if (tags.get(TAG_MIRRORED), tags.get(TAG_CURRENT)) != (document.mirrored, "true") or run.info.status != "FINISHED":
+    """Whether MLflow shows all of it, as what is on disk now."""
+    return run.data.tags.get(TAG_CURRENT) == "true" and is_whole(store, run, document)
+
+
+def is_whole(store: Store, run: Run, document: RunDocument) -> bool:
+    """Whether MLflow has all of it; artifacts in a folder of this machine may have been deleted."""
+    if run.data.tags.get(TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
         return False
-    if document.learned and not (model_id and _is_whole(store, model_id)):
+    if document.learned and not ((model_id := model_of(run)) and _is_ready(store, model_id)):
         return False
     return all(_is_there(store, run, artifact) for artifact in document.artifacts)
 
@@ -160,11 +164,12 @@ def _is_there(store: Store, run: Run, artifact: Artifact) -> bool:
     return (store.local_artifacts / str(run.info.run_id) / "artifacts" / folder / path.name).is_file()
 
 
-def _model_id(run: Run) -> str | None:
+def model_of(run: Run) -> str | None:
+    """The number of the model that was made of its weights, if there is one."""
     return next((str(output.model_id) for output in run.outputs.model_outputs), None)
 
 
-def _is_whole(store: Store, model_id: str) -> bool:
+def _is_ready(store: Store, model_id: str) -> bool:
     if store.client.get_logged_model(model_id).status != LoggedModelStatus.READY:
         return False
     artifacts = store.local_artifacts

@@ -79,7 +79,7 @@ def _written(name: str, results: Path) -> list[RunDocument]:
 
 def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
     with store.mirroring:
-        run = _run_of(store, document) or _unfinished_run_of(store, document)
+        run = run_of(store, document) or _unfinished_run_of(store, document)
         if run and (is_live(run) or is_complete(store, run, document)):
             return False
         if run:
@@ -91,7 +91,8 @@ def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bo
     return True
 
 
-def _run_of(store: Store, document: RunDocument) -> Run | None:
+def run_of(store: Store, document: RunDocument) -> Run | None:
+    """The run that shows what these records hold."""
     tags = (documents.TAG_RESULT, documents.TAG_RESULT_BEFORE)
     found = (run for tag in tags for run in store.find_runs(f"tags.`{tag}` = '{document.result}'"))
     return next(found, None)
@@ -119,7 +120,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
     if there and not there.startswith(_OURS):
         return
     parts = [_OURS]
-    if comparison := _run_of(store, documents.report_document(report)):
+    if comparison := run_of(store, documents.report_document(report)):
         page = f"#/experiments/{store.experiment_id}/runs/{comparison.info.run_id}/artifacts/report/index.html"
         parts.append(f"[the report]({page}?{_MODE})")
     links = [f"[{name}]({address})" for name in names[:_MOST_LINKS] if (address := _side_by_side(store, name, results))]
@@ -132,7 +133,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
 
 def _side_by_side(store: Store, name: str, results: Path) -> str | None:
     """MLflow's page that compares both runs; none where a device was unavailable."""
-    found = [_run_of(store, document) for document in _written(name, results)]
+    found = [run_of(store, document) for document in _written(name, results)]
     runs = [run.info.run_id for run in found if run]
     if len(runs) < len(DEVICE_LABELS):
         return None
