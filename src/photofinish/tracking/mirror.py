@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -42,14 +43,24 @@ from photofinish.tracking.store import Store
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
 _DIGEST_CHARACTERS = 36  # as many as MLflow takes
+_AT = "@"
+"""no experiment's name has it"""
+_HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 """what it takes to load a logged model"""
 
 
 def create_run(store: Store, facts: RunFacts, tags: dict[str, str], started_ms: int | None = None) -> str:
-    """With all its tags in the one call: it is found by them if this is cut off in the next moment."""
-    tags = {"mlflow.user": psutil.Process().username(), **facts.tags, **tags}
-    run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=facts.name)
+    """With all its tags in the one call: it is found by them if this is cut off in the next moment.
+
+    Where others may share the store, its name says where it ran. Who ran it elsewhere isn't known here.
+    """
+    here = platform.node()
+    host = facts.tags.get("host.name", "" if documents.TAG_RESTORED in tags else here)
+    own = {"mlflow.user": psutil.Process().username()} if host == here else {}
+    name = f"{facts.name}{_AT}{host}" if store.local_artifacts is None and host else facts.name
+    tags = {**own, **facts.tags, **tags}
+    run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=name)
     run_id = str(run.info.run_id)
     write_facts(store.client, run_id, facts)
     return run_id
@@ -85,7 +96,7 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     """Everything in the document, each thing once; the tag that says so comes last."""
     client = store.client
     write_facts(client, run_id, document.facts)
-    for earlier in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name = '{document.facts.name}'"):
+    for earlier in _replaced(store, document.facts):
         client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
     client.set_tag(run_id, TAG_CURRENT, "true")
     run = client.get_run(run_id)
@@ -100,6 +111,16 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     ended_ms = run.info.start_time + document.duration_ms if document.duration_ms is not None else None
     client.set_terminated(run_id, "FINISHED", ended_ms)
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
+
+
+def _replaced(store: Store, facts: RunFacts) -> list[Run]:
+    """The runs whose result this one takes the place of. Where others may share the store, another machine's stays
+    beside it."""
+    found = store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name LIKE '{facts.name}%'")
+    found = [run for run in found if run.info.run_name.partition(_AT)[0] == facts.name]
+    if store.local_artifacts:
+        return found
+    return [run for run in found if all(run.data.tags.get(tag) == facts.tags.get(tag) for tag in _HARDWARE)]
 
 
 def is_complete(store: Store, run: Run, document: RunDocument) -> bool:

@@ -66,7 +66,9 @@ def promote(store: Store, name: str, device: DeviceLabel, results: Path, report:
     project = client.get_experiment(store.experiment_id).name  # a registry is all projects' that share the store
     registered = re.sub("[/:]", "-", f"{project}-{name}")
     with store.mirroring:
-        found = client.search_model_versions(f"name = '{registered}' and run_id = '{run.info.run_id}'")
+        found = client.search_model_versions(
+            f"name = '{registered}' and tags.`{documents.TAG_RESULT}` = '{document.result}'"
+        )
         version = found[0] if found else None
         if version is None:
             if not client.search_registered_models(f"name = '{registered}'"):
