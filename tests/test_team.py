@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -108,7 +109,10 @@ def test_the_model_is_promoted_once_whoever_does_it_and_loads_through_the_server
     assert mlflow.pytorch.load_model("models:/project-small@champion") is not None
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores, to be another machine with one")
+@pytest.mark.skipif(
+    shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux with two cores, to be another machine with one",
+)
 def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(team: Team) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
     told = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
