@@ -177,7 +177,7 @@ def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkey
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "_dvc", refuse)
-    with pytest.raises(UserError, match="7 files failed to upload. It is trained, and kept on its machine"):
+    with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
         train.train(task("first").job)
 
 

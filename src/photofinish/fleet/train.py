@@ -36,7 +36,8 @@ def train(job: Job) -> None:
     try:
         _dvc("push", "--run-cache", job.stage)
     except UserError as error:
-        raise UserError(f"{error}. It is trained, and kept on its machine until DVC's remote has room and takes it") from error
+        kept = "It is trained, and kept on its machine until DVC's remote has room and takes it"
+        raise UserError(f"{error}. {kept}") from error
     shutil.rmtree(finished_folder(), ignore_errors=True)  # DVC has it
 
 
