@@ -9,8 +9,8 @@ SHELL := /bin/bash
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 
-.PHONY: help setup repro plan new example remedy probe fit overview reference ui machine worker spread test mutants bench format \
-	lock clean
+.PHONY: help setup repro plan new example remedy probe fit overview reference ui promote machine worker spread test mutants bench \
+	format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -79,6 +79,11 @@ ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001
 		"") mlflow ui $(if $(PORT),--port $(PORT)) ;; \
 		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
+
+promote: setup ## register an experiment's model in MLflow, with an alias (EXPERIMENT=name, DEVICE=cpu or gpu, ALIAS=champion)
+	@test -n "$(EXPERIMENT)" || { echo "error: name one: make promote EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
+	@dvc repro --quiet plan
+	@python -m photofinish.tracking.registry "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
 
 overview: setup ## one report over the project and its sweeps: sweeps/report/index.html
 	python -m photofinish.report.overview

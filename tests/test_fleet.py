@@ -15,7 +15,7 @@ from conftest import Project, clone_project
 from training_stage import wait_for
 
 from photofinish.errors import UserError
-from photofinish.fleet import keys
+from photofinish.fleet import keys, train
 from photofinish.fleet.board import Board
 from photofinish.fleet.clones import clone_at, committed, git
 from photofinish.fleet.jobs import Job
@@ -168,6 +168,17 @@ def test_a_remote_that_carries_results_is_asked_for(
     monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_settings: told)
     with pytest.raises(UserError, match=problem) if problem else nullcontext():
         require_remote()
+
+
+def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: str) -> None:
+        if arguments[0] == "push":
+            raise UserError("dvc push: 7 files failed to upload")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "_dvc", refuse)
+    with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
+        train.train(task("first").job)
 
 
 # -- for real ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
 
@@ -94,6 +95,11 @@ def test_a_store_that_can_not_be_opened_is_told_in_a_line_with_what_to_do(
     line = first_line(raised.value)
     assert told in line
     assert "\n" not in line
+
+
+def test_a_server_that_does_not_know_its_own_name_is_told_of_with_what_to_do() -> None:
+    answered = MlflowException("error code 403 != 200. Response body: 'Invalid Host header - possible DNS rebinding'")
+    assert first_line(answered).endswith("--allowed-hosts and its name and port as in MLFLOW_TRACKING_URI")
 
 
 def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:

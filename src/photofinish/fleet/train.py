@@ -33,7 +33,11 @@ def train(job: Job) -> None:
         pulled.parent.mkdir(parents=True, exist_ok=True)
         pulled.write_text(job.lock, encoding="utf-8")
     _dvc("repro", "--single-item", job.stage)
-    _dvc("push", "--run-cache", job.stage)
+    try:
+        _dvc("push", "--run-cache", job.stage)
+    except UserError as error:
+        kept = "It is trained, and kept on its machine until DVC's remote has room and takes it"
+        raise UserError(f"{error}. {kept}") from error
     shutil.rmtree(finished_folder(), ignore_errors=True)  # DVC has it
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -42,14 +43,24 @@ from photofinish.tracking.store import Store
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
 _DIGEST_CHARACTERS = 36  # as many as MLflow takes
+_AT = "@"
+"""no experiment's name has it"""
+_HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 """what it takes to load a logged model"""
 
 
 def create_run(store: Store, facts: RunFacts, tags: dict[str, str], started_ms: int | None = None) -> str:
-    """With all its tags in the one call: it is found by them if this is cut off in the next moment."""
-    tags = {"mlflow.user": psutil.Process().username(), **facts.tags, **tags}
-    run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=facts.name)
+    """With all its tags in the one call: it is found by them if this is cut off in the next moment.
+
+    Where others may share the store, its name says where it ran. Who ran it elsewhere isn't known here.
+    """
+    here = platform.node()
+    host = facts.tags.get("host.name", "" if documents.TAG_RESTORED in tags else here)
+    own = {"mlflow.user": psutil.Process().username()} if host == here else {}
+    name = f"{facts.name}{_AT}{host}" if store.local_artifacts is None and host else facts.name
+    tags = {**own, **facts.tags, **tags}
+    run = store.client.create_run(store.experiment_id, start_time=started_ms, tags=tags, run_name=name)
     run_id = str(run.info.run_id)
     write_facts(store.client, run_id, facts)
     return run_id
@@ -85,14 +96,14 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     """Everything in the document, each thing once; the tag that says so comes last."""
     client = store.client
     write_facts(client, run_id, document.facts)
-    for earlier in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name = '{document.facts.name}'"):
+    for earlier in _replaced(store, document.facts):
         client.set_tag(earlier.info.run_id, TAG_CURRENT, "false")
     client.set_tag(run_id, TAG_CURRENT, "true")
     run = client.get_run(run_id)
-    model_id = (_model_id(run) or _create_model(store, run, document)) if document.learned else None
+    model_id = (model_of(run) or _create_model(store, run, document)) if document.learned else None
     _write_missing_points(client, run, document.points, model_id)
     _mirror_artifacts(store, run, document.artifacts)
-    if document.learned and model_id and not _is_whole(store, model_id):
+    if document.learned and model_id and not _is_ready(store, model_id):
         with imports_forgotten():
             _write_model(store, run, model_id, document.learned, document.facts.tags)
     client.set_tag(run_id, documents.TAG_RESULT, document.result)
@@ -102,12 +113,26 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
+def _replaced(store: Store, facts: RunFacts) -> list[Run]:
+    """The runs whose result this one takes the place of. Where others may share the store, another machine's stays
+    beside it."""
+    found = store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and attributes.run_name LIKE '{facts.name}%'")
+    found = [run for run in found if run.info.run_name.partition(_AT)[0] == facts.name]
+    if store.local_artifacts:
+        return found
+    return [run for run in found if all(run.data.tags.get(tag) == facts.tags.get(tag) for tag in _HARDWARE)]
+
+
 def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
-    """Whether MLflow shows all of it; artifacts in a folder of this machine may have been deleted."""
-    tags, model_id = run.data.tags, _model_id(run)
-    if (tags.get(TAG_MIRRORED), tags.get(TAG_CURRENT)) != (document.mirrored, "true") or run.info.status != "FINISHED":
+    """Whether MLflow shows all of it, as what is on disk now."""
+    return run.data.tags.get(TAG_CURRENT) == "true" and is_whole(store, run, document)
+
+
+def is_whole(store: Store, run: Run, document: RunDocument) -> bool:
+    """Whether MLflow has all of it; artifacts in a folder of this machine may have been deleted."""
+    if run.data.tags.get(TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
         return False
-    if document.learned and not (model_id and _is_whole(store, model_id)):
+    if document.learned and not ((model_id := model_of(run)) and _is_ready(store, model_id)):
         return False
     return all(_is_there(store, run, artifact) for artifact in document.artifacts)
 
@@ -160,11 +185,12 @@ def _is_there(store: Store, run: Run, artifact: Artifact) -> bool:
     return (store.local_artifacts / str(run.info.run_id) / "artifacts" / folder / path.name).is_file()
 
 
-def _model_id(run: Run) -> str | None:
+def model_of(run: Run) -> str | None:
+    """The number of the model that was made of its weights, if there is one."""
     return next((str(output.model_id) for output in run.outputs.model_outputs), None)
 
 
-def _is_whole(store: Store, model_id: str) -> bool:
+def _is_ready(store: Store, model_id: str) -> bool:
     if store.client.get_logged_model(model_id).status != LoggedModelStatus.READY:
         return False
     artifacts = store.local_artifacts

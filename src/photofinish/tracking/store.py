@@ -59,6 +59,7 @@ _REMEDIES = {
     "Could not parse": "change MLFLOW_TRACKING_URI",
     "No Experiment with id": "change MLFLOW_EXPERIMENT_ID",
     "Can't load plugin": "change MLFLOW_TRACKING_URI",
+    "Invalid Host header": "start the server with --allowed-hosts and its name and port as in MLFLOW_TRACKING_URI",
 }
 
 _MOST_SILENT_SECONDS = 7 * 24 * 3600

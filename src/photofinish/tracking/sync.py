@@ -43,7 +43,16 @@ def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_
     if (report / documents.REPORT_TABLE).is_file():
         count += sync_report(store, report, restored=not in_compare)
         _write_overview(store, names, results, report)
+    if store.local_artifacts:  # else another's results may be told there
+        _retire_all_but(store, names)
     return count
+
+
+def _retire_all_but(store: Store, names: list[str]) -> None:
+    """What params.yaml has no more, or has under another name, is no current result."""
+    for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
+        if run.data.tags.get(documents.TAG_EXPERIMENT, names[0]) not in names:
+            store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
 
 
 def sync_experiments(store: Store, names: list[str], results: Path, *, run_own_code: bool = True) -> int:
@@ -79,22 +88,41 @@ def _written(name: str, results: Path) -> list[RunDocument]:
 
 def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
     with store.mirroring:
-        run = _run_of(store, document) or _unfinished_run_of(store, document)
-        if run and (is_live(run) or is_complete(store, run, document)):
+        found, own = _only_run_of(store, document), Process.own()
+        run = found or _unfinished_run_of(store, document)
+        is_anothers = run is not None and is_live(run) and (run is not found or Process.of(run) != own)
+        if run and (is_anothers or is_complete(store, run, document)):
             return False
+        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: own.as_tag()}
         if run:
             run_id = str(run.info.run_id)
+            for tag, value in tags.items():
+                store.client.set_tag(run_id, tag, value)
         else:
-            tags = {documents.TAG_RESULT: document.result} | ({documents.TAG_RESTORED: "true"} if restored else {})
+            tags |= {documents.TAG_RESTORED: "true"} if restored else {}
             run_id = create_run(store, document.facts, tags, document.started_ms)
         mirror_run(store, run_id, document)
     return True
 
 
-def _run_of(store: Store, document: RunDocument) -> Run | None:
+def run_of(store: Store, document: RunDocument) -> Run | None:
+    """The run that shows what these records hold."""
+    return next(iter(_runs_of(store, document)), None)
+
+
+def _only_run_of(store: Store, document: RunDocument) -> Run | None:
+    """The same. Two clones that look for it in the same moment both make one; all but the first go."""
+    found = _runs_of(store, document)
+    for run in found[1:]:
+        if not is_live(run):
+            store.client.delete_run(run.info.run_id)
+    return next(iter(found), None)
+
+
+def _runs_of(store: Store, document: RunDocument) -> list[Run]:
     tags = (documents.TAG_RESULT, documents.TAG_RESULT_BEFORE)
-    found = (run for tag in tags for run in store.find_runs(f"tags.`{tag}` = '{document.result}'"))
-    return next(found, None)
+    found = [run for tag in tags for run in store.find_runs(f"tags.`{tag}` = '{document.result}'")]
+    return sorted(found, key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
 
 
 def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
@@ -106,6 +134,8 @@ def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
     for run in store.find_runs(" and ".join(f"tags.`{tag}` = '{tags[tag]}'" for tag in wanted)):
         process = Process.of(run)
         if process is None or process.host != tags["host.name"] or run.info.status == "FINISHED":
+            continue
+        if documents.TAG_RESTORED in run.data.tags:
             continue
         earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
         if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
@@ -119,7 +149,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
     if there and not there.startswith(_OURS):
         return
     parts = [_OURS]
-    if comparison := _run_of(store, documents.report_document(report)):
+    if comparison := run_of(store, documents.report_document(report)):
         page = f"#/experiments/{store.experiment_id}/runs/{comparison.info.run_id}/artifacts/report/index.html"
         parts.append(f"[the report]({page}?{_MODE})")
     links = [f"[{name}]({address})" for name in names[:_MOST_LINKS] if (address := _side_by_side(store, name, results))]
@@ -132,7 +162,7 @@ def _write_overview(store: Store, names: list[str], results: Path, report: Path)
 
 def _side_by_side(store: Store, name: str, results: Path) -> str | None:
     """MLflow's page that compares both runs; none where a device was unavailable."""
-    found = [_run_of(store, document) for document in _written(name, results)]
+    found = [run_of(store, document) for document in _written(name, results)]
     runs = [run.info.run_id for run in found if run]
     if len(runs) < len(DEVICE_LABELS):
         return None

@@ -1,0 +1,124 @@
+"""A team with real parts: clones that share an SSH server as DVC's remote, and a MLflow server on PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import mlflow
+import pytest
+from conftest import ONE_THREAD, Project, clone_project
+from mlflow import MlflowClient
+from services import mlflow_server, postgres, ssh_server
+
+from photofinish.tracking import registry, sync
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"),
+]
+
+PARAMS: dict[str, Any] = {
+    "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "devices": ONE_THREAD,
+    "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+    "experiments": {"small": {"dataset": "digits", "model": "linear"}},
+}
+RESULT, REPORT = "results/small/cpu/timed/timings.json", "report/index.html"
+
+
+class Team(NamedTuple):
+    first: Project
+    second: Project
+    pulled: str
+    """what the second printed when it pulled"""
+    tracking: str
+
+    def runs(self) -> dict[str, str]:
+        """The names of all runs, by the number of cores they say they had."""
+        client = MlflowClient(self.tracking)
+        experiments = [each.experiment_id for each in client.search_experiments()]
+        found = client.search_runs(experiments, order_by=["attributes.start_time"])
+        return {run.info.run_id: run.data.tags.get("host.usable_cores", run.info.run_name) for run in found}
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """Two clones: the first has trained, committed and pushed, the second has pulled."""
+    folder = tmp_path_factory.mktemp("team")
+    with ssh_server(folder) as remote, postgres(folder) as database, mlflow_server(folder, database) as tracking:
+        first = clone_project(folder / "first" / "project")
+        first.environment.update({"MLFLOW_TRACKING_URI": tracking, "CUDA_VISIBLE_DEVICES": ""})
+        first.write_params(PARAMS)
+        join(first, remote)
+        first.repro()
+        as_in(first, sync)  # what a busy machine's server was too slow for
+        first.commit()
+        assert first.run("dvc", "push", "--run-cache").returncode == 0
+        root = folder / "second" / "project"
+        first.git("clone", "--quiet", ".", str(root))
+        second = Project(root, first.environment | {"PYTHONPATH": str(root / "src")})
+        join(second, remote)
+        yield Team(first, second, second.repro("--pull"), tracking)
+
+
+def join(project: Project, remote: dict[str, str]) -> None:
+    """As `dvc remote add --default --local` does, four times as quick."""
+    lines = [
+        "[core]",
+        "remote = shared",
+        "['remote \"shared\"']",
+        *(f"{key} = {value}" for key, value in remote.items()),
+    ]
+    (project.root / ".dvc/config.local").write_text("\n".join(lines), encoding="utf-8")
+
+
+def as_in(project: Project, program: Any, *arguments: str) -> None:
+    """Run a program's main function in this process, which has imported MLflow already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.root)
+        patch.delenv("DVC_ROOT", raising=False)
+        for name in ("MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PATH"):
+            patch.setenv(name, project.environment[name])
+        patch.setattr(sys, "argv", ["program", *arguments])
+        program.main()
+
+
+def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(team: Team) -> None:
+    before = team.runs()
+    assert "Running stage 'train" not in team.pulled
+    for file in (RESULT, REPORT):
+        assert (team.second.root / file).read_bytes() == (team.first.root / file).read_bytes()
+    as_in(team.second, sync)
+    assert team.runs() == before
+    assert len(before) == 2
+
+
+def test_the_model_is_promoted_once_whoever_does_it_and_loads_through_the_server(
+    team: Team, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for project in (team.first, team.second):
+        as_in(project, registry, "small")
+    assert [line for line in capsys.readouterr().out.splitlines() if "version" in line] == [
+        "small on cpu is version 1 of project-small",
+        "small on cpu is version 1 of project-small already",
+    ]
+    assert mlflow.pytorch.load_model("models:/project-small@champion") is not None
+
+
+@pytest.mark.skipif(
+    shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux with two cores, to be another machine with one",
+)
+def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(team: Team) -> None:
+    core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
+    told = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
+    assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr
+    client = MlflowClient(team.tracking)
+    found = [client.get_run(run_id) for run_id, where in team.runs().items() if where.isdigit()]
+    assert {run.data.tags["host.usable_cores"] for run in found} == {"1", str(cores)}
+    assert {run.data.tags["photofinish.current"] for run in found} == {"true"}
+    assert all("mlflow.user" in run.data.tags for run in found)
