@@ -31,8 +31,9 @@ class _State:
 class Board:
     """Which training is where."""
 
-    def __init__(self, tasks: Iterable[Task], head: str) -> None:
-        self._head = head
+    def __init__(self, tasks: Iterable[Task], awaited: str) -> None:
+        """`awaited` tells what a machine without a worker waits for."""
+        self._awaited = awaited
         self._states = {task.job.title: _State(task, key_of(task.machine, task.job.device)) for task in tasks}
         self._keys: dict[str, set[str]] = {}
         self._unserved: set[str] = set()
@@ -57,6 +58,11 @@ class Board:
     def failed(self) -> list[str]:
         """What has failed for good."""
         return [title for title, state in self._states.items() if state.what == "failed"]
+
+    @property
+    def busy(self) -> set[str]:
+        """The workers that train."""
+        return {state.worker for state in self._states.values() if state.what == "running"}
 
     def key(self, title: str) -> str:
         """The resource that it needs."""
@@ -101,7 +107,7 @@ class Board:
         served = set().union(*keys.values())
         unserved = {state.task.where for title in self.open if (state := self._states[title]).key not in served}
         for where in sorted(unserved - self._unserved - {HERE}):  # whose worker comes and goes with the head
-            self._say(f"{where} has no worker: waiting for `make worker HEAD={self._head}` there (Ctrl-C ends this)")
+            self._say(f"{where} has no worker: waiting for {self._awaited} (Ctrl-C ends this)")
         self._unserved = unserved
 
     def ended(self, title: str, problem: str | None) -> None:
