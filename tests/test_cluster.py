@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clone_project
+from conftest import ROOT, clone_project
 from slurm_cluster import missing_programs, slurm
 
 from photofinish.errors import MistakeError, UserError
@@ -27,7 +28,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir()
     for name, does in (
         ("sbatch", f"n=$(ls {jobs} | wc -l); cp $1 {jobs}/1$n; echo Submitted batch job 1$n"),
-        ("squeue", f"cd {jobs}; grep -L ended *"),
+        ("squeue", f"cd {jobs}; for job in $(grep -L ended *); do echo $job $(sed -n s/.*chdir=//p $job); done"),
         ("scancel", f"echo ended >> {jobs}/$1"),
     ):
         (programs / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
@@ -84,6 +85,13 @@ def test_a_job_whose_time_is_up_gives_way_to_another_but_one_whose_worker_never_
             slurms.keep(1, set(), set())
 
 
+def test_what_a_killed_head_has_left_of_jobs_is_cancelled_and_no_other_jobs(jobs: Path, tmp_path: Path) -> None:
+    (jobs / "10").write_text(f"#SBATCH --chdir={tmp_path}/.photofinish/cluster/0\n", encoding="utf-8")
+    (jobs / "11").write_text("#SBATCH --chdir=/home/me\n", encoding="utf-8")
+    with Cluster(SETTINGS, HEAD, "c0ffee"):
+        assert running(jobs) == ["11"]
+
+
 def test_what_slurm_does_not_take_is_told_in_its_words(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch = jobs.with_name("programs") / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2; exit 1", encoding="utf-8")
@@ -92,10 +100,9 @@ def test_what_slurm_does_not_take_is_told_in_its_words(jobs: Path, monkeypatch: 
         pytest.raises(UserError, match="take a job: sbatch: error: inval"),
     ):
         slurms.keep(1, set(), set())
-    sbatch.unlink()
-    monkeypatch.setenv("PATH", str(sbatch.parent))
-    with Cluster(SETTINGS, HEAD, "c0ffee") as slurms, pytest.raises(UserError, match="there is no sbatch here"):
-        slurms.keep(1, set(), set())
+    monkeypatch.setenv("PATH", str(jobs))
+    with pytest.raises(UserError, match="there is no squeue here"), Cluster(SETTINGS, HEAD, "c0ffee"):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,25 @@ def test_what_is_wrong_with_the_file_is_named(tmp_path: Path, text: str, said: s
     (tmp_path / "slurm.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(MistakeError, match=said):
         read_job_settings(tmp_path / "slurm.yaml")
+
+
+def test_the_file_in_the_documentation_is_one_that_is_taken(tmp_path: Path) -> None:
+    page = (ROOT / "docs/many-machines.md").read_text(encoding="utf-8")
+    (tmp_path / "slurm.yaml").write_text(
+        page.partition("```yaml\n# slurm.yaml\n")[2].partition("```")[0], encoding="utf-8"
+    )
+    settings = read_job_settings(tmp_path / "slurm.yaml")
+    assert (settings.walltime, settings.job_extra_directives) == ("4:00:00", ("--gres=gpu:1", "--exclusive"))
+
+
+def test_ctrl_c_still_interrupts_though_dask_jobqueue_takes_it_for_a_good_end(tmp_path: Path) -> None:
+    (tmp_path / "slurm.yaml").write_text("jobs: 1\ncores: 8\nmemory: 1GiB\n", encoding="utf-8")
+    reads = "from pathlib import Path; from photofinish.fleet.cluster import read_job_settings as read; "
+    ends = "read(Path('slurm.yaml')); import signal; signal.raise_signal(signal.SIGINT)"
+    ran = subprocess.run(
+        [sys.executable, "-c", reads + ends], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "KeyboardInterrupt" in ran.stderr
 
 
 def test_without_dask_jobqueue_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

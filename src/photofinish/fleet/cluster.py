@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import time
 from importlib import util
@@ -65,8 +66,10 @@ def read_job_settings(path: Path) -> JobSettings:
 
 def _job(settings: JobSettings, name: str, head: str, folder: Path) -> Any:
     """One that isn't submitted yet."""
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     from dask_jobqueue.slurm import SLURMJob
 
+    signal.signal(signal.SIGINT, on_ctrl_c)  # which the import has made end this process as if all were well
     given = settings.model_dump(exclude={"jobs"})
     # Slurm starts a job where it was submitted; a worker is at home in a clone that no other has.
     given["job_extra_directives"] = [f"--chdir={folder.resolve()}", *settings.job_extra_directives]
@@ -99,6 +102,10 @@ class Cluster:
         self._looked_seconds = -_LOOK_SECONDS
 
     def __enter__(self) -> Self:
+        own = str(_folder().resolve())
+        left = [number for number, folder in (_submitted() or {}).items() if folder.startswith(f"{own}/")]
+        if left:  # by a head that was killed: they have the clones
+            subprocess.run(["scancel", *left], check=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,8 +132,6 @@ class Cluster:
         job = _job(self._settings, f"slurm-{self._submitted}", self._head, folder)
         try:
             asyncio.run(job.start())
-        except FileNotFoundError:
-            raise UserError("there is no sbatch here: run this where jobs are submitted to SLURM") from None
         except RuntimeError as error:
             told = str(error).rpartition("stderr:")[2].strip()
             raise UserError(f"SLURM doesn't take a job: {told}") from None
@@ -135,12 +140,11 @@ class Cluster:
 
     def _forget_ended(self) -> None:
         """Jobs end by their walltime, too; but one whose worker was never here has something wrong with it."""
-        asked = ["squeue", "--me", "--noheader", "--format=%i"]
-        ran = subprocess.run(asked, capture_output=True, text=True, check=False) if self._jobs else None
-        if ran is None or ran.returncode:  # none to ask for, or SLURM is busy: the next time tells
+        submitted = _submitted() if self._jobs else None
+        if submitted is None:  # SLURM is busy: the next time tells
             return
         for clone, job in list(self._jobs.items()):
-            if job.job_id not in ran.stdout.split():
+            if job.job_id not in submitted:
                 del self._jobs[clone]
                 if job.name not in self._arrived:
                     raise UserError(
@@ -150,6 +154,18 @@ class Cluster:
 
     def _cancel(self, clone: int) -> None:
         asyncio.run(self._jobs.pop(clone).close())
+
+
+def _submitted() -> dict[str, str] | None:
+    """The user's jobs that wait or run, with the folder that each starts in; None where SLURM doesn't tell."""
+    asked = ["squeue", "--me", "--noheader", "--format=%i %Z"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    except subprocess.CalledProcessError:
+        return None
+    except FileNotFoundError:
+        raise UserError("there is no squeue here: run this where jobs are submitted to SLURM") from None
+    return dict(line.split(" ", 1) for line in told.splitlines())
 
 
 def _log(job: Any) -> Path:

@@ -60,7 +60,7 @@ def serve(head: str, name: str | None, patience_seconds: float | None) -> None:
 
     dask.config.set(DASK)
     machine = Machine.here()
-    with sole_writer(state_folder() / "locks", "worker", patience_seconds=0):
+    with sole_writer(state_folder() / "locks", "worker", patience_seconds=patience_seconds or 0):
         while True:
             is_leaving.clear()
             print(f"waiting for a head at {head} (`make spread` there)", flush=True)
