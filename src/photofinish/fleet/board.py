@@ -59,10 +59,17 @@ class Board:
         """What has failed for good."""
         return [title for title, state in self._states.items() if state.what == "failed"]
 
-    @property
-    def busy(self) -> set[str]:
-        """The workers that train."""
-        return {state.worker for state in self._states.values() if state.what == "running"}
+    def idle(self, handed_out: Iterable[str]) -> set[str]:
+        """The workers that have nothing to do, once each of these trainings has one.
+
+        Dask is given no more than they can begin: what waits at one worker stays there though others are idle.
+        """
+        idle = self._keys.keys() - {state.worker for state in self._states.values() if state.what == "running"}
+        for title in handed_out:
+            state = self._states[title]
+            taken = state.what == "waiting" and next((name for name in idle if state.key in self._keys[name]), None)
+            idle -= {taken}
+        return idle
 
     def key(self, title: str) -> str:
         """The resource that it needs."""
@@ -72,6 +79,8 @@ class Board:
         """Take in what a worker says of itself, or of a training that it begins."""
         if "began" in message:
             state = self._states[message["began"]]
+            if state.what in ("done", "failed"):  # which was quicker to be told
+                return
             state.what, state.worker, state.began_seconds = "running", message["name"], time.monotonic()
             self._say(f"{message['began']}: {state.worker} trains it")
         elif message["name"] in self._heard:

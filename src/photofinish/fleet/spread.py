@@ -81,8 +81,9 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
             messages.put(message)
-        running = {task.job.title: _submit(client, task, board.key(task.job.title)) for task in tasks}
-        while running:
+        waiting = sorted(tasks, key=lambda task: -task.expected_seconds)
+        running: dict[str, Any] = {}
+        while waiting or running:
             while not messages.empty():
                 board.hear(messages.get())
             for title, future in list(running.items()):
@@ -90,18 +91,30 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
                     board.ended(title, _problem(future))
                     del running[title]  # forgotten, so that Dask doesn't run it again when its worker goes
             board.workers(keys := _keys_by_name(client))
+            idle = _hand_out(client, board, waiting, running, keys)
             if cluster:
-                wanted = sum(task.where != HERE and task.job.title in running for task in tasks)
-                cluster.keep(wanted, set(keys), board.busy)
+                left = set(board.open)
+                wanted = sum(task.where != HERE and task.job.title in left for task in tasks)
+                cluster.keep(wanted, set(keys), set(keys) - idle)
             if own_worker and own_worker.poll() is not None:
                 raise UserError(f"the worker here has ended: {_log()} tells why")
             time.sleep(_POLL_SECONDS)
         return board.failed
 
 
-def _submit(client: Any, task: Task, key: str) -> Any:
-    text, title = task.job.model_dump_json(), task.job.title
-    return client.submit(run_job, text, key=title, resources={key: 1}, priority=task.expected_seconds)
+def _hand_out(
+    client: Any, board: Board, waiting: list[Task], running: dict[str, Any], keys: dict[str, set[str]]
+) -> set[str]:
+    """A training to each worker that has none; those that there is nothing for."""
+    idle = board.idle(running)
+    for task in list(waiting):
+        title = task.job.title
+        if name := next((name for name in idle if board.key(title) in keys[name]), None):
+            idle.remove(name)
+            waiting.remove(task)
+            text, resources = task.job.model_dump_json(), {board.key(title): 1}
+            running[title] = client.submit(run_job, text, key=title, resources=resources)
+    return idle
 
 
 def _problem(future: Any) -> str | None:
@@ -120,10 +133,8 @@ def _keys_by_name(client: Any) -> dict[str, set[str]]:
 
 @contextmanager
 def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
-    import dask
     from distributed import Client, LocalCluster
 
-    dask.config.set(DASK)
     address = urlsplit(listen)
     host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
     try:
@@ -179,6 +190,9 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, help="the file that says what jobs of SLURM's are to be workers")
     args = parser.parse_args()
     require_dask()
+    import dask
+
+    dask.config.set(DASK)  # before anything imports distributed, which then takes over how much it logs
     with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
         spread(args.on.split(), args.listen, args.cluster)
 
