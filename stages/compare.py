@@ -24,7 +24,7 @@ def main() -> None:
     with quick_imports():
         from photofinish.tracking.client import Tracker
 
-    with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while pandas is imported here
+    with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while NumPy is imported here
         with quick_imports():
             from photofinish.comparing.pairs import paired, read_results
             from photofinish.files import state_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def main() -> None:
     )
     parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
     args = parser.parse_args()
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # looking for some takes longer than reading params.yaml
     with quick_imports():
         from photofinish.data.local_files import misplaced
         from photofinish.machine.machines import read_machines, unknown_machines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -141,9 +142,8 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
-    import pandas as pd
-
     from photofinish.comparing.pairs import NotTrained, Trained
+    from photofinish.comparing.parity import Predictions
     from photofinish.results import measurements, records
     from photofinish.results.epochs import EpochMetrics, EpochTiming
 
@@ -228,7 +228,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             outputs={"1": (8.0, 1.0), "3": (3.0, 2.0)},
             gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
         )
-        predictions = pd.DataFrame({"actual": [0, 0, 0, 0, 1, 1, 1, 1], "predicted": [0, 0, 0, 1, 0, 1, 1, 1]})
+        predictions = Predictions(np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
         return Trained(name, trained, timings, history, scores, first_step, predictions)
 
     return make
@@ -319,6 +319,12 @@ class Project:
         ran = self.run("dvc", "repro", *arguments, **environment)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
+
+    def stages_to_run(self) -> set[str]:
+        """What `dvc status` says has changed since it ran."""
+        ran = self.run("dvc", "status", "--json")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return set(json.loads(ran.stdout))
 
     def git(self, *arguments: str) -> str:
         ran = self.run("git", *arguments)

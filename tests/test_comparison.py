@@ -44,8 +44,8 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
         write_result(folder, result)
         if isinstance(result, Trained):
             scores[result.device] = result.scores
-            predictions["actual"] = result.predictions["actual"]
-            predictions[result.device] = result.predictions["predicted"]
+            predictions["actual"] = result.predictions.actual
+            predictions[result.device] = result.predictions.predicted
     evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
     evaluated = folder / results[0].experiment / records.EVALUATED
     records.write_record(evaluated / records.EVALUATION, evaluation)

@@ -166,6 +166,14 @@ def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkey
     assert memory_format(convolves, XPU, "fp32") is torch.channels_last
 
 
+@pytest.mark.parametrize(("channels", "kernel_size", "stride"), [(16, 1, 2), (4, 1, 1), (4, 3, 2)])
+def test_but_on_the_cpu_where_the_library_writes_past_its_memory(channels: int, kernel_size: int, stride: int) -> None:
+    assert memory_format(nn.Conv2d(channels, 8, kernel_size, stride), CPU, "fp32") is torch.channels_last
+    shortcut = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
+    assert memory_format(shortcut, CPU, "fp32") is torch.contiguous_format
+    assert memory_format(shortcut, XPU, "fp32") is torch.channels_last
+
+
 def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     tells = SimpleNamespace(
         mem_get_info=lambda _device: (7 * GIB, 80 * GIB),

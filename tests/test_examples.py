@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, OwnFiles, digits_plan, learnable_images
-from PIL import Image
+from image_files import write_picture
+from safetensors.torch import load_file
 from torchvision.models import get_model
 from training_process import NoTracker
 
@@ -42,17 +43,17 @@ IMAGES = 70  # no batch of one among them: ResNet's batch-norm could not learn f
 def project_folder(tmp_path: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "examples", folder / "examples")
+    rows = [f"{number}.png,{('cat', 'dog')[number % 2]}\n" for number in range(20)]
+    for number in range(20):
+        write_picture(tmp_path / "caltech101" / f"{number}.png", (number, 0, 0))
+    (tmp_path / "caltech101" / "images.csv").write_text("".join(["path,label\n", *rows]), encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
-    own_images = project_folder.parent / "caltech101"  # where caltech101-cnn says that its CSV lies
-    own_images.mkdir()
-    (own_images / "images.csv").write_text("path,label\na.png,cat\n", encoding="utf-8")
-    Image.new("RGB", (4, 4)).save(own_images / "a.png")
+def test_an_example_passes_plan(path: Path) -> None:
     params = read_params(path)
     write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
     planned = {file.stem: dict(read_plan(file, ExperimentPlan)) for file in Path("plan/experiments").glob("*.json")}
@@ -65,9 +66,26 @@ def test_an_example_passes_plan(path: Path, project_folder: Path) -> None:
 
 @pytest.mark.parametrize(("example", "name"), EXPERIMENTS, ids=[name for _, name in EXPERIMENTS])
 def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cpu_host: CpuHost) -> None:
-    experiment = read_params(ROOT / "examples" / f"{example}.yaml").experiments[name].model_copy(update={"epochs": 1})
-    data, weights = Path("split"), Path("weights")
-    dataset = read_params(ROOT / "examples" / f"{example}.yaml").datasets[experiment.dataset]
+    out, experiment = train_an_epoch(example, name, cpu_host)
+    record = records.read_training(out)
+    assert isinstance(record, records.Training)
+    assert record.experiment == experiment.model_copy(update={"metrics": ()})
+    assert [row.epoch for row in records.read_history(out)] == [1]
+
+
+def test_a_tutorials_network_as_a_class_of_ones_own_learns_the_same_bits_as_the_built_in_one(cpu_host: CpuHost) -> None:
+    own, built_in = (
+        {tensor.numpy().tobytes() for tensor in load_file(folder / records.WEIGHTS).values()}
+        for folder, _ in (train_an_epoch("own-lenet", name, cpu_host) for name in ("own", "built-in"))
+    )
+    assert own == built_in
+
+
+def train_an_epoch(example: str, name: str, host: CpuHost) -> tuple[Path, Experiment]:
+    """On images like its own; the folder of what it learned."""
+    params = read_params(ROOT / "examples" / f"{example}.yaml")
+    experiment = params.experiments[name].model_copy(update={"epochs": 1})
+    dataset, data, weights = params.datasets[experiment.dataset], Path("split"), Path("weights")
     if isinstance(dataset, OwnDataset):
         plan = DatasetPlan(name=experiment.dataset, dataset=dataset, mirror=None, local_files=None)
         download(plan, Path("raw"))
@@ -76,12 +94,9 @@ def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cp
         pack_images_like(experiment.dataset, data)
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
-    run = Run(name, "cpu", experiment, cpu_host, data, Path("results", name, "cpu"), weights)
+    run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"), weights)
     lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-    record = records.read_training(run.out / records.LEARNED)
-    assert isinstance(record, records.Training)
-    assert record.experiment == experiment.model_copy(update={"metrics": ()})
-    assert [row.epoch for row in records.read_history(run.out / records.LEARNED)] == [1]
+    return run.out / records.LEARNED, experiment
 
 
 def pack_images_like(dataset: str, folder: Path) -> None:

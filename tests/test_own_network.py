@@ -13,7 +13,7 @@ from photofinish.errors import UserError
 from photofinish.measuring.own_network import refuse_what_cannot_be_trained
 from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model
-from photofinish.params.networks import LenetModel, OwnModel
+from photofinish.params.networks import OwnModel
 from photofinish.results.learned import weights_of
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
@@ -174,23 +174,6 @@ def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(
     assert torch.equal(torch.rand(1), expected)
 
 
-LENET = """
-from torch import nn
-class LeNet(nn.Sequential):
-    def __init__(self, shape, classes):
-        super().__init__(
-            nn.Conv2d(shape[0], 6, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(6, 12, 5), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Flatten(), nn.Linear(12, 120), nn.ReLU(), nn.Linear(120, 60), nn.ReLU(), nn.Linear(60, classes),
-        )
-"""
-
-
-def test_the_built_in_lenet_written_anew_has_the_same_bits(own_files: OwnFiles) -> None:
-    own, built_in = OwnModel(name=own_files.write("net.py", LENET) + ":LeNet"), LenetModel(name="lenet")
-    first, second = (weights_of(build_model(model, (1, 16, 16), 10, seed=3)) for model in (own, built_in))
-    assert first == second
-
-
 def test_a_neighbour_and_a_package_around_the_file_are_imported_as_python_does(own_files: OwnFiles) -> None:
     own_files.write("nets/__init__.py", "")
     own_files.write("nets/parts.py", "WIDTH = 5\n")
@@ -208,3 +191,14 @@ def test_a_network_of_timm_is_made_for_the_images_and_classes_there_are() -> Non
 def test_a_network_of_an_installed_package_is_one_s_own_too() -> None:
     model = OwnModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
     assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (2, 4)
+
+
+def test_a_loss_that_keeps_something_between_its_calls_is_told_before_the_training(
+    own_files: OwnFiles, make_experiment: MakeExperiment
+) -> None:
+    source = "calls = []\ndef Fading(outputs, targets):\n    calls.append(1)\n    return outputs.sum() / len(calls)\n"
+    experiment = make_experiment(loss={"name": own_files.write("losses.py", source) + ":Fading"})
+    network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
+    batch, loss = (torch.rand(4, *SHAPE), torch.tensor([0, 1, 2, 0])), Loss(experiment.loss, "classes", CPU)
+    with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat: .* for the same outputs"):
+        refuse_what_cannot_be_trained(experiment, network, loss, batch, CLASSES)

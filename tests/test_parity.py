@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import pandas as pd
+import numpy as np
 import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
@@ -13,7 +13,7 @@ from result_files import changed_history, trained
 from torch import nn
 
 from photofinish.comparing.pairs import Trained
-from photofinish.comparing.parity import Parity, mcnemar_p_value, parity, values_held_together
+from photofinish.comparing.parity import Parity, Predictions, mcnemar_p_value, parity, values_held_together
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.measuring.first_step import first_batch, first_step
@@ -62,7 +62,7 @@ def learn(
                 "weights_sha256": sha256_of_bytes(weights_of(trainer.network)),
             }
         )
-        predictions = pd.DataFrame({"actual": packed_split.labels("test"), "predicted": predicted})
+        predictions = Predictions(np.asarray(packed_split.labels("test")), predicted)
         return replace(made_up, record=record, history=history, first_step=start, predictions=predictions)
 
     return one
@@ -163,8 +163,8 @@ def test_curves_that_drift_apart_later_are_told_but_are_no_difference(learn: Lea
     assert curves.finding == "largest relative difference 0.02, in epoch 3; above 0.01 from epoch 3 on"
 
 
-def predictions(*hits: bool) -> pd.DataFrame:
-    return pd.DataFrame({"actual": [0] * len(hits), "predicted": [int(not hit) for hit in hits]})
+def predictions(*hits: bool) -> Predictions:
+    return Predictions(np.zeros(len(hits), int), 1 - np.array(hits, int))
 
 
 @pytest.mark.parametrize(
@@ -190,20 +190,19 @@ def test_significantly_other_predictions_part_at_the_test_accuracy(learn: Learn)
 
 def test_predictions_of_other_images_are_not_compared(learn: Learn) -> None:
     cpu = learn()
-    found = parity(cpu, replace(cpu, predictions=cpu.predictions.iloc[1:]))
+    others = Predictions(cpu.predictions.actual[1:], cpu.predictions.predicted[1:])
+    found = parity(cpu, replace(cpu, predictions=others))
     assert parting(found)[0] == "test predictions"
     assert found.mcnemar_p is None
 
 
 def test_of_several_labels_an_image_counts_once_and_of_several_values_each_goes_by_its_own_spread() -> None:
-    actual = [1, 0] * 8
-    right, wrong = (
-        pd.DataFrame({"actual": actual, "predicted": actual}),
-        pd.DataFrame({"actual": actual, "predicted": 0}),
-    )
-    assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(right.iloc[::2], wrong.iloc[::2]) == 2 / 2**8
-    values = pd.DataFrame({"actual": [0.0, 0.0, 1000.0, 1.0]})
-    same, off = values.assign(predicted=values["actual"]), values.assign(predicted=[0.0, 0.1, 1000.0, 1.1])
-    (predictions, _) = values_held_together(same, off, 2, 0.01)
-    assert predictions.finding == "they differ by 0.2 of the spread of a value, in the mean"
-    assert not predictions.within_rounding
+    actual = np.array([1, 0] * 8)
+    right, wrong = Predictions(actual, actual), Predictions(actual, 0 * actual)
+    first, others = predictions(*[True] * 8), predictions(*[False] * 8)
+    assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(first, others) == 2 / 2**8
+    values = np.array([0.0, 0.0, 1000.0, 1.0])
+    same, off = Predictions(values, values), Predictions(values, np.array([0.0, 0.1, 1000.0, 1.1]))
+    layer, _ = values_held_together(same, off, 2, 0.01)
+    assert layer.finding == "they differ by 0.2 of the spread of a value, in the mean"
+    assert not layer.within_rounding

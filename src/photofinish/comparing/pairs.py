@@ -5,17 +5,16 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 
 from photofinish.comparing.ceiling import Ceiling, ceiling
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.parity import Parity, parity
+from photofinish.comparing.parity import Parity, Predictions, parity
 from photofinish.comparing.payback import Outlay, Payback, outlay, payback
 from photofinish.comparing.renting import Renting, renting
 from photofinish.comparing.seeds import OverSeeds, over_seeds
@@ -66,8 +65,7 @@ class Trained(Recorded):
 
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
-    predictions: pd.DataFrame
-    """`actual` and `predicted`, a row for each test image, or for each value or label of it"""
+    predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
     """the same training from further seeds"""
 
@@ -244,21 +242,36 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
 def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
     """Both devices' of each experiment."""
     results: list[DeviceResult] = []
-    for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
-        run = read_run(name, folder / name / device)
-        if isinstance(run, NotTrained):
-            results.append(run)
-            continue
-        evaluated, learned = folder / name / records.EVALUATED, folder / name / device / records.LEARNED
-        scores, path = records.read_scores(evaluated / records.EVALUATION, device), evaluated / records.PREDICTIONS
-        try:
-            dtype = "float64" if run.record.task == "values" else "int64"
-            predictions = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype=dtype)
-        except (OSError, ValueError) as error:
-            problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
-            raise UserError(problem) from error
-        predictions = predictions.rename(columns={device: "predicted"})
-        first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
-        seeds = records.read_seeds(learned, run.record.experiment)
-        results.append(Trained(name, run.record, run.timings, run.history, scores, first_step, predictions, seeds))
+    for name in names:
+        runs = [read_run(name, folder / name / device) for device in records.DEVICE_LABELS]
+        scores, predictions = _read_evaluation(
+            folder / name / records.EVALUATED, [run for run in runs if isinstance(run, Recorded)]
+        )
+        for run in runs:
+            if isinstance(run, NotTrained):
+                results.append(run)
+                continue
+            learned, of = folder / name / run.device / records.LEARNED, run.device
+            first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
+            seeds = records.read_seeds(learned, run.record.experiment)
+            found = scores[of], first_step, predictions[of], seeds
+            results.append(Trained(name, run.record, run.timings, run.history, *found))
     return results
+
+
+def _read_evaluation(
+    folder: Path, runs: Sequence[Recorded]
+) -> tuple[dict[DeviceLabel, records.DeviceEvaluation], dict[DeviceLabel, Predictions]]:
+    """Scores and predictions of these runs' networks, which lie in one file each."""
+    if not runs:
+        return {}, {}
+    devices, path = [run.device for run in runs], folder / records.PREDICTIONS
+    dtype = np.float64 if runs[0].record.task == "values" else np.int64
+    try:
+        header, *rows = read_summed(path).decode().splitlines()
+        columns = dict(zip(header.split(","), np.loadtxt(rows, dtype, delimiter=",", ndmin=2).T, strict=True))
+        predictions = {device: Predictions(columns["actual"], columns[device]) for device in devices}
+    except (OSError, ValueError, LookupError) as error:
+        problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
+        raise UserError(problem) from error
+    return records.read_scores(folder / records.EVALUATION, devices), predictions

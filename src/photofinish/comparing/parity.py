@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.records import FirstStep, Print, Training
@@ -19,6 +19,14 @@ _STEP_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 5e-2}
 """relative, of one forward and backward: above the rounding of each type; for fp32 below that of all others"""
 _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 """relative, of the mean loss over an epoch: rounding grows with each step"""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A row for each test item, or for each value or label of it."""
+
+    actual: npt.NDArray[Any]
+    predicted: npt.NDArray[Any]
 
 
 class Learned(Protocol):
@@ -37,8 +45,8 @@ class Learned(Protocol):
         """Of each epoch."""
 
     @property
-    def predictions(self) -> pd.DataFrame:
-        """`actual` and `predicted`, a row for each test image."""
+    def predictions(self) -> Predictions:
+        """Of the test items."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,10 @@ def parity(cpu: Learned, device: Learned) -> Parity:
     return Parity("equivalent within rounding" if within_rounding else "different", layers, p_value)
 
 
-def mcnemar_p_value(cpu: pd.DataFrame, device: pd.DataFrame, rows_an_item: int = 1) -> float:
+def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1) -> float:
     """Exact: how probable it is that, of the images only one of the two gets right, the parts are so unequal. An
     image's several labels must all be right, for they depend on each other."""
-    hits, others = (
-        (each["predicted"].to_numpy() == each["actual"].to_numpy()).reshape(-1, rows_an_item).all(axis=1)
-        for each in (cpu, device)
-    )
+    hits, others = ((each.predicted == each.actual).reshape(-1, rows_an_item).all(axis=1) for each in (cpu, device))
     only_first, only_second = int((hits & ~others).sum()), int((others & ~hits).sum())
     discordant, fewer = only_first + only_second, min(only_first, only_second)
     ways = way = 1  # to choose none of them; then one more each time
@@ -161,15 +166,15 @@ def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], toleran
     return Layer(name, finding, same=False, within_rounding=bool(drift[0] <= tolerance))
 
 
-def _tested(cpu: pd.DataFrame, device: pd.DataFrame, rows_an_item: int) -> tuple[Layer, Layer, float | None]:
+def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[Layer, Layer, float | None]:
     """The predictions of the test images, their accuracy, and McNemar's p, which takes the same images."""
-    accuracies = [float((each["predicted"] == each["actual"]).mean()) for each in (cpu, device)]
+    accuracies = [float((each.predicted == each.actual).mean()) for each in (cpu, device)]
     told = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
     if not _same_items(cpu, device):
         others = "of different test images"
         return _equal("test predictions", False, others), _equal("test accuracy", False, f"{told}, {others}"), None
-    unequal = int((cpu["predicted"].to_numpy() != device["predicted"].to_numpy()).sum())
-    found = f"{unequal} of {len(cpu):,} images get another class" if unequal else THE_SAME
+    unequal = int((cpu.predicted != device.predicted).sum())
+    found = f"{unequal} of {len(cpu.actual):,} images get another class" if unequal else THE_SAME
     predictions = Layer("test predictions", found, same=not unequal, within_rounding=True)
     p_value = mcnemar_p_value(cpu, device, rows_an_item)
     told += f"; McNemar's exact p = {p_value:.2g}"
@@ -177,15 +182,15 @@ def _tested(cpu: pd.DataFrame, device: pd.DataFrame, rows_an_item: int) -> tuple
     return predictions, accuracy, p_value
 
 
-def values_held_together(cpu: pd.DataFrame, device: pd.DataFrame, count: int, tolerance: float) -> tuple[Layer, Layer]:
+def values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
     """How far the predictions differ, each of so many values by the spread of its own; and how far they are off."""
-    errors = [float((each["predicted"] - each["actual"]).abs().mean()) for each in (cpu, device)]
+    errors = [float(np.abs(each.predicted - each.actual).mean()) for each in (cpu, device)]
     told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
     if not _same_items(cpu, device):
         others = "of different test items"
         return _equal("test predictions", False, others), _equal("test error", False, f"{told}, {others}")
-    spreads = cpu["actual"].to_numpy().reshape(-1, count).std(axis=0)
-    differences = np.abs(cpu["predicted"].to_numpy() - device["predicted"].to_numpy()).reshape(-1, count).mean(axis=0)
+    spreads = cpu.actual.reshape(-1, count).std(axis=0)
+    differences = np.abs(cpu.predicted - device.predicted).reshape(-1, count).mean(axis=0)
     difference = float((differences / np.where(spreads > 0, spreads, 1.0)).max())
     found = f"they differ by {difference:.1g} of the spread of a value, in the mean" if difference else THE_SAME
     return (
@@ -194,5 +199,5 @@ def values_held_together(cpu: pd.DataFrame, device: pd.DataFrame, count: int, to
     )
 
 
-def _same_items(cpu: pd.DataFrame, device: pd.DataFrame) -> bool:
-    return len(cpu) == len(device) and bool((cpu["actual"].to_numpy() == device["actual"].to_numpy()).all())
+def _same_items(cpu: Predictions, device: Predictions) -> bool:
+    return np.array_equal(cpu.actual, device.actual)

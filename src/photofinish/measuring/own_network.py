@@ -1,5 +1,5 @@
-"""One's own network tried on a batch before the training: is there all that a training, its record and its comparison
-ask of a network? What is not is told with the layer, or with the user's part of the traceback."""
+"""One's own network, and loss, tried on a batch before the training: is there all that a training, its record and its
+comparison ask of them? What is not is told with the layer, or with the user's part of the traceback."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _Step = list[tuple[str, torch.Tensor]]
 """what each layer gives, then each gradient, by name"""
+_OUTPUT = "output of the network"
 
 
 def refuse_what_cannot_be_trained(
@@ -45,6 +46,7 @@ def refuse_what_cannot_be_trained(
         first, second = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[:2])
         copies[2].load_state_dict(copies[1].state_dict())  # as a training that goes on, or an evaluation, has it
         third, restored = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[1:])
+    _refuse_loss_that_remembers(experiment, criterion, dict(first)[_OUTPUT], targets)
     if experiment.deterministic and (what := _difference(first, second)):
         raise UserError(
             f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
@@ -62,6 +64,23 @@ def refuse_what_cannot_be_trained(
         copies[0].eval()(images)
 
 
+def _refuse_loss_that_remembers(
+    experiment: Experiment, criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor
+) -> None:
+    """Before a network is blamed for it."""
+    values = []
+    for _ in range(2):
+        seed_epoch(0, 0)
+        with autocast(outputs.device, experiment.precision):
+            values.append(criterion.mean(outputs, targets))
+    if experiment.deterministic and not same_bits(*values):
+        raise UserError(
+            f"loss {criterion.name} doesn't repeat: it gives another number for the same outputs and targets. "
+            f"What it keeps from one call to the next no checkpoint has: a loss must go by what it is given alone, and "
+            f"draw from torch's generator alone. deterministic: false in params.yaml allows it"
+        )
+
+
 def _difference(here: _Step, there: _Step) -> str | None:
     """What differs first."""
     more = "number of outputs and gradients" if len(here) != len(there) else None
@@ -74,7 +93,7 @@ def _one_step(network: nn.Module, criterion: Loss, batch: Batch, precision: str,
     found: _Step = []
 
     def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        found.extend((f"output of {name or 'the network'}", each.detach().clone()) for each in tensors_in(output))
+        found.extend((f"output of {name}" if name else _OUTPUT, each.detach().clone()) for each in tensors_in(output))
 
     hooks = [module.register_forward_hook(partial(note, name)) for name, module in network.named_modules()]
     seed_epoch(0, 0)

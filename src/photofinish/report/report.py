@@ -24,10 +24,14 @@ from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
 FIGURES, EXPERIMENTS = "figures", "experiments"
+_DRAWN_OF_EACH = ("comparison.csv", "history.csv", "confusion.csv", "speedups.csv", "attribution.csv")
+"""of the report's files, those whose rows are of one experiment each and on its page"""
 MOST_ON_ONE_PAGE = 20
 """experiments; of more, each has a page of its own behind an overview"""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
+_MOST_SHOWN = 100
+"""characters of a cell"""
 _MEASURED = "Where and how often it was measured"
 GLOSSARY = {
     "step (median)": "one batch through the network and back, and the weights changed by it; its data at hand",
@@ -99,11 +103,11 @@ class Report:
 
 def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
-    series, comparison = all_series(pairs), rows.comparison_rows(pairs, run_began_at_unix_seconds)
+    series = all_series(pairs)
     for former in (FIGURES, EXPERIMENTS):  # none is left of another report
         shutil.rmtree(folder / former, ignore_errors=True)
     files = {
-        "comparison.csv": comparison,
+        "comparison.csv": rows.comparison_rows(pairs, run_began_at_unix_seconds),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(pairs),
@@ -116,16 +120,17 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
         write_text_atomically(folder / name, rows.as_csv(content, rows.COLUMNS[name]))
     write_text_atomically(folder / "renting.csv", rows.as_csv(renting.renting_rows(pairs), renting.COLUMNS))
     if len(pairs) <= MOST_ON_ONE_PAGE:
-        report = _whole(pairs, series, comparison)
+        report = _whole(pairs, series, files)
     else:
-        report = _overview(pairs, series, comparison)
+        report = _overview(pairs, series, files)
         series_of = defaultdict(list)
         for each in series:
             for point in each.points:
                 series_of[point.experiment].append(each)
-        figures = rows.grouped(comparison, "experiment")
+        figures = {name: rows.grouped(files[name], "experiment") for name in _DRAWN_OF_EACH}
         for pair in pairs:
-            part = _whole([pair], series_of[pair.experiment], figures[pair.experiment,])
+            own = {name: found.get((pair.experiment,), []) for name, found in figures.items()}
+            part = _whole([pair], series_of[pair.experiment], own)
             page = _template().render(report=replace(part, title=pair.experiment, is_one_of_many=True))
             _write(folder / EXPERIMENTS / f"{pair.experiment}.html", page)
     drawn = [gallery.pictures for gallery in report.galleries] + list(report.matrices.values())
@@ -153,8 +158,8 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
-    """Everything that is known of these experiments."""
+def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> Report:
+    """Everything that is known of these experiments; what is in the report's files of them is given."""
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "What no GPU can shorten": tables.ceiling_table(pairs),
@@ -164,26 +169,26 @@ def _whole(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
         "What chance does: several seeds": tables.seeds_table(pairs),
         "When does it pay?": tables.paying_table(pairs, series),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
-        "All figures": tables.shown_table(comparison),
+        "All figures": tables.shown_table(files["comparison.csv"]),
         _MEASURED: tables.measured_table(pairs),
     }
     return Report(
         "Is the GPU worth it?",
         [verdict(pair) for pair in pairs],
-        [gallery for gallery in _galleries(pairs, series) if gallery.pictures],
-        pictures.confusion_pictures(rows.confusion_rows(pairs)),
+        [gallery for gallery in _galleries(pairs, series, files) if gallery.pictures],
+        pictures.confusion_pictures(files["confusion.csv"]),
         {title: table for title, table in shown.items() if table},
         _recorded_elsewhere(pairs),
     )
 
 
-def _overview(pairs: list[Pair], series: list[Series], comparison: Rows) -> Report:
+def _overview(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> Report:
     """What can be said of many experiments at once."""
     drawn = Gallery(
         "All of them",
         "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
         "comparison.csv",
-        pictures.overview_pictures(comparison, rows.speedup_rows(pairs)),
+        pictures.overview_pictures(files["comparison.csv"], files["speedups.csv"]),
     )
     return Report(
         "Is the GPU worth it?",
@@ -200,13 +205,13 @@ def _recorded_elsewhere(pairs: list[Pair]) -> list[str]:
     return sorted({found.hardware for pair in pairs for found in pair.elsewhere})
 
 
-def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
+def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> list[Gallery]:
     return [
         Gallery(
             "How much faster is the GPU?",
             "Right of 1 the GPU is faster. A line is the 95 % interval; a dot without one is open.",
             "speedups.csv",
-            pictures.speedup_pictures(rows.speedup_rows(pairs)),
+            pictures.speedup_pictures(files["speedups.csv"]),
         ),
         Gallery(
             "Which to rent",
@@ -219,7 +224,7 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
             "Where a step's time goes",
             "Each part of a step, the clock waiting for the device after it, as a share of the whole.",
             "attribution.csv",
-            pictures.step_pictures(rows.attribution_rows(pairs)),
+            pictures.step_pictures(files["attribution.csv"]),
         ),
         Gallery(
             "Where the GPU begins to pay",
@@ -231,7 +236,7 @@ def _galleries(pairs: list[Pair], series: list[Series]) -> list[Gallery]:
             "How they learned",
             "Validation loss: where devices' curves agree against epochs they learn alike; further left is sooner.",
             "history.csv",
-            pictures.learning_curves(rows.history_rows(pairs)),
+            pictures.learning_curves(files["history.csv"]),
         ),
     ]
 
@@ -263,9 +268,22 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.globals |= {"number_columns": number_columns, "glossary": GLOSSARY}
-    # Lines of params.yaml, which stand between backticks, are set as such.
-    environment.filters["with_code"] = lambda text: Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
+    environment.filters |= {"with_code": _with_code, "folded": _folded}
     return environment.get_template("report.html.j2")
+
+
+def _with_code(text: str) -> Markup:
+    """Lines of params.yaml, which stand between backticks, are set as such."""
+    safe = escape(text)
+    return Markup(_CODE.sub(r"<code>\1</code>", str(safe))) if "`" in text else safe  # noqa: S704
+
+
+def _folded(cell: str) -> Markup:
+    """Of a long cell of several parts, the first is shown."""
+    start, _, rest = cell.partition("; ")
+    if len(cell) <= _MOST_SHOWN or not rest:
+        return _with_code(cell)
+    return Markup("<details><summary>{}</summary>{}</details>").format(_with_code(start), _with_code(rest))
 
 
 def number_columns(table: Table) -> set[str]:

@@ -8,7 +8,7 @@ import math
 import platform
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
@@ -163,8 +163,9 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
 def history_rows(pairs: Iterable[Pair]) -> Rows:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
     return [
-        {**asdict(epoch), "training_seconds_so_far": seconds, **_run(result)}
+        {**vars(epoch), "training_seconds_so_far": seconds, **run}
         for result in _trained(pairs)
+        for run in [_run(result)]
         for epoch, seconds in zip(
             result.history,
             accumulate(epoch.training_seconds for epoch in result.timings.epochs),
@@ -176,9 +177,10 @@ def history_rows(pairs: Iterable[Pair]) -> Rows:
 def confusion_rows(pairs: Iterable[Pair]) -> Rows:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
     return [
-        {**_run(result), "actual": actual, "predicted": predicted, "images": count}
+        {**run, "actual": actual, "predicted": predicted, "images": count}
         for result in _trained(pairs)
         if result.scores.confusion
+        for run in [_run(result)]
         for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
         for predicted, count in zip(result.record.class_names, counts, strict=True)
     ]
@@ -331,4 +333,4 @@ def as_csv(rows: Rows, columns: Iterable[str]) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_TAKEN_AS_FORMULA) else value
-    return value if is_known(value) else None
+    return None if value != value else value  # what isn't a number is unequal to itself

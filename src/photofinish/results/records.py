@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -273,11 +274,12 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, device: DeviceLabel) -> DeviceEvaluation:
-    """One device's, of evaluation.json."""
-    scores = read_record(path, Evaluation).devices.get(device)
-    if scores is None:
-        raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
+def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
+    """Those of these devices, of evaluation.json."""
+    scores = read_record(path, Evaluation).devices
+    for device in devices:
+        if device not in scores:
+            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
     return scores
 
 

@@ -136,7 +136,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, fro
         if unfit:
             print(f"{name} on {device}: not recorded: {unfit}")
             continue
-        scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, device)
+        scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [device])[device]
         history = records.read_history(results / name / device / records.LEARNED)
         reference = reference_of(name, training, timings, scores, history, machine)
         busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))

@@ -36,19 +36,19 @@ class Loss:
     and the weight that it is divided by, which add up over batches and processes."""
 
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
-        self._name = settings.name if settings else LOSSES[task][0]
-        if problem := loss_problem(self._name, task):
+        self.name = settings.name if settings else LOSSES[task][0]
+        if problem := loss_problem(self.name, task):
             raise MistakeError(problem)
         self._task = task
         self._class_weights: torch.Tensor | None = None
-        self._is_own = is_reference(self._name)
+        self._is_own = is_reference(self.name)
         if settings and self._is_own:
             self._loss = _own_loss(cast("params.OwnLoss", settings), device)
         else:
             arguments = settings.model_dump(exclude={"name"}, exclude_none=True) if settings else {}
             arguments |= {key: torch.tensor(arguments[key], device=device) for key in _FOR_EACH if key in arguments}
             self._class_weights = arguments.get("weight")
-            self._loss = partial(_BUILT_IN[self._name], **arguments)
+            self._loss = partial(_BUILT_IN[self.name], **arguments)
         self.has_tensors = self._is_own or any(key in arguments for key in _FOR_EACH)
         """of single precision, or may have"""
 
@@ -76,7 +76,7 @@ class Loss:
         if len(given) not in (1, 2) or not all(isinstance(each, torch.Tensor) and each.dim() == 0 for each in given):
             told = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {loss!r:.200}"
             raise UserError(
-                f"loss {self._name} gives {told}: it must give one number, the mean over the batch, or two, a sum and "
+                f"loss {self.name} gives {told}: it must give one number, the mean over the batch, or two, a sum and "
                 f"the weight that it is divided by"
             )
         return given[0], given[1].detach() if len(given) == 2 else None

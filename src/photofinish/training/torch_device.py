@@ -20,6 +20,8 @@ _COUNTED = ("cuda", "xpu")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DIMENSIONS_OF_IMAGES = 4
 """of a batch of them"""
+_CHANNELS_AT_ONCE = 16
+"""that oneDNN works on with AVX-512; with AVX2, half as many"""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 """mallopt's names for what it sets"""
@@ -84,12 +86,22 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     convolutions work on; everything else reads images as they are stored (docs/performance.md has the figures).
 
     But for whole float32 on CUDA, whose convolutions are made for images as they are stored: tensor cores, which take
-    the other order, work on shorter types. And for Apple's GPUs, on which it was never measured.
+    the other order, work on shorter types. And for Apple's GPUs, on which it was never measured. And where oneDNN,
+    which convolves on the CPU, would write past its memory: wrong gradients or a crash, seen with torch 2.14
+    (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
-    convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_whole = device.type == "cuda" and effective_precision(device, precision) == "fp32"
-    stays = is_whole or device.type == "mps"
-    return torch.channels_last if convolves and not stays else torch.contiguous_format
+    is_unsafe = device.type == "cpu" and any(map(_skips_pixels_of_few_channels, convolutions))
+    stays = is_whole or is_unsafe or device.type == "mps"
+    return torch.channels_last if convolutions and not stays else torch.contiguous_format
+
+
+def _skips_pixels_of_few_channels(convolution: nn.Conv2d) -> bool:
+    """As a narrow residual network's shortcuts do."""
+    channels = convolution.in_channels // convolution.groups
+    is_single, skips = max(convolution.kernel_size) == 1, max(convolution.stride) > 1
+    return is_single and skips and channels < _CHANNELS_AT_ONCE
 
 
 def laid_out(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
