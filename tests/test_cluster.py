@@ -184,4 +184,5 @@ def test_a_real_slurms_job_trains_and_is_gone_afterwards(tmp_path: Path) -> None
         told = head.run(*spread, **environment)
         assert told.returncode == 0, told.stdout + told.stderr
         assert "small on cpu of node: done by slurm-1" in told.stdout
+        assert "Traceback" not in told.stdout + told.stderr
         assert not head.run("squeue", "--noheader", "--states=PENDING,RUNNING", **environment).stdout
