@@ -99,9 +99,9 @@ machine: setup ## write down what this machine is, for params.yaml to name (NAME
 worker: setup ## train here what a head sends (HEAD=tcp://head:8786; by default a head on this machine)
 	@python -m photofinish.fleet.worker $(HEAD)
 
-spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too)
+spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too; CLUSTER=slurm.yaml: by SLURM's jobs)
 	@python stages/plan.py
-	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
+	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)") $(if $(CLUSTER),--cluster "$(CLUSTER)")
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

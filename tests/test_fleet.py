@@ -25,7 +25,7 @@ from photofinish.fleet.spread import require_remote
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.params.devices import Devices
 
-HEAD = "tcp://127.0.0.1:8786"
+AWAITED = "a worker there"
 
 
 def like_this_with(cores: int) -> Machine:
@@ -68,7 +68,7 @@ def test_machines_that_are_alike_have_the_same_keys_and_others_do_not(monkeypatc
 
 
 def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
-    with Board([task("first")], HEAD) as board:
+    with Board([task("first")], AWAITED) as board:
         board.hear(arrival("lab-1", LAB))
         board.hear(arrival("box-1", BOX))
         board.hear(arrival("old-1", LAB, code="of last week"))
@@ -82,10 +82,10 @@ def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lab = {"lab-1": {key_of(LAB, "cpu")}}
-    with Board([task("first")], HEAD) as board:
+    with Board([task("first")], AWAITED) as board:
         board.workers({})
         board.workers({})
-        assert capsys.readouterr().out.count("lab has no worker: waiting for `make worker HEAD=tcp") == 1
+        assert capsys.readouterr().out.count("lab has no worker: waiting for a worker there (Ctrl-C") == 1
         board.workers(lab)
         board.hear({"name": "lab-1", "began": "first"})
         assert running(board) == ["first 0:00"]
@@ -96,8 +96,22 @@ def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_
     assert (board.open, running(board)) == (["first"], [""])
 
 
+def test_a_worker_is_idle_unless_it_trains_or_what_was_handed_out_will_come_to_it() -> None:
+    lab, box = key_of(LAB, "cpu"), key_of(BOX, "cpu")
+    with Board([task("first"), task("second"), task("third", BOX, "box")], AWAITED) as board:
+        board.workers({"lab-1": {lab}, "lab-2": {lab}, "box-1": {box}})
+        assert board.idle([]) == {"lab-1", "lab-2", "box-1"}
+        assert len(board.idle(["first"]) & {"lab-1", "lab-2"}) == 1
+        board.hear({"name": "lab-1", "began": "first"})
+        assert board.idle(["first"]) == {"lab-2", "box-1"}
+        assert board.idle(["first", "second"]) == {"box-1"}
+        board.ended("first", None)
+        board.hear({"name": "lab-1", "began": "first"})  # a word that comes late
+        assert board.idle(["second", "third"]) in ({"lab-1"}, {"lab-2"})
+
+
 def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    with Board([task("first"), task("second")], HEAD) as board:
+    with Board([task("first"), task("second")], AWAITED) as board:
         for title in ("first", "second"):
             board.hear({"name": "lab-1", "began": title})
         board.ended("first", None)

@@ -31,8 +31,9 @@ class _State:
 class Board:
     """Which training is where."""
 
-    def __init__(self, tasks: Iterable[Task], head: str) -> None:
-        self._head = head
+    def __init__(self, tasks: Iterable[Task], awaited: str) -> None:
+        """`awaited` tells what a machine without a worker waits for."""
+        self._awaited = awaited
         self._states = {task.job.title: _State(task, key_of(task.machine, task.job.device)) for task in tasks}
         self._keys: dict[str, set[str]] = {}
         self._unserved: set[str] = set()
@@ -58,6 +59,18 @@ class Board:
         """What has failed for good."""
         return [title for title, state in self._states.items() if state.what == "failed"]
 
+    def idle(self, handed_out: Iterable[str]) -> set[str]:
+        """The workers that have nothing to do, once each of these trainings has one.
+
+        Dask is given no more than they can begin: what waits at one worker stays there though others are idle.
+        """
+        idle = self._keys.keys() - {state.worker for state in self._states.values() if state.what == "running"}
+        for title in handed_out:
+            state = self._states[title]
+            taken = state.what == "waiting" and next((name for name in idle if state.key in self._keys[name]), None)
+            idle -= {taken}
+        return idle
+
     def key(self, title: str) -> str:
         """The resource that it needs."""
         return self._states[title].key
@@ -66,6 +79,8 @@ class Board:
         """Take in what a worker says of itself, or of a training that it begins."""
         if "began" in message:
             state = self._states[message["began"]]
+            if state.what in ("done", "failed"):  # which was quicker to be told
+                return
             state.what, state.worker, state.began_seconds = "running", message["name"], time.monotonic()
             self._say(f"{message['began']}: {state.worker} trains it")
         elif message["name"] in self._heard:
@@ -101,7 +116,7 @@ class Board:
         served = set().union(*keys.values())
         unserved = {state.task.where for title in self.open if (state := self._states[title]).key not in served}
         for where in sorted(unserved - self._unserved - {HERE}):  # whose worker comes and goes with the head
-            self._say(f"{where} has no worker: waiting for `make worker HEAD={self._head}` there (Ctrl-C ends this)")
+            self._say(f"{where} has no worker: waiting for {self._awaited} (Ctrl-C ends this)")
         self._unserved = unserved
 
     def ended(self, title: str, problem: str | None) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,9 +22,10 @@ from photofinish.errors import UserError, run_stage
 from photofinish.files import state_folder
 from photofinish.fleet.board import Board
 from photofinish.fleet.clones import committed
+from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
 from photofinish.fleet.jobs import run_job
 from photofinish.fleet.keys import DASK, HEAD, TOPIC, key_of, require_dask
-from photofinish.fleet.project import Project, Task
+from photofinish.fleet.project import HERE, Project, Task
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
@@ -33,14 +34,15 @@ _DEFAULT_PORT = 8786
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
-def spread(on: list[str], listen: str) -> None:
+def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
     """Train what is missing, here and on further machines, and write one report."""
+    jobs = read_job_settings(cluster_file) if cluster_file else None
     commit = committed(Path())
     require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     tasks = [task for project in projects for task in project.missing(commit)]
     print(f"{len(tasks)} to be trained", flush=True)
-    if tasks and (failed := _train(tasks, listen)):
+    if tasks and (failed := _train(tasks, listen, jobs)):
         raise UserError(
             f"{len(failed)} failed, as told above ({', '.join(failed)}). What was done is in the remote: once they are "
             f"mended, `make spread` again trains those alone"
@@ -67,39 +69,52 @@ def require_remote() -> None:
         )
 
 
-def _train(tasks: list[Task], listen: str) -> list[str]:
+def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str]:
     """Let workers train them; those that failed."""
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     with (
         _scheduler(listen) as (client, address),
         _own_worker(tasks, listen) as own_worker,
-        Board(tasks, address) as board,
+        _cluster(tasks, address, jobs) as cluster,
+        Board(tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as board,
     ):
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
             messages.put(message)
-        running = {}
-        for task in tasks:
-            title = task.job.title
-            running[title] = client.submit(
-                run_job,
-                task.job.model_dump_json(),
-                key=title,
-                resources={board.key(title): 1},
-                priority=task.expected_seconds,
-            )
-        while running:
+        waiting = sorted(tasks, key=lambda task: -task.expected_seconds)
+        running: dict[str, Any] = {}
+        while waiting or running:
             while not messages.empty():
                 board.hear(messages.get())
             for title, future in list(running.items()):
                 if future.done():
                     board.ended(title, _problem(future))
                     del running[title]  # forgotten, so that Dask doesn't run it again when its worker goes
-            board.workers(_keys_by_name(client))
+            board.workers(keys := _keys_by_name(client))
+            idle = _hand_out(client, board, waiting, running, keys)
+            if cluster:
+                left = set(board.open)
+                wanted = sum(task.where != HERE and task.job.title in left for task in tasks)
+                cluster.keep(wanted, set(keys), set(keys) - idle)
             if own_worker and own_worker.poll() is not None:
                 raise UserError(f"the worker here has ended: {_log()} tells why")
             time.sleep(_POLL_SECONDS)
         return board.failed
+
+
+def _hand_out(
+    client: Any, board: Board, waiting: list[Task], running: dict[str, Any], keys: dict[str, set[str]]
+) -> set[str]:
+    """A training to each worker that has none; those that there is nothing for."""
+    idle = board.idle(running)
+    for task in list(waiting):
+        title = task.job.title
+        if name := next((name for name in idle if board.key(title) in keys[name]), None):
+            idle.remove(name)
+            waiting.remove(task)
+            text, resources = task.job.model_dump_json(), {board.key(title): 1}
+            running[title] = client.submit(run_job, text, key=title, resources=resources)
+    return idle
 
 
 def _problem(future: Any) -> str | None:
@@ -118,10 +133,8 @@ def _keys_by_name(client: Any) -> dict[str, set[str]]:
 
 @contextmanager
 def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
-    import dask
     from distributed import Client, LocalCluster
 
-    dask.config.set(DASK)
     address = urlsplit(listen)
     host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
     try:
@@ -157,6 +170,14 @@ def _own_worker(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[by
             process.stdin.close()
 
 
+def _cluster(tasks: list[Task], address: str, jobs: JobSettings | None) -> AbstractContextManager[Cluster | None]:
+    if jobs is None:
+        return nullcontext()
+    if all(task.where == HERE for task in tasks):
+        print("all of that is this machine's: no job is submitted (devices.gpu: {machine: ...} or ON=...)", flush=True)
+    return Cluster(jobs, address, tasks[0].job.commit)
+
+
 def _log() -> Path:
     return state_folder() / "worker.log"
 
@@ -166,10 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.spread", description=__doc__)
     parser.add_argument("--on", default="", help="further machines, by their names, to bring back records of")
     parser.add_argument("--listen", default=HEAD, help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere")
+    parser.add_argument("--cluster", type=Path, help="the file that says what jobs of SLURM's are to be workers")
     args = parser.parse_args()
     require_dask()
+    import dask
+
+    dask.config.set(DASK)  # before anything imports distributed, which then takes over how much it logs
     with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
-        spread(args.on.split(), args.listen)
+        spread(args.on.split(), args.listen, args.cluster)
 
 
 if __name__ == "__main__":

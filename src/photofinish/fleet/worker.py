@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import platform
+import signal
 import time
 import uuid
 from typing import Any
 
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import TerminatedError, UserError, run_stage
 from photofinish.files import state_folder
 from photofinish.fleet.jobs import end_with_input, is_leaving, stop_training
 from photofinish.fleet.keys import DASK, HEAD, TOPIC, fleet_code, key_of, require_dask
@@ -24,18 +25,22 @@ _PAUSE_SECONDS = 0.2
 _RETRY_SECONDS = 2.0
 
 
-async def _serve(head: str, machine: Machine) -> None:
+async def _serve(head: str, machine: Machine, name: str | None, patience_seconds: float | None) -> None:
     """Work for this head until it is gone."""
     from distributed import Status, Worker
 
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)  # as SLURM's jobs are ended
     worker: Any = await Worker(
         head,
-        name=f"{platform.node()}-{uuid.uuid4().hex[:4]}",
+        name=name or f"{platform.node()}-{uuid.uuid4().hex[:4]}",
         nthreads=1,
         resources={key_of(machine, device): 1 for device in DEVICE_LABELS},
         host="127.0.0.1",  # it is only ever spoken to over the connection that it opens itself
         dashboard_address=None,
         memory_limit=0,
+        death_timeout=patience_seconds,
         local_directory=str(state_folder() / "dask"),
     )
     try:
@@ -49,18 +54,22 @@ async def _serve(head: str, machine: Machine) -> None:
         await worker.close()
 
 
-def serve(head: str) -> None:
-    """Work for whatever head there is at this address, one after another."""
+def serve(head: str, name: str | None, patience_seconds: float | None) -> None:
+    """Work for whatever head there is at this address, one after another, until patience is at an end."""
     import dask
 
     dask.config.set(DASK)
     machine = Machine.here()
-    with sole_writer(state_folder() / "locks", "worker", patience_seconds=0):
+    with sole_writer(state_folder() / "locks", "worker", patience_seconds=patience_seconds or 0):
         while True:
             is_leaving.clear()
             print(f"waiting for a head at {head} (`make spread` there)", flush=True)
             try:
-                asyncio.run(_serve(head, machine))
+                asyncio.run(_serve(head, machine, name, patience_seconds))
+            except asyncio.CancelledError:
+                raise TerminatedError("terminated") from None
+            except TimeoutError:
+                raise UserError(f"no head at {head} within {patience_seconds:g} s") from None
             except RuntimeError as error:  # the head was going, or knows another of this address
                 print(f"not taken: {error}", flush=True)
                 time.sleep(_RETRY_SECONDS)
@@ -71,13 +80,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.worker", description=__doc__)
     parser.add_argument("head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port")
     parser.add_argument("--end-with-parent", action="store_true", help="when standard input is closed")
+    parser.add_argument("--name", help="what the head calls it")
+    parser.add_argument("--death-timeout", type=float, help="how many seconds it waits for a head; by default, forever")
+    for of_dask in ("--nthreads", "--memory-limit", "--local-directory", "--interface"):
+        parser.add_argument(of_dask, help="which dask-jobqueue gives to each worker; of no use here")
     args = parser.parse_args()
     require_dask()
     if "://" not in args.head:
         raise UserError(f"the head's address {args.head} must be as tcp://name:8786")
     if args.end_with_parent:
         end_with_input(and_group=False)
-    serve(args.head)
+    serve(args.head, args.name, args.death_timeout)
 
 
 if __name__ == "__main__":
