@@ -101,5 +101,7 @@ def test_under_its_old_name_a_renamed_experiment_is_no_longer_current_where_the_
     (results / NAME).rename(results / "renamed")
     sync_all(shared, ["renamed"], results, results)
     assert set(current(store).values()) == {"true"}  # for it may be another's
+    sync_all(store, [], results, results)  # as where data/plan was deleted
+    assert set(current(store).values()) == {"true"}
     sync_all(store, ["renamed"], results, results)
     assert current(store)[f"{NAME}/cpu"] == "false"

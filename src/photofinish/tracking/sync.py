@@ -43,7 +43,7 @@ def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_
     if (report / documents.REPORT_TABLE).is_file():
         count += sync_report(store, report, restored=not in_compare)
         _write_overview(store, names, results, report)
-    if store.local_artifacts:  # else another's results may be told there
+    if names and store.local_artifacts:  # without a plan nothing is known; elsewhere another's results may be told
         _retire_all_but(store, names)
     return count
 
@@ -51,7 +51,8 @@ def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_
 def _retire_all_but(store: Store, names: list[str]) -> None:
     """What params.yaml has no more, or has under another name, is no current result."""
     for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
-        if run.data.tags.get(documents.TAG_EXPERIMENT, names[0]) not in names:
+        name = run.data.tags.get(documents.TAG_EXPERIMENT)
+        if name and name not in names:  # the comparison has none
             store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
 
 
