@@ -6,15 +6,20 @@ When that is closed, it ends with all that it has started.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections import deque
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import state_folder, write_summed
+from photofinish.files import state_folder, write_summed, write_text_atomically
 from photofinish.fleet.jobs import PLAN, Job, end_with_input
+from photofinish.models.pretrained import RECORD
 from photofinish.results.finished import finished_folder
 
 _LOCK = Path("dvc.lock")
@@ -26,12 +31,20 @@ def train(job: Job) -> None:
     for name, text in job.plan.items():
         write_summed(PLAN / name, text.encode())
     _LOCK.write_text(job.lock, encoding="utf-8")
-    data = (f"data/splits/{job.dataset}", f"data/weights/{job.experiment}")
+    data = [f"data/splits/{job.dataset}"]
+    weights = Path("data/weights") / job.experiment
+    if job.weights is None:
+        data.append(str(weights))
+    else:
+        write_text_atomically(weights / RECORD, job.weights)
     pulled = state_folder() / "pulled" / job.dataset
     if not all(map(os.path.isdir, data)) or not pulled.is_file() or pulled.read_text(encoding="utf-8") != job.lock:
         _dvc("pull", "--force", *data)
         pulled.parent.mkdir(parents=True, exist_ok=True)
         pulled.write_text(job.lock, encoding="utf-8")
+    if job.part and job.part.node:
+        _run(shlex.split(_command_of(job)), "the training")
+        return
     _dvc("repro", "--single-item", job.stage)
     try:
         _dvc("push", "--run-cache", job.stage)
@@ -41,9 +54,19 @@ def train(job: Job) -> None:
     shutil.rmtree(finished_folder(), ignore_errors=True)  # DVC has it
 
 
+def _command_of(job: Job) -> str:
+    """The stage's own, as DVC runs it for the first of several machines, which has the result."""
+    stages: dict[str, Any] = yaml.load(Path("dvc.yaml").read_bytes(), yaml.CSafeLoader)["stages"]
+    command: str = stages[f"train-{job.device}"]["do"]["cmd"]
+    return command.replace("${key}", job.experiment).replace("${item.dataset}", job.dataset)
+
+
 def _dvc(*arguments: str) -> None:
+    _run([sys.executable, "-m", "dvc", *arguments], f"dvc {arguments[0]}")
+
+
+def _run(command: list[str], name: str) -> None:
     """Its output is shown as it comes; where it fails, the words of the stage are told, or else its own last ones."""
-    command = [sys.executable, "-m", "dvc", *arguments]
     told, last = [], deque[str](maxlen=_LAST_LINES)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -53,7 +76,7 @@ def _dvc(*arguments: str) -> None:
             if line.startswith("error: "):
                 told.append(line.strip().removeprefix("error: "))
     if process.returncode:
-        raise UserError("; ".join(told) or f"dvc {arguments[0]}: {' '.join(filter(None, last))}")
+        raise UserError("; ".join(told) or f"{name}: {' '.join(filter(None, last))}")
 
 
 def main() -> None:
