@@ -24,6 +24,8 @@ from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
 _MEETING_SECONDS = 60
+_GRACE_SECONDS = 5
+"""in which a part may say what it failed of itself, once another one has"""
 is_leaving = threading.Event()
 """set when this worker leaves its head: what it trains has not failed then, but goes to another"""
 _running: list[subprocess.Popen[str]] = []
@@ -110,7 +112,7 @@ def _run(job: Job, others: _Others | None) -> None:
         told = process.stderr.read().strip()
     if is_leaving.is_set():
         raise Reschedule
-    if process.returncode and not (others and others.over.is_set()):  # else whoever was over first tells why
+    if process.returncode and (told or not others or not others.over.is_set()):  # else it was ended for others
         raise UserError(told.removeprefix("error: ") or f"it ended with status {process.returncode}")
 
 
@@ -145,6 +147,8 @@ class _Others:
 
         def wait() -> None:
             self.over.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
             assert process.stdin is not None
             process.stdin.close()
 

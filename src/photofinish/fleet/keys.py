@@ -18,7 +18,8 @@ TOPIC = "photofinish"
 HEAD = "tcp://127.0.0.1:8786"
 DASK = {
     "distributed.worker.profile.enabled": False,  # which costs the timed training time
-    "distributed.logging.distributed": "critical",  # what matters of it is told in words of our own
+    # What matters of it is told in words of our own.
+    "distributed.logging": {"distributed": "critical", "distributed.client": "critical"},
 }
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from photofinish.errors import PEER_LOST
 from photofinish.fleet.board import Board
 from photofinish.fleet.jobs import Part, over, run_job
 from photofinish.fleet.project import Task
@@ -50,7 +51,7 @@ class Trainings:
     _running: dict[str, _Running] = field(default_factory=dict)
     _losses: Counter[str] = field(default_factory=Counter)
     _leaders: dict[str, str] = field(default_factory=dict)
-    """the workers that led an attempt before: they have its checkpoints"""
+    """the machines that led an attempt before: they have its checkpoints"""
 
     def __post_init__(self) -> None:
         self.waiting.sort(key=lambda task: -task.expected_seconds)
@@ -77,7 +78,8 @@ class Trainings:
                 if gone:
                     self._lost(running, gone)
                 else:
-                    self.board.ended(title, "; ".join(dict.fromkeys(problems)) or None)
+                    first = [problem for problem in problems if not problem.startswith(PEER_LOST)]
+                    self.board.ended(title, "; ".join(dict.fromkeys(first or problems)) or None)
         for task in list(self.waiting):
             self._hand_out(task, connected)
         return bool(self.waiting or self._running)
@@ -96,14 +98,14 @@ class Trainings:
         title, key = task.job.title, self.board.key(task.job.title)
         in_use = {self.board.slots[name] for name in self.busy}
         idle: dict[str, Connected] = {}
-        # The one that led it before comes first of all that are alike, for it has the checkpoints.
-        for worker in sorted(connected, key=lambda worker: worker.name != self._leaders.get(title)):
+        for worker in connected:
             slot = self.board.slots.get(worker.name)  # None until it has told
             if slot is not None and slot not in in_use and key in worker.keys:
-                idle.setdefault(slot, worker)
+                idle[slot] = worker
         if len(idle) < task.nodes:
             return
-        workers, attempt = list(idle.values())[: task.nodes], uuid.uuid4().hex
+        slots = sorted(idle, key=lambda slot: slot != self._leaders.get(title))[: task.nodes]
+        workers, attempt = [idle[slot] for slot in slots], uuid.uuid4().hex
         futures = []
         for node, worker in enumerate(workers):
             part = Part(node=node, attempt=attempt) if task.nodes > 1 else None
@@ -112,5 +114,5 @@ class Trainings:
             futures.append(self.client.submit(run_job, text, key=name, workers=where, resources={key: 1}))
         self.waiting.remove(task)
         self._running[title] = _Running(task, workers, attempt, futures)
-        self._leaders[title] = workers[0].name
+        self._leaders[title] = slots[0]
         self.board.began(title, [worker.name for worker in workers])
