@@ -18,6 +18,7 @@ TOPIC = "photofinish"
 HEAD = "tcp://127.0.0.1:8786"
 DASK = {
     "distributed.worker.profile.enabled": False,  # which costs the timed training time
+    "distributed.comm.timeouts.tcp": "20s",  # after which a cut network or a dead machine is noticed
     # What matters of it is told in words of our own.
     "distributed.logging": {"distributed": "critical", "distributed.client": "critical"},
 }
