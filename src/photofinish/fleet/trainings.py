@@ -74,8 +74,8 @@ class Trainings:
                 over(running.attempt, self.client).set()  # the others end, too
             if all(future.done() for future in here):
                 del self._running[title]
-                self.client.cancel(running.futures)
                 if gone:
+                    self.client.cancel(running.futures)
                     self._lost(running, gone)
                 else:
                     first = [problem for problem in problems if not problem.startswith(PEER_LOST)]
