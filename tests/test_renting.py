@@ -122,7 +122,8 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
         "Which to rent",
         "a step at least",
         "cost at least",
-        "0.526 USD (aws g4dn.xlarge, us-east-1, 2026-07-20)",
+        "0.526 USD, 2026-07-20",
+        "aws g4dn.xlarge, us-east-1",
     ):
         assert told in page
         assert told in markdown
@@ -161,6 +162,7 @@ def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
     old = pair_of(replace(pair.cpu, timings=later), settings=pair.settings)
     assert "over half a year old when this was trained, and to be looked up: T4" in verdict(old).text
     assert "2026-07-20, old" in renting_table([old])[0]["an hour"]
+    assert renting_table([old])[0]["experiment on accelerator"] == "small-mlp on T4"
     assert renting_rows([old])[0]["price_is_old"] is True
 
 
