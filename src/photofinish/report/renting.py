@@ -52,15 +52,15 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
     """The same for people."""
     rows = []
     for pair in pairs:
-        goal = pair.settings.target_accuracy
+        goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
         for offer in pair.renting.offers:
             row = {
                 "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
-                "the job at most": f"{at_most(offer.job_at_most)}x",
+                "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
                 "cost": _money(offer, offer.cost),
                 "fits, memory at least": _fits(offer),
-                "an epoch at most": f"{at_most(offer.epoch_at_most)}x",
+                "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
                 "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
                 _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
             }
@@ -172,7 +172,7 @@ def _name(drawing: Drawing, place: Point, name: str) -> None:
     """Beside its mark, on the side where there is room."""
     x, y = place
     is_left = x + 6 + CHARACTER * len(name) < _RIGHT
-    drawing.text((x + 6 if is_left else x - 6, y - 6), name, "start" if is_left else "end", INK)
+    drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
 
 
 def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:
