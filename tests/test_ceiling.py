@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, made_up_attribution, pair_of, trained
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.ceiling import HIGH, Ceiling, ceiling
 from photofinish.comparing.pairs import Pair, Trained
 from photofinish.comparing.verdict import verdict
+from photofinish.machine.load import LoadWindow
 from photofinish.report.report import write_report
 from photofinish.report.rows import comparison_rows
 from photofinish.report.tables import ceiling_table, overview_table
@@ -117,7 +118,7 @@ def test_repeats_tell_how_slow_a_job_may_be(on_cpu: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"load": (BUSY,)}, "the machine was busy: other programs used 40% of the cores"),
+        ({"load": (BUSY,)}, "the machine was busy; train again on a quiet one"),
         ({"epoch_seconds": (38.0,) * 5}, "its steps, taken apart after the training, make up 3.80 s"),
         ({"attribution": None, "not_attributed": "several processes train together"}, "several processes"),
     ],
@@ -128,6 +129,16 @@ def test_figures_that_carry_no_cause_carry_no_bound(on_cpu: Any, changed: dict[s
     assert pair.ceiling.job is None
     assert f"it was not trained on a GPU, so nothing can be said of one ({why}" in found.answer
     assert "bound" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("load", "of"),
+    [((BUSY,), "Take the CPU's times"), ((QUIET, BUSY), "Take what was measured after the CPU's training")],
+)
+def test_how_busy_the_machine_was_is_told_once(on_cpu: Any, load: tuple[LoadWindow, ...], of: str) -> None:
+    found = verdict(pair_of(on_cpu(load=load)))
+    assert [caution.startswith(f"{of} with care: other programs used 40%") for caution in found.cautions] == [True]
+    assert found.text.count("other programs used") == 1
 
 
 def alone(run: Trained, name: str = "small-mlp") -> Pair:

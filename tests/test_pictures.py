@@ -213,6 +213,7 @@ def test_ticks_are_round(low: float, high: float, ticks: list[float]) -> None:
 def test_the_ticks_of_a_logarithmic_scale_are_round_and_few() -> None:
     assert Scale(0.4, 12, 0, 1, logarithmic=True).ticks == [0.5, 1, 2, 5, 10]
     assert Scale(0.001, 1e4, 0, 1, logarithmic=True).ticks == [0.001, 0.1, 10, 1000]
+    assert Scale(2.2, 4.9, 0, 1, logarithmic=True).ticks == [2.5, 3, 3.5, 4, 4.5]
 
 
 def trainings(count: int) -> Rows:

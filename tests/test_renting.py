@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import made_up_attribution, pair_of, trained
+from result_files import BUSY, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.floors import least_epoch
 from photofinish.comparing.pairs import Pair
@@ -18,6 +18,7 @@ from photofinish.comparing.renting import front, price_of
 from photofinish.comparing.verdict import verdict
 from photofinish.params.accelerators import accelerators
 from photofinish.params.compare import Comparing, Prices
+from photofinish.params.experiment import LoaderInput
 from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report
 from photofinish.results.measurements import Operations, Product
@@ -122,7 +123,8 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
         "Which to rent",
         "a step at least",
         "cost at least",
-        "0.526 USD (aws g4dn.xlarge, us-east-1, 2026-07-20)",
+        "0.526 USD, 2026-07-20",
+        "aws g4dn.xlarge, us-east-1",
     ):
         assert told in page
         assert told in markdown
@@ -164,7 +166,22 @@ def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
     old = pair_of(replace(pair.cpu, timings=later), settings=pair.settings)
     assert "over half a year old when this was trained, and to be looked up: T4" in verdict(old).text
     assert "2026-07-20, old" in renting_table([old])[0]["an hour"]
+    assert renting_table([old])[0]["experiment on accelerator"] == "small-mlp on T4"
     assert renting_rows([old])[0]["price_is_old"] is True
+
+
+def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(make_pair: MakePair) -> None:
+    quiet = make_pair()
+    busy = pair_of(replace(quiet.cpu, timings=quiet.cpu.timings.model_copy(update={"load": (BUSY,)})))
+    by_loader = quiet.cpu.record.experiment.model_copy(update={"input": LoaderInput(name="loader")})
+    loading = pair_of(replace(busy.cpu, record=busy.cpu.record.model_copy(update={"experiment": by_loader})))
+    columns = ("the job at most", "an epoch at most")
+    told = [[renting_table([pair])[0][column] != "n/a" for column in columns] for pair in (quiet, busy, loading)]
+    assert told == [[True, True], [False, True], [False, False]]
+    on_top = (
+        "The CPU's start-up and loading, not known (the machine was busy; train again on a quiet one), come on top."
+    )
+    assert [on_top in verdict(pair).text for pair in (quiet, busy)] == [False, True]
 
 
 def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
 from training_process import NoTracker
+from training_stage import contents
 
 from photofinish.comparing.pairs import Pair, Trained, paired, read_results
 from photofinish.comparing.seeds import Spread
@@ -80,16 +81,30 @@ def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train
     assert list(further[0].history) == records.read_history(alone)
 
 
-def test_more_seeds_later_train_only_what_is_missing(train: Train, epochs_trained: list[int]) -> None:
-    first = seed_runs(train("small", seeds=2, epochs=2))
+@pytest.mark.parametrize("later", [3, 1], ids=["more", "fewer"])
+def test_with_another_number_of_seeds_the_first_training_is_taken_as_it_was_with_its_times(
+    train: Train, epochs_trained: list[int], later: int
+) -> None:
+    whole = contents(train("small", seeds=later, epochs=2))
+    shutil.rmtree(".photofinish")
+    train("another", seeds=1, epochs=2)
+    first = records.read_record(train("small", seeds=2, epochs=2).parent / "timed" / "timings.json", records.Timings)
     epochs_trained.clear()
-    more = seed_runs(train("small", seeds=4, epochs=2))
-    assert epochs_trained == [0, 0, 2, 2, 3, 3]
-    assert more[:1] == first
+    learned = train("small", seeds=later, epochs=2)
+    assert epochs_trained == [2, 2][: later - 1]
+    assert contents(learned) == whole
+    then = records.read_record(learned.parent / "timed" / "timings.json", records.Timings)
+    same = {"identity": None, "seeds": ()}
+    assert then.model_copy(update=same) == first.model_copy(update=same)
+    assert then.seeds[:1] == first.seeds[: later - 1]
+    epochs_trained.clear()
+    train("small", seeds=later, epochs=2)  # as --force demands
+    assert epochs_trained == [0, 0]
 
 
+@pytest.mark.parametrize("seeds_before", [None, 2], ids=["from nothing", "with more seeds than before"])
 def test_killed_within_a_seed_it_goes_on_there(
-    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch
+    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch, seeds_before: int | None
 ) -> None:
     monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
     epoch, settings = Trainer._epoch, {"seeds": 3, "epochs": 3}
@@ -101,6 +116,8 @@ def test_killed_within_a_seed_it_goes_on_there(
 
     whole = seed_runs(train("undisturbed", **settings))
     shutil.rmtree(".photofinish")
+    if seeds_before:
+        train("small", seeds=seeds_before, epochs=3)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_epoch", killed)
         with pytest.raises(KeyboardInterrupt):

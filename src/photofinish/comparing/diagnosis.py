@@ -133,8 +133,8 @@ def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | N
     """What keeps the figures from carrying a cause; None where they do."""
     if costs is None:
         return timings.not_attributed
-    if busy := doubts(timings.load) or doubts(timings.load[-1:]):
-        return f"the machine was busy: {listed(busy)}; train again on a quiet one"
+    if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
+        return "the machine was busy; train again on a quiet one"
     if costs.steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
         return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())

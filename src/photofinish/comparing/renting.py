@@ -91,6 +91,8 @@ class Renting:
     """the day that prices are held against"""
     untold: str | None
     """why there are none"""
+    without: str | None = None
+    """why start-up and loading, which stay on the CPU, aren't in them"""
 
     @property
     def listed(self) -> str | None:
@@ -117,7 +119,10 @@ class Renting:
             amount = at_least(cost, price.currency if price else "")
             prices = self.listed or "by your own prices"
             told += f", the quickest by its data sheet, and cost {amount} on {name}, the cheapest ({prices})"
-        return f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
+        told = f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
+        return (
+            f"{told} The CPU's start-up and loading, not known ({self.without}), come on top." if self.without else told
+        )
 
 
 def renting(
@@ -135,7 +140,7 @@ def renting(
         accelerator, price, precision = accelerators()[name], price_of(name, prices), record.experiment.precision
         estimate = _estimate(accelerator, precision, timings, timings.operations, measured, price)
         offers.append(_offer(accelerator, precision, timings, timings.operations, sure, target, price, estimate))
-    return Renting(tuple(offers), trained_on, None)
+    return Renting(tuple(offers), trained_on, None, stays.untold)
 
 
 @dataclass(frozen=True)

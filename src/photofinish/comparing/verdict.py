@@ -142,11 +142,13 @@ def _chance(pair: Pair) -> list[str]:
 
 def _cautions(pair: Pair) -> tuple[str, ...]:
     """What makes the figures doubtful, and what they are made of where it isn't what one would think."""
-    told = [
-        f"Take the {result.device.upper()}'s times with care: {listed(found)}."
-        for result in pair.trained
-        if (found := doubts(result.timings.load))
-    ]
+    told = []
+    for result in pair.trained:
+        device, load = result.device.upper(), result.timings.load
+        if found := doubts(load):
+            told.append(f"Take the {device}'s times with care: {listed(found)}.")
+        elif found := doubts(load[-1:]):
+            told.append(f"Take what was measured after the {device}'s training with care: {listed(found)}.")
     for result in pair.trained:
         if fallbacks := result.first_step.cpu_fallbacks:
             named = listed([f"{name} ({times} a step)" for name, times in fallbacks.items()])

@@ -46,14 +46,16 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round values: of a logarithmic scale 1, 2 and 5 of each decade, or its powers where there are many."""
+        """Round values: of a logarithmic scale 1, 2 and 5 of each decade, or its powers where there are many; of one
+        too short for two of those, the values of another scale."""
         if self.logarithmic:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             digits = (1, 2, 5) if self.high / self.low < 200 else (1,)
             within = [
                 tick for power in powers for digit in digits if self.low <= (tick := digit * 10.0**power) <= self.high
             ]
-            return within[:: -(-len(within) // _MOST_TICKS) or 1]
+            if len(within) > 1:
+                return within[:: -(-len(within) // _MOST_TICKS)]
         least_step = (self.high - self.low) / _MOST_TICKS
         power = 10.0 ** math.floor(math.log10(least_step))
         step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least_step)

@@ -52,24 +52,23 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
     """The same for people."""
     rows = []
     for pair in pairs:
-        goal = pair.settings.target_accuracy
+        goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
         for offer in pair.renting.offers:
             row = {
-                "experiment": pair.experiment,
-                "accelerator": offer.accelerator.name,
-                "fits": _fits(offer),
-                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
-                "an epoch at most": f"{at_most(offer.epoch_at_most)}x",
-                "the job at most": f"{at_most(offer.job_at_most)}x",
+                "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
+                "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
                 "cost": _money(offer, offer.cost),
+                "fits, memory at least": _fits(offer),
+                "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
+                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
                 _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
             }
             if goal is not None:
                 told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
                 cost = f", {_money(offer, offer.target_cost)}" if offer.target_cost is not None else ""
                 row[f"to {goal:g} accuracy at least"] = told + cost
-            rows.append(row | {"an hour": _hour(pair, offer)})
+            rows.append(row | {"an hour": _hour(pair, offer), "machine": offer.price.where if offer.price else NOTHING})
     if all(row[_ESTIMATED] == NOTHING for row in rows):
         for row in rows:
             del row[_ESTIMATED]
@@ -78,7 +77,7 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
 
 def _fits(offer: Offer) -> str:
     """No is sure; yes is with room to spare."""
-    return f"{offer.fits} (at least {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB)"
+    return f"{offer.fits}, {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
 
 
 def _money(offer: Offer, amount: float | None) -> str:
@@ -90,7 +89,7 @@ def _hour(pair: Pair, offer: Offer) -> str:
     if price is None:
         return "no price known"
     old = ", old" if price.is_old(pair.renting.trained_on) else ""
-    return f"{money(price.amount, price.currency)} ({price.where}{f', {price.as_of}' if price.as_of else ''}{old})"
+    return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
 
 
 def renting_pictures(pairs: Iterable[Pair]) -> list[Picture]:
@@ -173,7 +172,7 @@ def _name(drawing: Drawing, place: Point, name: str) -> None:
     """Beside its mark, on the side where there is room."""
     x, y = place
     is_left = x + 6 + CHARACTER * len(name) < _RIGHT
-    drawing.text((x + 6 if is_left else x - 6, y - 6), name, "start" if is_left else "end", INK)
+    drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
 
 
 def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:

@@ -49,7 +49,7 @@ GLOSSARY = {
     "predicted gain": "how many times as fast the remedy should make it, tried on some steps or worked out",
     "sure to stay": "of the time, what even a GPU that takes no time would leave on the CPU of this machine",
     "a GPU at most (bound)": "no GPU in this machine is faster; how near one comes isn't known",
-    "fits": "no is sure: a step holds more than the memory; yes leaves room for half as much again as was kept here",
+    "fits, memory at least": "no is sure: a step holds more; yes leaves room for half as much again as was kept here",
     "a step at least": "by the data sheet; in brackets what holds it: arithmetic, memory, kernels that start, the link",
     "an epoch at most": "so many times as fast as the CPU's, in this machine; a bound, which no PyTorch program beats",
     "the job at least": "with the start-up and loading that are sure to stay on this machine's CPU; a bound",

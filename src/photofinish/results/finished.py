@@ -38,7 +38,7 @@ def hand_over(key: str, result: Path) -> bool:
     if "DVC_STAGE" not in os.environ or not (finished_folder() / key).is_dir():
         return False
     kept = _place(key)
-    if not all(_is_whole(kept / part) for part in (LEARNED, TIMED)):
+    if not all(is_whole(kept / part) for part in (LEARNED, TIMED)):
         return False  # cut off, where there are checkpoints still; or damaged
     shutil.copytree(kept, result, dirs_exist_ok=True)
     shutil.rmtree(state_folder() / "checkpoints" / key, ignore_errors=True)  # it may have been killed before they went
@@ -56,7 +56,7 @@ def take_over(key: str, identity: str, device: DeviceLabel) -> str | None:
         timings = result / TIMED / TIMINGS
         # Not parsed: there may be hundreds, and a sha256 is nowhere by chance.
         is_same = timings.is_file() and identity in timings.read_text(encoding="utf-8", errors="replace")
-        if is_same and all(_is_whole(result / part) for part in (LEARNED, TIMED)):
+        if is_same and all(is_whole(result / part) for part in (LEARNED, TIMED)):
             shutil.rmtree(finished_folder() / key, ignore_errors=True)
             (finished_folder() / key).mkdir(parents=True)
             result.rename(_place(key))
@@ -64,7 +64,8 @@ def take_over(key: str, identity: str, device: DeviceLabel) -> str | None:
     return None
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
+    """Whether every file that its SHA256SUMS names is there, as it was."""
     try:
         return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
     except OSError:

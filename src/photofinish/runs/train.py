@@ -29,7 +29,14 @@ from photofinish.results.epochs import EpochMetrics, EpochTiming, median_trainin
 from photofinish.results.finished import finished_folder, keep
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.runs.run import Run
-from photofinish.runs.seeds import train_further_seeds, write_seeded
+from photofinish.runs.seeds import (
+    first_trainings,
+    keep_first_training,
+    note_as_taken,
+    take_first_training,
+    train_further_seeds,
+    write_seeded,
+)
 from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup, apply_policy_of
 from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
 from photofinish.tracking.client import Tracker
@@ -48,16 +55,26 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
     """
     state = state_folder()
-    remove_forgotten([state / "checkpoints", finished_folder(), removed_folder()], state / "locks")
+    remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()], state / "locks")
     with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        timings, checkpoints = _Leader(run, device, team, tracker, lock_seconds).lead()
-        gc.collect()  # the first training's memory is for those that follow
+        apply_policy_of(run, device)
+        checkpoints = CheckpointStore(state_folder() / "checkpoints" / run.key())
+        taken = take_first_training(run)
+        if team.from_leader(taken is not None) and taken:
+            run.try_metrics()
+            timings = taken
+        else:
+            timings = _Leader(run, device, team, tracker, checkpoints, lock_seconds).lead()
+            gc.collect()  # the first training's memory is for those that follow
+            keep_first_training(run, timings)
         seeded = train_further_seeds(run, device, team)
         write_seeded(run.out / records.LEARNED, seeded)
         timings = timings.model_copy(update={"seeds": tuple(tuple(each.timings) for each in seeded)})
         # Last of all files: a result that has it is complete.
         records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
         keep(run.key(), run.out)  # from before MLflow's run is finished, which must be found by this result
+        if taken:
+            note_as_taken(run)
         tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints.paths())
         checkpoints.clear()
 
@@ -66,6 +83,9 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
     """What the leader does with the others, in the same order."""
     with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
         apply_policy_of(run, device)
+        if team.from_leader(None):
+            train_further_seeds(run, device, team)
+            return
         setup, repeats = Setup(run, device, team), Repeats()
         trainer = setup.new_trainer()
         if state := team.from_leader(None):
@@ -89,7 +109,9 @@ def _repeats_in(state: State) -> Repeats:
 
 
 class _Leader:
-    def __init__(self, run: Run, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
+    def __init__(
+        self, run: Run, device: torch.device, team: Team, tracker: Tracker, store: CheckpointStore, lock_seconds: float
+    ) -> None:
         self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self._run, self._device, self._team, self._tracker = run, device, team, tracker
         self._lock_seconds = lock_seconds
@@ -98,7 +120,7 @@ class _Leader:
         self._epochs_saved = 0
         """at the last checkpoint, of all repeats"""
         self._repeats: Repeats = []
-        self._store = CheckpointStore(state_folder() / "checkpoints" / run.key())
+        self._store = store
         self._epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
         self._meter = OverheadMeter()
         loader = run.experiment.input
@@ -106,7 +128,6 @@ class _Leader:
         gpu_state = nvidia_gpu_state(nvidia_uuid(device))
         self._watch = MachineWatch(gpu_state, own_processes_share_cores=shares_cores)
         self._energy = TeamEnergy(team)
-        apply_policy_of(run, device)
         self._setup = Setup(run, device, team)
         network = self._setup.new_network()
         began_seconds = time.monotonic()
@@ -124,8 +145,8 @@ class _Leader:
             steps_done=lambda: self._trainer.steps_done,
         )
 
-    def lead(self) -> tuple[records.Timings, CheckpointStore]:
-        """Train, measure, and write what was learned; how long it took, and the checkpoints it could be had from."""
+    def lead(self) -> records.Timings:
+        """Train, measure, and write what was learned; how long it took."""
         with self._display:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
@@ -153,10 +174,9 @@ class _Leader:
         total_seconds = self._elapsed_seconds()
         self._write_views()
         overhead = self._meter.overhead(passes_seconds)
-        timings = self._timings(
+        return self._timings(
             total_seconds, startup_seconds, warm_up_seconds, energy, peak_memory_bytes, overhead, further
         )
-        return timings, self._store
 
     def _resume(self) -> None:
         """Go on from the last checkpoint, if there is one and all that belongs to it is there."""
