@@ -148,15 +148,18 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"augmentation": AUGMENTED}, {"input": LOADER}, {"input": LOADER, "augmentation": AUGMENTED}],
+    ids=["resident", "resident, augmented", "loader", "loader, augmented"],
+)
 def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
-    device: torch.device, precision: str, augmentation: Any
+    device: torch.device, precision: str, settings: dict[str, Any]
 ) -> None:
     if device.type != "cuda":
         pytest.skip("PyTorch records no steps here")
     eager, recorded = (
-        run(experiment(precision=precision, augmentation=augmentation, steps=steps), device)
-        for steps in ("eager", "auto")
+        run(experiment(precision=precision, steps=kind, **settings), device) for kind in ("eager", "auto")
     )
     assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics

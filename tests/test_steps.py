@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,16 @@ from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.setup import repeat_training
 from photofinish.training import optimisation, steps
-from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.input_paths import make_batches
+from photofinish.training.batches import Batch, Batches, Normaliser, Part
+from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.steps import GraphedSteps
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 IMAGES, BATCH = 16, 3
 """five whole batches, in windows of two: one more, and a batch of one image, are left to be taken one by one"""
+LOADER = {"name": "loader", "workers": 0}
+"""whose batches are taken one at a time: only the one of one image is left over"""
 SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
 MakeJob = Callable[..., Trainer]
 
@@ -91,7 +93,7 @@ def trained(trainer: Trainer) -> Trainer:
 
 def assert_recorded(trainer: Trainer) -> None:
     assert isinstance(trainer.steps, GraphedSteps), trainer.steps.why
-    assert trainer.steps.at_once == 2
+    assert trainer.steps.at_once == (1 if trainer.experiment.input.name == "loader" else 2)
 
 
 def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
@@ -150,6 +152,9 @@ def test_every_optimizer_learns_the_same_bits(
         {"augmentation": {"flip": 0.5, "crop_padding": 1}},
         {"loss": {"name": "cross_entropy", "label_smoothing": 0.1}},
         {"images": 12},  # whose windows leave nothing over
+        {"input": LOADER, "optimizer": ADAM, "schedule": {"name": "one_cycle", "max_lr": 0.1}},
+        {"input": LOADER, "augmentation": {"flip": 0.5, "crop_padding": 1}, "precision": "fp16"},
+        {"input": {**LOADER, "workers": 1, "persistent_workers": True}, "images": 12},
     ],
     ids=str,
 )
@@ -168,8 +173,10 @@ def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob)
     assert_same_bits(make_job, with_state(), images=17)  # of one image alone nothing can be normalised
 
 
-def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob) -> None:
+@pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
+def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob, source: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "images": 17}
+    settings["input"] = source
     whole, states = make_job(with_state(), **settings), []
 
     def keep(_metrics: EpochMetrics, _timing: object) -> None:
@@ -213,18 +220,37 @@ def test_repeats_learn_the_same_bits(make_job: MakeJob) -> None:
 # -- what runs, and how often ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("source", "left_over", "windows"),
+    [({"name": "resident"}, [3, 1], 2), (LOADER, [1], 5)],
+    ids=["resident", "loader"],
+)
 def test_an_epoch_runs_the_networks_python_for_what_is_left_of_it_alone(
-    make_job: MakeJob, recorder: OperationRecorder
+    make_job: MakeJob, recorder: OperationRecorder, source: dict[str, Any], left_over: list[int], windows: int
 ) -> None:
-    trainer, images = make_job(), []
+    trainer, images = make_job(input=source), []
     warm_up(trainer)
     trainer.network.register_forward_pre_hook(
         lambda network, inputs: images.append(len(inputs[0])) if network.training else None
     )
     done = recorder.times_done
     trainer.train(lambda _metrics, _timing: None)
-    assert images == [3, 1] * 2
-    assert recorder.times_done - done == 2 * 2
+    assert images == left_over * 2
+    assert recorder.times_done - done == windows * 2
+
+
+def test_a_batch_of_another_size_than_the_first_is_taken_by_itself(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a transform of the user's own may give: it has no room in the place."""
+    shuffled = LoaderBatches.shuffled
+
+    def sometimes_flat(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
+        for number, (images, labels) in enumerate(shuffled(batches, epoch)):
+            yield images[:, :, : 2 if number == 2 else None], labels
+
+    monkeypatch.setattr(LoaderBatches, "shuffled", sometimes_flat)
+    assert_same_bits(make_job, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 3)), input=LOADER)
 
 
 @pytest.mark.parametrize("optimizer", [SGD | {"momentum": 0.9}, ADAM], ids=str)
@@ -286,6 +312,22 @@ def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch:
     recorded, eager = (attribute(trained(make_job(steps=kind)), plan) for kind in ("auto", "eager"))
     assert recorded.issuing_seconds == ()  # so the fixed cost comes from the two sizes of a batch
     assert len(eager.issuing_seconds) == 2
+
+
+def test_what_images_on_the_device_would_bring_is_tried_with_recorded_steps_too(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    """Else a loader's recorded steps would seem as quick as others one by one."""
+    trainer, calls = trained(make_job(input=LOADER)), []
+    trainer.network.register_forward_pre_hook(lambda _network, _inputs: calls.append(len(recorder.recordings)))
+    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
+    found = []
+    for resident in (None, make_job().training):
+        calls.clear()
+        recorded = len(recorder.recordings)
+        attribute(trainer, plan, resident)
+        found.append((len(recorder.recordings) - recorded, len(calls)))
+    assert found[1] == (found[0][0] + 1, found[0][1] + 1)  # its Python runs once, to be recorded
 
 
 @pytest.mark.parametrize(
@@ -373,7 +415,6 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"input": {"name": "loader"}}, "their batches come from a loader"),
         (
             {"optimizer": SGD | {"momentum": 0.9, "dampening": 0.5}},
             "with dampening, SGD's first step is unlike the ",

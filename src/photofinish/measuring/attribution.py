@@ -125,14 +125,14 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
 
 
 def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyState:
-    """Steps as the training would have them with these batches, one epoch after the other."""
-    stream, ends = chain.from_iterable(map(batches.shuffled, count())), []
-    with rehearsal(trainer) as state:
-        for batch in islice(stream, WARM_UP_STEPS):
-            trainer.step(state, 0, batch)
+    """Steps handed out as the training's are, each after one of these batches was fetched, epoch after epoch."""
+    fetched, ends = chain.from_iterable(trainer.steps.fetched(batches, epoch) for epoch in count()), []
+    with rehearsed_steps(trainer) as (step,):
+        for _batch in islice(fetched, WARM_UP_STEPS):
+            step()
         ends.append(trainer.clock.now_seconds())
-        for batch in islice(stream, steps):
-            trainer.step(state, 0, batch)
+        for _batch in islice(fetched, steps):
+            step()
             ends.append(trainer.clock.now_seconds())
     return SteadyState(steps_per_sample=1, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
 

@@ -112,12 +112,15 @@ def chosen_steps(trainer: Trainer) -> Steps:
     if why_not:
         return _one_by_one(trainer, why_not)
     at_once = most_at_once(trainer)
-    tried = min(at_once, TRIED_STEPS)
+    tried_at_once = min(at_once, TRIED_STEPS)
+    whole = trainer.training.image_count // trainer.training.batch_size
+    tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
+    batch = next(iter(trainer.training.shuffled(0)))
     try:
         with rehearsal(trainer) as state, recorder.beside():
-            one_by_one = _bits(trainer, state, EagerSteps(), tried)
+            one_by_one = _bits(trainer, state, EagerSteps(), tried, batch)
         with rehearsal(trainer) as state:
-            recorded = _bits(trainer, state, GraphedSteps(recorder, tried), tried)
+            recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({_first_line(error)})")
     same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
@@ -138,14 +141,14 @@ def _first_line(error: RuntimeError) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int) -> list[torch.Tensor]:
+def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch) -> list[torch.Tensor]:
     """All that so many steps and one by itself give and leave, then those of a second epoch, if there is one."""
     steps.begin(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
         losses += islice(steps.epoch(trainer, state, epoch), count // steps.at_once)
-        losses.append(trainer.step(state, 0, next(iter(trainer.training.shuffled(epoch)))))
+        losses.append(trainer.step(state, 0, batch))
     found = [torch.cat([each.reshape(-1) for each in losses]), torch.tensor(state.scaler.get_scale())]
     found += state.network.state_dict().values()
     return found + [value for values in state.optimizer.state.values() for value in values.values()]

@@ -100,6 +100,20 @@ class ResidentBatches(Batches):
         for rows in self._plan.own(self.rows(epoch)):
             yield self.gather(rows)
 
+    def place(self, count: int) -> Batch:
+        """One gather fills it."""
+        return self.gather(self.rows(0)[: count * self.batch_size])
+
+    def put(self, place: Batch, epoch: int) -> Iterator[Batch | None]:
+        """What is left of the epoch's images after the last whole place of them comes batch by batch."""
+        rows, images = self.rows(epoch), len(place[1])
+        whole = len(rows) // images * images
+        for those_of_a_place in torch.split(rows[:whole], images) if whole else ():
+            self.gather(those_of_a_place, out=place)
+            yield None
+        for those_of_a_batch in torch.split(rows[whole:], self.batch_size) if whole < len(rows) else ():
+            yield self.gather(those_of_a_batch)
+
     def in_order(self) -> Iterator[Batch]:
         """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)

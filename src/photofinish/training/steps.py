@@ -18,7 +18,6 @@ import torch
 
 from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
-from photofinish.training.input_paths import ResidentBatches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
 
 if TYPE_CHECKING:
@@ -69,7 +68,8 @@ class CudaRecorder:
     def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
         """Its memory is the graph's own; torch sees to it that random numbers go on from where the generator is."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
+        # Meanwhile a loader's thread may pin memory for batches to come, which is no part of the work.
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             output = work()
         return Recorded(output, graph.replay)
 
@@ -168,7 +168,7 @@ class Window:
 
 
 class GraphedSteps:
-    """So many at once, and one by one what is then left of an epoch. Their batches are resident (see `hindrance`)."""
+    """So many at once, and one by one what is then left of an epoch."""
 
     kind: Kind = "graph"
 
@@ -179,9 +179,8 @@ class GraphedSteps:
 
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Record them; the batches that are there meanwhile only say how large a place they need."""
-        batches, size = _resident(trainer.training), trainer.training.batch_size
-        place = batches.gather(batches.rows(0)[: self.at_once * size])
-        images, labels = (torch.split(part, size) for part in place)
+        place = trainer.training.place(self.at_once)
+        images, labels = (torch.split(part, trainer.training.batch_size) for part in place)
         self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
 
     def forget(self) -> None:
@@ -194,23 +193,22 @@ class GraphedSteps:
             self.begin(trainer, state)
         assert self._begun
         place, window = self._begun
-        batches = _resident(trainer.training)
-        windows, others = self._rows(batches, epoch)
-        for rows in windows:
-            batches.gather(rows, out=place)
-            yield window.run(state.schedule.next_rates(self.at_once)).clone()
-        yield from one_by_one(trainer, state, map(batches.gather, others), len(windows) * self.at_once)
+        done = 0
+        for left_over in trainer.training.put(place, epoch):
+            if left_over is None:
+                yield window.run(state.schedule.next_rates(self.at_once)).clone()
+                done += self.at_once
+            else:
+                yield from one_by_one(trainer, state, [left_over], done)
+                done += 1
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
-        """As for the steps."""
-        batches = _resident(training)
-        windows, others = self._rows(batches, epoch)
-        for rows in windows:
-            batches.gather(rows)
-            yield self.at_once
-        for rows in others:
-            batches.gather(rows)
-            yield 1
+        """So many at once, too; one at a time, they come as to steps one by one."""
+        if self.at_once == 1:
+            yield from (1 for _batch in training.unplaced(epoch))
+        else:
+            for left_over in training.put(training.place(self.at_once), epoch):
+                yield self.at_once if left_over is None else 1
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
@@ -218,22 +216,12 @@ class GraphedSteps:
         window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
         return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
 
-    def _rows(self, batches: ResidentBatches, epoch: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """Of each window, and of each batch beyond the last one."""
-        rows, size = batches.rows(epoch), batches.batch_size
-        images = len(rows) // (self.at_once * size) * self.at_once * size
-        others = torch.split(rows[images:], size) if images < len(rows) else ()  # else one batch of nothing
-        return torch.split(rows[:images], self.at_once * size), others
-
-
-def _resident(batches: Batches) -> ResidentBatches:
-    assert isinstance(batches, ResidentBatches)
-    return batches
-
 
 def most_at_once(trainer: Trainer) -> int:
     """How many steps a graph holds: by figures that are the same whenever the training is, so that one that goes on
     takes the same path. Of the sizes from the half of what may be on, one that leaves few of an epoch's steps over."""
+    if trainer.experiment.input.name == "loader":
+        return 1  # so that each batch is on its way while the step before it is at work
     images, _labels = next(iter(trainer.training.in_order()))
     layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
     batch_bytes = images[0].nbytes * trainer.training.batch_size
@@ -247,7 +235,6 @@ def hindrance(trainer: Trainer) -> str | None:
     experiment, training = trainer.experiment, trainer.training
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
-        "their batches come from a loader": experiment.input.name != "resident",
         "a compiled network is handed out in another way": experiment.model.compile,
         "with dampening, SGD's first step is unlike the others": has_another_first_step(experiment.optimizer),
         "an epoch has no whole batch": training.image_count < training.batch_size,
