@@ -25,6 +25,7 @@ from photofinish.machine.memory import (
     room_ever,
     room_now,
     total_memory_bytes,
+    window_bytes,
 )
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
@@ -104,6 +105,23 @@ def test_processes_that_share_the_memory_hold_a_copy_each(make_experiment: MakeE
     refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
     with pytest.raises(MistakeError, match="once in each of 2 processes"):
         refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
+
+
+def test_on_a_gpu_the_batches_of_a_graph_count(make_experiment: MakeExperiment) -> None:
+    size = SplitSize((3, 32, 32), train=50_000, validation=10_000)
+    image_bytes = 4 * 3 * 32 * 32
+    images_bytes, batches_bytes = image_bytes * 60_000, 256 * 2**20 // (128 * image_bytes) * 128 * image_bytes
+    room = Room("the GPU", images_bytes + batches_bytes, has_graphs=True)
+    experiment = make_experiment(batch_size=128)
+    refuse_too_large("small", experiment, size, [room])
+    with pytest.raises(MistakeError, match=r"with up to 255\.0 MiB for batches of steps in a graph") as refused:
+        refuse_too_large("small", experiment, size, [Room("the GPU", room.available_bytes - 1, has_graphs=True)])
+    assert "steps: eager" in str(refused.value)
+    for eager in (make_experiment(batch_size=128, steps="eager"), make_experiment(batch_size=60_000)):
+        refuse_too_large("small", eager, size, [Room("the GPU", images_bytes, has_graphs=True)])
+    refuse_too_large("small", experiment, size, [Room("the main memory", images_bytes)])
+    cropped = make_experiment(batch_size=128, augmentation={"crop_padding": 4})  # lines of 40 pixels are gathered first
+    assert window_bytes(cropped, size) == batches_bytes * (32 + 40) // 32
 
 
 def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
+from photofinish import windows
 from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer, TrainState
 
 Kind = Literal["eager", "graph"]
-_MOST_BYTES = 256 << 20
-"""of the batches of one graph"""
-_MOST_OPERATIONS = 4000
-"""of one graph, which takes memory and time to make for each"""
-_OPERATIONS_A_LAYER = 8
-"""of a training step, about: there and back, and what updates its weights"""
 
 
 class Recorded(NamedTuple):
@@ -224,9 +219,8 @@ def most_at_once(trainer: Trainer) -> int:
         return 1  # so that each batch is on its way while the step before it is at work
     images, _labels = next(iter(trainer.training.in_order()))
     layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
-    batch_bytes = images[0].nbytes * trainer.training.batch_size
-    whole = trainer.training.image_count // trainer.training.batch_size
-    most = max(1, min(whole, _MOST_BYTES // batch_bytes, _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)))
+    image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
+    most, whole = windows.most_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
 
 
