@@ -134,7 +134,9 @@ def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_plannin
     assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
     assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
     assert room_ever(cpu_host, gpu_host(8 * GIB, 6 * GIB))[0].copies == 2
+    assert [room.has_graphs for room in room_ever(cpu_host, gpu_host(8 * GIB))] == [False, True]
     rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)  # through the main memory, twice, on their way
+    assert not any(room.has_graphs for room in rooms)
     assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1), (GIB // 2, 2)]
 
 
@@ -192,6 +194,10 @@ def test_what_other_programs_hold_on_the_device_is_no_room(
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, Team(meta))
+    cuda, images_bytes = torch.device("cuda", 0), resident_bytes(run.experiment, run._split_size())
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: images_bytes)
+    with pytest.raises(MistakeError, match="of steps in a graph"):
+        setup.Setup(run, cuda, Team(cuda))
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])
