@@ -31,10 +31,11 @@ from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.setup import repeat_training
+from photofinish.training import batches as batches_module
 from photofinish.training import optimisation, steps
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
-from photofinish.training.steps import GraphedSteps
+from photofinish.training.steps import GraphedSteps, Recorded
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -315,6 +316,35 @@ def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch:
     assert len(eager.issuing_seconds) == 2
 
 
+def test_no_size_of_batch_is_recorded_before_a_step_was_taken_on_it(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may load kernels then, and make room for them, which it can't while it records."""
+    trainer, record, sizes = trained(make_job()), recorder.record, []
+    trainer.network.register_forward_pre_hook(lambda _network, inputs: sizes.append(len(inputs[0])))
+
+    def noted(work: Callable[[], torch.Tensor]) -> Recorded:
+        before = set(sizes)
+        recorded = record(work)
+        assert set(sizes) == before
+        return recorded
+
+    monkeypatch.setattr(recorder, "record", noted)
+    measure_by_turns(trainer, SamplePlan(1, 2), 2)
+    assert set(sizes) == {BATCH, 2}
+
+
+def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of every later epoch is, while the device is at work on the one before."""
+    made, order = [], batches_module.batch_order
+    monkeypatch.setattr(batches_module, "batch_order", lambda *given: made.append(given[-1]) or order(*given))
+    trainer = make_job()
+    warm_up(trainer)
+    made.clear()
+    trainer.train(lambda _metrics, _timing: None)
+    assert made == [1]
+
+
 def test_what_images_on_the_device_would_bring_is_tried_with_recorded_steps_too(
     make_job: MakeJob, recorder: OperationRecorder
 ) -> None:
@@ -328,7 +358,7 @@ def test_what_images_on_the_device_would_bring_is_tried_with_recorded_steps_too(
         recorded = len(recorder.recordings)
         attribute(trainer, plan, resident)
         found.append((len(recorder.recordings) - recorded, len(calls)))
-    assert found[1] == (found[0][0] + 1, found[0][1] + 1)  # its Python runs once, to be recorded
+    assert found[1] == (found[0][0] + 1, found[0][1] + 2)  # its Python runs once before it is recorded, and then
 
 
 @pytest.mark.parametrize(
@@ -470,4 +500,4 @@ def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one
     for kind in ("auto", "graph"):
         on_cpu = make_job(steps=kind)
         warm_up(on_cpu)
-        assert on_cpu.steps.why == "PyTorch records no steps of cpu"
+        assert on_cpu.steps.why == "steps are recorded on CUDA and ROCm alone, not on cpu"

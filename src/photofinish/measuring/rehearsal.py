@@ -72,6 +72,7 @@ def warm_up(trainer: Trainer) -> float:
         trainer.steps.begin(trainer, trainer.state)
     except RuntimeError as error:
         trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
+    trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
 
 
@@ -107,7 +108,7 @@ def chosen_steps(trainer: Trainer) -> Steps:
         return EagerSteps("params.yaml says so")
     recorder = recorder_of(device)
     if recorder is None:
-        return EagerSteps(f"PyTorch records no steps of {device.type}")
+        return EagerSteps(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
     why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
     if why_not:
         return _one_by_one(trainer, why_not)

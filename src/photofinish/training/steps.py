@@ -70,7 +70,7 @@ class CudaRecorder:
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """None where PyTorch has no graphs."""
+    """None for other kinds than CUDA, which ROCm's GPUs are to PyTorch too: nobody tried what it has for those."""
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
@@ -207,6 +207,8 @@ class GraphedSteps:
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
+        with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
+            trainer.step(state, 0, batch)
         at_once = next(size for size in count(min(steps, self.at_once), -1) if steps % size == 0)
         window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
         return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
