@@ -10,7 +10,9 @@ import copy
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -386,6 +388,21 @@ def test_few_windows_leave_few_steps_over(
     monkeypatch.setattr(windows, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
     assert steps.most_at_once(trainer) == at_once
+
+
+def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA otherwise refuses that, to it and to the recording."""
+    modes = []
+
+    @contextmanager
+    def graph(*_given: object, capture_error_mode: str, **_named: object) -> Iterator[None]:
+        modes.append(capture_error_mode)
+        yield
+
+    for name, stand_in in {"Stream": MagicMock(), "CUDAGraph": MagicMock(), "graph": graph}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    steps.CudaRecorder(torch.device("cuda")).record(lambda: torch.zeros(()))
+    assert modes == ["thread_local"]
 
 
 # -- what is taken one by one ----------------------------------------------------------------------
