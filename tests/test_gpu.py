@@ -22,6 +22,7 @@ from photofinish.models.registry import build_model
 from photofinish.results.epochs import EpochMetrics
 from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
 from photofinish.training.input_paths import make_batches
+from photofinish.training.steps import CudaRecorder
 from photofinish.training.teams import DataParallelTeam, Ranks, Team, accelerator
 from photofinish.training.torch_device import (
     CPU,
@@ -164,6 +165,26 @@ def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
     assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics
     assert same(weights(recorded.network), weights(eager.network))
+
+
+def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
+    ones = torch.ones(1000, device=device)
+
+    def draw() -> torch.Tensor:
+        torch.manual_seed(0)
+        return nn.functional.dropout(ones)
+
+    stream, drawn = torch.cuda.current_stream(), draw()
+    with pytest.raises(RuntimeError):
+        CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
+    assert torch.cuda.current_stream() == stream
+    assert torch.equal(draw(), drawn)
+    recorded = CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
+    torch.manual_seed(0)
+    recorded.again()
+    assert torch.equal(recorded.output, drawn)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:

@@ -10,7 +10,6 @@ import copy
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -390,19 +389,32 @@ def test_few_windows_leave_few_steps_over(
     assert steps.most_at_once(trainer) == at_once
 
 
-def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """What a recorder of CUDA graphs calls."""
+    made = MagicMock()
+    for name in ("Stream", "CUDAGraph", "graph", "current_stream", "set_stream", "default_generators"):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    made.graph.return_value.__exit__.return_value = False
+    return made
+
+
+def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMock) -> None:
     """CUDA otherwise refuses that, to it and to the recording."""
-    modes = []
+    steps.CudaRecorder(torch.device("cuda", 0)).record(lambda: torch.zeros(()))
+    assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
+    cuda.set_stream.assert_not_called()
 
-    @contextmanager
-    def graph(*_given: object, capture_error_mode: str, **_named: object) -> Iterator[None]:
-        modes.append(capture_error_mode)
-        yield
 
-    for name, stand_in in {"Stream": MagicMock(), "CUDAGraph": MagicMock(), "graph": graph}.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    steps.CudaRecorder(torch.device("cuda")).record(lambda: torch.zeros(()))
-    assert modes == ["thread_local"]
+def test_after_a_recording_that_failed_steps_go_on_where_they_were_and_may_draw(cuda: MagicMock) -> None:
+    def fail() -> torch.Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        steps.CudaRecorder(torch.device("cuda", 0)).record(fail)
+    cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)
+    generator = cuda.default_generators[0]
+    generator.graphsafe_set_state.assert_called_once_with(generator.clone_state.return_value)
 
 
 # -- what is taken one by one ----------------------------------------------------------------------

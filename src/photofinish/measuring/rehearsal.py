@@ -138,7 +138,10 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
     return EagerSteps(why)
 
 
-def _first_line(error: RuntimeError) -> str:
+def _first_line(error: BaseException) -> str:
+    """Of what failed first: the end of a recording then fails, too, which tells nothing."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
     return str(error).strip().partition("\n")[0]
 
 

@@ -50,6 +50,7 @@ class CudaRecorder:
     """CUDA graphs, captured on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @contextmanager
@@ -64,9 +65,21 @@ class CudaRecorder:
         """Its memory is the graph's own; torch sees to it that random numbers go on from where the generator is."""
         graph = torch.cuda.CUDAGraph()
         # Meanwhile a loader's thread may pin memory for batches to come, which is no part of the work.
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        with self._as_it_was_where_it_fails(), capture:
             output = work()
         return Recorded(output, graph.replay)
+
+    @contextmanager
+    def _as_it_was_where_it_fails(self) -> Iterator[None]:
+        """After a capture that failed, PyTorch stays on its stream, and before 2.14 its generator refuses to draw."""
+        before, generator = torch.cuda.current_stream(), torch.cuda.default_generators[self._device.index]
+        try:
+            yield
+        except RuntimeError:
+            torch.cuda.set_stream(before)
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
