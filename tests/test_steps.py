@@ -214,7 +214,18 @@ def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: st
     assert seen() is None
 
 
-def test_repeats_learn_the_same_bits(make_job: MakeJob) -> None:
+def test_repeats_learn_the_same_bits_and_only_one_of_them_is_recorded_at_a_time(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, outputs = recorder.record, []
+
+    def noted(work: Callable[[], torch.Tensor]) -> Recorded:
+        made = record(work)
+        assert all(each() is None for each in outputs)
+        outputs.append(weakref.ref(made.output))
+        return made
+
+    monkeypatch.setattr(recorder, "record", noted)
     first, again = trained(make_job(with_state(), images=17)), make_job(with_state(), images=17)
     repeat_training(first, again, "small", 2, lambda _epoch: None)  # which refuses other bits
     assert_recorded(again)

@@ -209,6 +209,7 @@ def repeat_training(
 
     `on_epoch` is told the epoch, from 1.
     """
+    first.steps.forget()  # what they are recorded in is memory that this one needs, too
     warm_up(again)
     done = again.train(lambda metrics, _timing: on_epoch(metrics.epoch))
     if first.experiment.deterministic and (difference := _difference(first, again)):
