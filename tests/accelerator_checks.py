@@ -25,8 +25,10 @@ from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
+from photofinish.measuring.attribution import AttributionPlan, attribute
 from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
+from photofinish.measuring.steady_state import SamplePlan
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
@@ -169,6 +171,23 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert all(seconds > 0 for seconds in there.attribution.issuing_seconds)
     assert len(there.attribution.issuing_seconds) > 0 == len(here.attribution.issuing_seconds)
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
+
+
+def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_none_of_them(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    trainer = trained(make_job(make_experiment(model=CNN, precision="fp16"), device))
+    found = []
+
+    def taken_apart(steps: int) -> Callable[[], None]:
+        plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
+        return lambda: found.append(attribute(trainer, plan).parts)
+
+    few, many = counted(taken_apart(2)), counted(taken_apart(5))
+    assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step
+    for name in ("forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"):
+        assert [len(getattr(parts, name)) for parts in found] == [2, 5]
+        assert all(seconds > 0 for parts in found for seconds in getattr(parts, name))
 
 
 def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(

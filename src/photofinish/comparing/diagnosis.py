@@ -139,7 +139,7 @@ def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | N
         return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
     explained = parts / costs.epoch_share_seconds
-    # An accelerator that is waited for after each part may take longer than it does in an epoch.
+    # An accelerator that has to be waited for after each part may take longer than it does in an epoch.
     too_much = record.device == "cpu" and explained > 1 + MOST_UNEXPLAINED_SHARE
     if explained < 1 - MOST_UNEXPLAINED_SHARE or too_much:
         steps = seconds(parts * costs.steps_per_epoch)
