@@ -16,6 +16,7 @@ from photofinish.params.devices import Devices, misfits
     [
         ({"cpu": {"processes": 9}}, "9 ... (devices.cpu.processes)"),
         ({"gpu": {"count": 9}}, "9 ... (devices.gpu.count)"),
+        ({"gpu": {"count": 3, "nodes": 3}}, "9 ... (devices.gpu.count on each of 3 nodes)"),
         (
             {"cpu": {"processes": 9}, "gpu": {"count": 10}},
             "10 ... (devices.gpu.count)",

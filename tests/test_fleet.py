@@ -6,47 +6,22 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, clone_project
+from conftest import Project
+from fleet_parts import BOX, LAB, LIKE_LAB, arrival, like_this_with, make_head, task
 from training_stage import wait_for
 
 from photofinish.errors import UserError
 from photofinish.fleet import keys, train
 from photofinish.fleet.board import Board
 from photofinish.fleet.clones import clone_at, committed, git
-from photofinish.fleet.jobs import Job
-from photofinish.fleet.keys import fleet_code, key_of, require_dask
-from photofinish.fleet.project import Task
+from photofinish.fleet.keys import key_of, require_dask
 from photofinish.fleet.spread import require_remote
-from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.params.devices import Devices
 
 AWAITED = "a worker there"
-
-
-def like_this_with(cores: int) -> Machine:
-    here = Machine.here()
-    return here.model_copy(update={"cpu": replace(here.cpu, usable_cores=cores, cgroup_cores_limit=None)})
-
-
-LAB, BOX = like_this_with(96), like_this_with(64)
-
-
-def task(name: str, machine: Machine = LAB, where: str = "lab") -> Task:
-    job = Job(
-        title=name, experiment=name, device="cpu", dataset="digits", commit="0" * 40, plan={}, lock="", tracked_in=""
-    )
-    host, _ = fingerprint(Devices(), {})
-    host = host.model_copy(update={"cpu": machine.cpu, "threads": 96})
-    return Task(job, where, machine, host, expected_seconds=1.0)
-
-
-def arrival(worker: str, machine: Machine, code: str | None = None) -> dict[str, Any]:
-    return {"name": worker, "machine": machine.model_dump_json(), "code": code or fleet_code()}
 
 
 def running(board: Board) -> list[str]:
@@ -81,39 +56,26 @@ def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[st
 def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_gone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lab = {"lab-1": {key_of(LAB, "cpu")}}
     with Board([task("first")], AWAITED) as board:
         board.workers({})
         board.workers({})
         assert capsys.readouterr().out.count("lab has no worker: waiting for a worker there (Ctrl-C") == 1
-        board.workers(lab)
-        board.hear({"name": "lab-1", "began": "first"})
+        board.hear(arrival("lab-1", LAB))
+        board.workers({"lab-1": frozenset({key_of(LAB, "cpu")})})
+        board.began("first", ["lab-1"])
         assert running(board) == ["first 0:00"]
         board.workers({})
+        board.lost("first", ["lab-1"])
         told = capsys.readouterr().out
     assert "first: lab-1 is gone; it goes to another worker" in told
     assert "lab has no worker" in told
     assert (board.open, running(board)) == (["first"], [""])
 
 
-def test_a_worker_is_idle_unless_it_trains_or_what_was_handed_out_will_come_to_it() -> None:
-    lab, box = key_of(LAB, "cpu"), key_of(BOX, "cpu")
-    with Board([task("first"), task("second"), task("third", BOX, "box")], AWAITED) as board:
-        board.workers({"lab-1": {lab}, "lab-2": {lab}, "box-1": {box}})
-        assert board.idle([]) == {"lab-1", "lab-2", "box-1"}
-        assert len(board.idle(["first"]) & {"lab-1", "lab-2"}) == 1
-        board.hear({"name": "lab-1", "began": "first"})
-        assert board.idle(["first"]) == {"lab-2", "box-1"}
-        assert board.idle(["first", "second"]) == {"box-1"}
-        board.ended("first", None)
-        board.hear({"name": "lab-1", "began": "first"})  # a word that comes late
-        assert board.idle(["second", "third"]) in ({"lab-1"}, {"lab-2"})
-
-
 def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     with Board([task("first"), task("second")], AWAITED) as board:
         for title in ("first", "second"):
-            board.hear({"name": "lab-1", "began": title})
+            board.began(title, ["lab-1"])
         board.ended("first", None)
         board.ended("second", "the loss is no longer finite")
     assert (board.open, board.failed) == ([], ["second"])
@@ -185,12 +147,18 @@ def test_a_remote_that_carries_results_is_asked_for(
 
 
 def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: str) -> None:
-        if arguments[0] == "push":
-            raise UserError("dvc push: 7 files failed to upload")
-
+    """DVC is replaced by one that trains, and fails to push."""
+    (tmp_path / "dvc").mkdir()
+    (tmp_path / "dvc/__init__.py").touch()
+    (tmp_path / "dvc/__main__.py").touch()
+    (tmp_path / "dvc/cli.py").write_text(
+        "def main(command):\n"
+        "    if command[0] == 'push':\n"
+        "        print('ERROR: 7 files failed to upload', flush=True)\n"
+        "        return 1\n"
+    )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "_dvc", refuse)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
         train.train(task("first").job)
 
@@ -203,8 +171,6 @@ PARAMS: dict[str, Any] = {
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {"small": {"dataset": "digits", "model": "linear"}},
 }
-LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
-"""of what counts: with these, this machine is the one called lab"""
 
 
 @pytest.fixture
@@ -216,16 +182,7 @@ def address() -> str:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Project:
-    """A project whose CPU's results are to be lab's, with a DVC remote in a folder."""
-    project = clone_project(tmp_path / "head")
-    project.environment["CUDA_VISIBLE_DEVICES"] = ""
-    machine = project.run("python", "-m", "photofinish.machine.machines", **LIKE_LAB)
-    (project.root / "machines").mkdir()
-    (project.root / "machines/lab.json").write_text(machine.stdout, encoding="utf-8")
-    project.write_params(PARAMS)
-    assert project.run("dvc", "remote", "add", "--default", "shared", str(tmp_path / "remote")).returncode == 0
-    project.commit()
-    return project
+    return make_head(tmp_path / "head", PARAMS)
 
 
 @pytest.fixture

@@ -128,6 +128,7 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     variables = set().union(*(document["software"]["variables"] for document in documents))
     assert keys_of(documents) - variables == {
         *(
+            "nodes",
             "processes",
             "keep_freed_memory",
             "threads",

@@ -205,6 +205,13 @@ ONE_MISTAKE = [
         "11  devices.gpu.output_device = 2",
         "must be one of the GPUs in use: 0, 1",
     ),
+    (
+        "count: 1",
+        "count: 2, nodes: 2, strategy: data_parallel",
+        "11  devices.gpu = {",
+        "nodes must be 1; or use strategy: ddp",
+    ),
+    ("threads: auto", "threads: auto, nodes: 0", "10  devices.cpu.nodes = 0", "must be at least 1"),
     ("threads: auto", "threads: auto, processes: 0", "10  devices.cpu.processes = 0", "must be at least 1"),
     ("skip", "error", '11  devices.gpu.if_missing = "error"', "unknown value; allowed: skip, fail"),
     (

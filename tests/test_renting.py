@@ -152,6 +152,9 @@ def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_ha
     reference = reference_of(gpu.experiment, gpu.record, gpu.timings, gpu.scores, list(gpu.history), "other")
     (picture,) = renting_pictures([replace(pair, references=(reference,))])
     assert "L4, recorded elsewhere: 3,600 s and 0.707 USD" in picture.svg
+    of_two = reference.model_copy(update={"timings": gpu.timings.model_copy(update={"device_count": 2})})
+    (picture,) = renting_pictures([replace(pair, references=(of_two,))])
+    assert "recorded elsewhere" not in picture.svg  # the price is one's
     assert "recorded elsewhere" not in renting_pictures([pair])[0].svg
 
 

@@ -12,6 +12,8 @@ EXIT_FAILED = 1
 EXIT_PEER_LOST = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+PEER_LOST = "the connection to another process of this training was lost"
+"""How the words of one begin that failed only since another had; that one's tell more."""
 
 
 class UserError(Exception):

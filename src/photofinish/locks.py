@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -107,6 +108,14 @@ def _pid_in(holder: Path) -> str:
 
 NAME = "photofinish-machine.lock"
 _MOST_CHARACTERS = 200
+
+
+def machine_identity() -> str:
+    """The same for all who wait for each other in `machine_to_itself`: they share the folder that the lock is in."""
+    folder = Path(tempfile.gettempdir()).stat()
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot_id.read_text(encoding="ascii").strip() if boot_id.is_file() else platform.node()
+    return f"{machine} {folder.st_dev} {folder.st_ino}"
 
 
 @contextmanager

@@ -55,6 +55,30 @@ def own_rank() -> Rank | None:
     return Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
 
 
+_NODE, _MEETS_AT = "PHOTOFINISH_NODE", "PHOTOFINISH_MEETS_AT"
+
+
+@dataclass(frozen=True)
+class Node:
+    """The place of this machine among several that train together, where `make spread` started the stage."""
+
+    number: int
+    """from 0, which leads"""
+    meets_at: str
+    """host:port of the first one"""
+
+    def as_environment(self) -> dict[str, str]:
+        """For the stage, which finds it again by `own_node`."""
+        return {_NODE: str(self.number), _MEETS_AT: self.meets_at}
+
+
+def own_node() -> Node | None:
+    """This machine's place; None where it trains alone, or where torchrun was called by hand."""
+    if _NODE not in os.environ:
+        return None
+    return Node(int(os.environ[_NODE]), os.environ[_MEETS_AT])
+
+
 def note_start_of_stage(waited_seconds: float) -> None:
     """Tell the processes that the stage is about to start what came before them: it is part of the job's time, but for
     the time it waited its turn."""

@@ -24,7 +24,7 @@ class _State:
     task: Task
     key: str
     what: Literal["waiting", "running", "done", "failed"] = "waiting"
-    worker: str = ""
+    workers: tuple[str, ...] = ()
     began_seconds: float = 0.0
 
 
@@ -35,9 +35,12 @@ class Board:
         """`awaited` tells what a machine without a worker waits for."""
         self._awaited = awaited
         self._states = {task.job.title: _State(task, key_of(task.machine, task.job.device)) for task in tasks}
-        self._keys: dict[str, set[str]] = {}
+        self._keys: dict[str, frozenset[str]] = {}
         self._unserved: set[str] = set()
-        self._heard: set[str] = set()
+        self.slots: dict[str, str] = {}
+        """for each worker that has told of itself, where no second training may be: its machine"""
+        self.left: set[str] = set()
+        """the workers that said that they leave, whose trainings go on elsewhere"""
         self._console = Console()
         self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=2, transient=True)
 
@@ -59,39 +62,24 @@ class Board:
         """What has failed for good."""
         return [title for title, state in self._states.items() if state.what == "failed"]
 
-    def idle(self, handed_out: Iterable[str]) -> set[str]:
-        """The workers that have nothing to do, once each of these trainings has one.
-
-        Dask is given no more than they can begin: what waits at one worker stays there though others are idle.
-        """
-        idle = self._keys.keys() - {state.worker for state in self._states.values() if state.what == "running"}
-        for title in handed_out:
-            state = self._states[title]
-            taken = state.what == "waiting" and next((name for name in idle if state.key in self._keys[name]), None)
-            idle -= {taken}
-        return idle
-
     def key(self, title: str) -> str:
         """The resource that it needs."""
         return self._states[title].key
 
     def hear(self, message: dict[str, Any]) -> None:
-        """Take in what a worker says of itself, or of a training that it begins."""
-        if "began" in message:
-            state = self._states[message["began"]]
-            if state.what in ("done", "failed"):  # which was quicker to be told
-                return
-            state.what, state.worker, state.began_seconds = "running", message["name"], time.monotonic()
-            self._say(f"{message['began']}: {state.worker} trains it")
-        elif message["name"] in self._heard:
+        """Take in what a worker says of itself: that it is there, and what it is, or that it leaves."""
+        name = message["name"]
+        if "machine" not in message:
+            self.left.add(name)
             return
-        elif message["code"] != fleet_code():
-            self._say(
-                f"{message['name']} is refused: its photofinish or Dask is another; bring it to this commit there"
-            )
+        self.left.discard(name)
+        if name in self.slots:
+            return
+        self.slots[name] = message["slot"]
+        if message["code"] != fleet_code():
+            self._say(f"{name} is refused: its photofinish or Dask is another; bring it to this commit there")
         else:
-            self._explain(message["name"], Machine.model_validate_json(message["machine"]))
-        self._heard.add(message["name"])
+            self._explain(name, Machine.model_validate_json(message["machine"]))
 
     def _explain(self, worker: str, machine: Machine) -> None:
         """Why a worker gets nothing to do, if so."""
@@ -106,18 +94,37 @@ class Board:
         )
         self._say(f"{worker} is refused: it isn't {where} ({told})")
 
-    def workers(self, keys: dict[str, set[str]]) -> None:
+    def workers(self, keys: dict[str, frozenset[str]]) -> None:
         """Take in which workers are connected, with their resources."""
-        for title, state in self._states.items():
-            if state.what == "running" and state.worker not in keys and state.worker in self._keys:
-                state.what = "waiting"
-                self._say(f"{title}: {state.worker} is gone; it goes to another worker")
         self._keys = keys
-        served = set().union(*keys.values())
-        unserved = {state.task.where for title in self.open if (state := self._states[title]).key not in served}
-        for where in sorted(unserved - self._unserved - {HERE}):  # whose worker comes and goes with the head
-            self._say(f"{where} has no worker: waiting for {self._awaited} (Ctrl-C ends this)")
+        unserved = {problem for title in self.open if (problem := self._unserved_by(self._states[title]))}
+        for problem in sorted(unserved - self._unserved):
+            self._say(f"{problem}: waiting for {self._awaited} (Ctrl-C ends this)")
         self._unserved = unserved
+
+    def _unserved_by(self, state: _State) -> str | None:
+        """What machines lack for it."""
+        needed, count = state.task.nodes, self._count({state.key})
+        if count >= needed or (state.task.where == HERE and needed == 1):  # whose worker comes and goes with the head
+            return None
+        if needed == 1:
+            return f"{state.task.where} has no worker"
+        return f"{state.task.job.title} takes {needed} machines alike, and there are workers on {count}"
+
+    def _count(self, keys: set[str]) -> int:
+        """Of machines with workers that can train what has one of these keys."""
+        return len({self.slots[name] for name, own in self._keys.items() if own & keys and name in self.slots})
+
+    def began(self, title: str, workers: list[str]) -> None:
+        """Take in that it was handed to these workers."""
+        state = self._states[title]
+        state.what, state.workers, state.began_seconds = "running", tuple(workers), time.monotonic()
+        self._say(f"{title}: {' and '.join(workers)} {'trains' if len(workers) == 1 else 'train'} it")
+
+    def lost(self, title: str, gone: list[str]) -> None:
+        """Take in that some of its workers are gone."""
+        self._states[title].what = "waiting"
+        self._say(f"{title}: {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone; it goes to another worker")
 
     def ended(self, title: str, problem: str | None) -> None:
         """Take in that a training is over."""
@@ -125,7 +132,11 @@ class Board:
         state.what = "failed" if problem else "done"
         took = seconds(time.monotonic() - state.began_seconds)
         left = f"{len(self.open)} of {len(self._states)} left"
-        self._say(f"{title}: failed: {problem}" if problem else f"{title}: done by {state.worker} in {took}; {left}")
+        self._say(
+            f"{title}: failed: {problem}"
+            if problem
+            else f"{title}: done by {' and '.join(state.workers)} in {took}; {left}"
+        )
 
     def table(self) -> Table:
         """A row a machine."""
@@ -133,7 +144,7 @@ class Board:
         for where in dict.fromkeys(state.task.where for state in self._states.values()):
             own = [state for state in self._states.values() if state.task.where == where]
             running = [f"{state.task.job.title} {self._for(state)}" for state in own if state.what == "running"]
-            count = sum(bool(keys & {state.key for state in own}) for keys in self._keys.values())
+            count = self._count({state.key for state in own})
             counts = [str(sum(state.what == what for state in own)) for what in ("waiting", "done", "failed")]
             table.add_row(where, str(count), "\n".join(running), *counts)
         return table

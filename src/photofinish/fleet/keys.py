@@ -18,8 +18,9 @@ TOPIC = "photofinish"
 HEAD = "tcp://127.0.0.1:8786"
 DASK = {
     "distributed.worker.profile.enabled": False,  # which costs the timed training time
-    "distributed.logging.distributed": "critical",  # what matters of it is told in words of our own
-    "distributed.scheduler.allowed-failures": 2,  # how often a training goes to another worker when its own was killed
+    "distributed.comm.timeouts.tcp": "20s",  # after which a cut network or a dead machine is noticed
+    # What matters of it is told in words of our own.
+    "distributed.logging": {"distributed": "critical", "distributed.client": "critical"},
 }
 
 

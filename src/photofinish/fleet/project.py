@@ -20,7 +20,9 @@ from photofinish.fleet.clones import clone_at, environment_of
 from photofinish.fleet.jobs import PLAN, Job
 from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine
 from photofinish.machine.machines import name_problem, read_machines
+from photofinish.models.pretrained import RECORD
 from photofinish.params.base import read_plan
+from photofinish.params.networks import InitialWeights
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.results import records
@@ -46,6 +48,11 @@ class Task:
     host: CpuHost | GpuHost
     expected_seconds: float
     """by earlier trainings of the experiment on whatever device"""
+
+    @property
+    def nodes(self) -> int:
+        """How many machines share it."""
+        return self.host.nodes
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,15 @@ class Project:
             plan={file.relative_to(plan).as_posix(): read_summed(file).decode() for file in files},
             # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
             lock=json.dumps({**self._lock, "stages": data}),
+            weights=self._record_of_no_weights(name),
             tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
         )
         host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
         return Task(job, named or HERE, self._machines[named or HERE], host, expected_seconds)
+
+    def _record_of_no_weights(self, name: str) -> str | None:
+        record = (self.folder / "data/weights" / name / RECORD).read_text(encoding="utf-8")
+        return None if InitialWeights.model_validate_json(record).published else record
 
     def bring_back(self) -> None:
         """Every result into its place, and the report, or the records of a further machine."""

@@ -23,9 +23,9 @@ from photofinish.files import state_folder
 from photofinish.fleet.board import Board
 from photofinish.fleet.clones import committed
 from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
-from photofinish.fleet.jobs import run_job
 from photofinish.fleet.keys import DASK, HEAD, TOPIC, key_of, require_dask
 from photofinish.fleet.project import HERE, Project, Task
+from photofinish.fleet.trainings import Connected, Trainings
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
@@ -81,54 +81,26 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
             messages.put(message)
-        waiting = sorted(tasks, key=lambda task: -task.expected_seconds)
-        running: dict[str, Any] = {}
-        while waiting or running:
+        trainings = Trainings(client, board, tasks)
+        while True:
             while not messages.empty():
                 board.hear(messages.get())
-            for title, future in list(running.items()):
-                if future.done():
-                    board.ended(title, _problem(future))
-                    del running[title]  # forgotten, so that Dask doesn't run it again when its worker goes
-            board.workers(keys := _keys_by_name(client))
-            idle = _hand_out(client, board, waiting, running, keys)
+            workers = _connected(client)
+            board.workers({worker.name: worker.keys for worker in workers})
+            if not trainings.look(workers):
+                return board.failed
             if cluster:
                 left = set(board.open)
-                wanted = sum(task.where != HERE and task.job.title in left for task in tasks)
-                cluster.keep(wanted, set(keys), set(keys) - idle)
+                wanted = sum(task.nodes for task in tasks if task.where != HERE and task.job.title in left)
+                cluster.keep(wanted, {worker.name for worker in workers}, trainings.busy)
             if own_worker and own_worker.poll() is not None:
                 raise UserError(f"the worker here has ended: {_log()} tells why")
             time.sleep(_POLL_SECONDS)
-        return board.failed
 
 
-def _hand_out(
-    client: Any, board: Board, waiting: list[Task], running: dict[str, Any], keys: dict[str, set[str]]
-) -> set[str]:
-    """A training to each worker that has none; those that there is nothing for."""
-    idle = board.idle(running)
-    for task in list(waiting):
-        title = task.job.title
-        if name := next((name for name in idle if board.key(title) in keys[name]), None):
-            idle.remove(name)
-            waiting.remove(task)
-            text, resources = task.job.model_dump_json(), {board.key(title): 1}
-            running[title] = client.submit(run_job, text, key=title, resources=resources)
-    return idle
-
-
-def _problem(future: Any) -> str | None:
-    from distributed import KilledWorker
-
-    error = future.exception()
-    if isinstance(error, KilledWorker):
-        return "three workers were killed while they trained it"
-    return str(error) if error else None
-
-
-def _keys_by_name(client: Any) -> dict[str, set[str]]:
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    return {worker["name"]: set(worker["resources"]) for worker in workers}
+def _connected(client: Any) -> list[Connected]:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [Connected(facts["name"], address, frozenset(facts["resources"])) for address, facts in workers.items()]
 
 
 @contextmanager

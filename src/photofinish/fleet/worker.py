@@ -17,7 +17,7 @@ from photofinish.errors import TerminatedError, UserError, run_stage
 from photofinish.files import state_folder
 from photofinish.fleet.jobs import end_with_input, is_leaving, stop_training
 from photofinish.fleet.keys import DASK, HEAD, TOPIC, fleet_code, key_of, require_dask
-from photofinish.locks import sole_writer
+from photofinish.locks import machine_identity, sole_writer
 from photofinish.machine.fingerprint import Machine
 from photofinish.results.records import DEVICE_LABELS
 
@@ -45,12 +45,14 @@ async def _serve(head: str, machine: Machine, name: str | None, patience_seconds
     )
     try:
         facts = {"name": worker.name, "machine": machine.model_dump_json(), "code": fleet_code()}
+        facts["slot"] = machine_identity()
         worker.log_event(TOPIC, facts)
         print(f"working for {head}", flush=True)
         while worker.status == Status.running:
             await asyncio.sleep(_PAUSE_SECONDS)
     finally:
         stop_training()
+        worker.log_event(TOPIC, {"name": worker.name})  # that it leaves: what it trains has not killed it
         await worker.close()
 
 

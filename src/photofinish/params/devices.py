@@ -30,6 +30,8 @@ class CpuDevice(Settings):
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
     processes: PositiveInt = 1
     """More than one train together over gloo, each with `threads` threads, as several GPUs would."""
+    nodes: PositiveInt = 1
+    """More than one: so many machines that are alike train together, each with as many processes."""
     keep_freed_memory: bool = True
     """Memory that a step frees stays in the process for the next one; glibc by itself gives large blocks back."""
     machine: Name | None = None
@@ -48,6 +50,8 @@ class GpuDevice(Settings):
     kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
     """by default as many as `device_ids` lists, else 1"""
+    nodes: PositiveInt = 1
+    """as of the CPU, each with `count` GPUs"""
     if_missing: Literal["skip", "fail"] = "skip"
     machine: Name | None = None
     """as of the CPU"""
@@ -62,6 +66,8 @@ class GpuDevice(Settings):
     def _device_list_fits(self) -> GpuDevice:
         if self.strategy != "data_parallel" and (self.device_ids is not None or self.output_device is not None):
             raise ValueError("device_ids and output_device need strategy: data_parallel")
+        if self.strategy == "data_parallel" and self.nodes > 1:
+            raise ValueError("one process has all GPUs of data_parallel, so nodes must be 1; or use strategy: ddp")
         if self.device_ids is not None:
             if len(set(self.device_ids)) != len(self.device_ids):
                 raise ValueError("device_ids names a GPU twice")
@@ -85,9 +91,9 @@ class Devices(Settings):
 def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[Mistake]:
     """What devices and experiments ask of each other in vain, as far as params.yaml alone tells."""
     gpu = devices.gpu
-    sharing = [("devices.cpu.processes", devices.cpu.processes)]
+    sharing = [(sharing_key("cpu", devices.cpu.nodes), devices.cpu.processes * devices.cpu.nodes)]
     if gpu.wanted_count != "all":  # how many that are, only the machine knows: checked when the training starts
-        sharing.append(("devices.gpu.count", gpu.wanted_count))
+        sharing.append((sharing_key("gpu", gpu.nodes), gpu.wanted_count * gpu.nodes))
     key, count = max(sharing, key=lambda key_and_count: key_and_count[1])
     for name, experiment in experiments.items():
         if problem := batch_problem(experiment.batch_size, count, key):
@@ -102,6 +108,12 @@ def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator
     if gpu.strategy == "data_parallel":
         in_use = gpu.device_ids or (range(gpu.wanted_count) if gpu.wanted_count != "all" else None)
         yield from _data_parallel_mistakes(gpu.kind, in_use, gpu.output_device)
+
+
+def sharing_key(device: str, nodes: int) -> str:
+    """What of params.yaml tells how many share a batch."""
+    key = {"cpu": "devices.cpu.processes", "gpu": "devices.gpu.count"}[device]
+    return key if nodes == 1 else f"{key} on each of {nodes} nodes"
 
 
 def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:

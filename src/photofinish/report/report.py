@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import Series, all_series
+from photofinish.comparing.sharing import shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, renting, rows, tables
@@ -114,6 +115,7 @@ def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: flo
         "seeds.csv": rows.seed_rows(pairs),
         "attribution.csv": rows.attribution_rows(pairs),
         "scaling.csv": rows.scaling_rows(series),
+        "sharing.csv": rows.sharing_rows(shared_trainings(pairs)),
         "elsewhere.csv": rows.elsewhere_rows(pairs),
     }
     for name, content in files.items():
@@ -168,6 +170,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
         "Is it the same model?": tables.parity_table(pairs),
         "What chance does: several seeds": tables.seeds_table(pairs),
         "When does it pay?": tables.paying_table(pairs, series),
+        "What several devices gain": tables.sharing_table(shared_trainings(pairs)),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
         "All figures": tables.shown_table(files["comparison.csv"]),
         _MEASURED: tables.measured_table(pairs),

@@ -16,6 +16,7 @@ from photofinish.comparing.ceiling import Ceiling
 from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
 from photofinish.comparing.payback import Outlay
 from photofinish.comparing.scaling import Series
+from photofinish.comparing.sharing import Shared
 from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
@@ -46,6 +47,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "seeds.csv": ("experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"),
     "attribution.csv": ("experiment", "device", "part", "median_seconds", "share"),
     "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
+    "sharing.csv": (
+        "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest", "speedup",
+        "speedup_low", "speedup_high", "efficiency",
+    ),
     "elsewhere.csv": (
         "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
         "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu", "doubts",
@@ -280,6 +285,26 @@ def break_even_rows(series: Iterable[Series]) -> Rows:
         {"series": each.name, "x_name": each.x_name, "break_even": even.size, "low": even.low, "high": even.high}
         for each in series
         for even in [each.break_even]
+    ]
+
+
+def sharing_rows(shared: Iterable[Shared]) -> Rows:
+    """A row for each number of devices that shared a training; `machine` is that of a record."""
+    return [
+        {
+            "experiment": each.experiment,
+            "device": each.device,
+            "device_name": each.timings.device_name,
+            "machine": each.machine,
+            "devices": each.count,
+            "nodes": each.timings.host.nodes,
+            "epoch_seconds": each.speedup.device_seconds,
+            "fewest": each.fewest,
+            "speedup": each.speedup.ratio,
+            **_ends(each.speedup.interval, "speedup_"),
+            "efficiency": each.efficiency,
+        }
+        for each in shared
     ]
 
 

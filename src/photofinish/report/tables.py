@@ -10,13 +10,15 @@ from photofinish.comparing.parity import THE_SAME
 from photofinish.comparing.payback import Cost, Outlay
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.seeds import OverSeeds, Spread
-from photofinish.comparing.speedups import NAMES
+from photofinish.comparing.sharing import Shared
+from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
 from photofinish.report.rows import Rows, is_known
 from photofinish.results.measurements import StepsTaken
 from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
+from photofinish.results.references import hardware
 from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
@@ -228,6 +230,28 @@ def _money(spent: Outlay, cost: Cost | None) -> str:
 
 def _time(spent: Outlay) -> str:
     return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
+
+
+def sharing_table(shared: Iterable[Shared]) -> Table:
+    """A row for each number of devices that shared a training."""
+    return [
+        {
+            "experiment": each.experiment,
+            "hardware": hardware(each.device, each.timings),
+            "devices": str(each.count),
+            "machines": str(each.timings.host.nodes),
+            "epoch (median)": seconds(each.speedup.device_seconds),
+            "speed-up": f"{ratio(each.speedup.ratio)}x of {each.fewest}",
+            "scaling efficiency": _with_interval(each.efficiency, each.efficiency_interval),
+            "measured": f"by {each.machine}'s record" if each.machine else "here",
+            "to be taken with care": "; ".join(doubts(each.timings.load)) or "nothing noticed",
+        }
+        for each in shared
+    ]
+
+
+def _with_interval(share: float, interval: Interval | None) -> str:
+    return f"{share:.0%} ({interval[0]:.0%} to {interval[1]:.0%})" if interval else f"{share:.0%}"
 
 
 def elsewhere_table(pairs: Iterable[Pair]) -> Table:

@@ -16,7 +16,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import Room, SplitSize, bytes_needed, refuse_too_large, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.base import read_plan
-from photofinish.params.devices import batch_problem
+from photofinish.params.devices import batch_problem, sharing_key
 from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPlan
 from photofinish.params.networks import FetchedWeights
 from photofinish.processes import own_rank
@@ -55,9 +55,9 @@ class Run:
         """Refuse what only the machine and the split tell, and needs no torch."""
         refuse_changed_code(self.own_code)
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.
-        count, key = max(self.processes, 1), "devices.cpu.processes"
+        count, key = max(self.processes, 1), sharing_key(self.device, self.host.nodes)
         if isinstance(self.host, GpuHost):
-            count, key = max(self.processes, len(self.host.accelerators)), "devices.gpu.count"
+            count = max(count, len(self.host.accelerators))
         batch_size = self.experiment.batch_size
         if problem := batch_problem(batch_size, count, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
@@ -68,7 +68,7 @@ class Run:
                 f"datasets.{self.experiment.dataset} are {split.dtype} of shape {split.shape}: leave it out"
             )
         # One of several processes counts for itself: the others may have loaded theirs already.
-        processes = 1 if own_rank() else self.processes
+        processes = 1 if own_rank() else self.host.processes
         refuse_too_large(self.name, self.experiment, split, room_now(self.host, processes))
 
     def try_metrics(self) -> None:

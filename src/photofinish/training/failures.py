@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from photofinish.errors import EXIT_PEER_LOST, UserError
+from photofinish.errors import EXIT_PEER_LOST, PEER_LOST, UserError
 from photofinish.own_code import runs_through_users_code, users_traceback
 from photofinish.training.torch_device import device_name, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
@@ -130,7 +130,7 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
         or (isinstance(error, torch.distributed.DistError) and _TIMED_OUT.search(text))
     ):
         return PeerLostError(
-            f"the connection to another process of this training was lost ({first_line}). That process, or the "
+            f"{PEER_LOST} ({first_line}). That process, or the "
             f"network to its machine, failed first: see what it says. The next run goes on from the last checkpoint"
         )
     if library := _LIBRARY_FAILED.search(text):

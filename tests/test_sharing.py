@@ -1,0 +1,71 @@
+"""What several devices gain: each number of them against the fewest, here and in records of other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import MakeResult
+from result_files import trained
+
+from photofinish.comparing.pairs import Pair, Trained, paired
+from photofinish.comparing.sharing import shared_trainings
+from photofinish.machine.fingerprint import CpuHost
+from photofinish.report.report import write_report
+from photofinish.results.references import hardware, reference_of
+
+
+def shared_by(result: Trained, processes: int, threads: int = 1, nodes: int = 1) -> Trained:
+    host = result.timings.host
+    assert isinstance(host, CpuHost)
+    host = host.model_copy(update={"processes": processes, "threads": threads, "nodes": nodes})
+    timings = result.timings.model_copy(update={"host": host, "device_count": processes * nodes})
+    return Trained(**{**vars(result), "timings": timings})
+
+
+@pytest.fixture
+def pairs(make_result: MakeResult) -> list[Pair]:
+    """One process here; two and twice two in records, and one that has other threads."""
+    runs = [
+        shared_by(trained(make_result, epoch_seconds=(seconds,) * 6), *sharing)
+        for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (2, 1, 2)), (1.0, (4, 7)))
+    ]
+    references = [
+        reference_of(run.experiment, run.record, run.timings, run.scores, list(run.history), f"lab-{number}")
+        for number, run in enumerate(runs)
+    ]
+    none = make_result(device="gpu", epoch_seconds=(1.0,), unavailable="no driver")
+    return paired([runs[0], none], None, references)
+
+
+def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs: list[Pair]) -> None:
+    found = shared_trainings(pairs)
+    assert [(each.count, each.timings.host.nodes, each.machine) for each in found] == [
+        (1, 1, None),
+        (2, 1, "lab-1"),
+        (4, 2, "lab-2"),
+    ]
+    assert [each.efficiency for each in found] == [1.0, 8 / 5 / 2, 8 / 4 / 4]
+    for each in found[1:]:
+        assert each.efficiency_interval
+        low, high = each.efficiency_interval
+        assert low < each.efficiency < high
+
+
+def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
+    names = [hardware(each.device, each.timings) for each in shared_trainings(pairs)]
+    name = pairs[0].cpu.timings.device_name
+    assert names == [
+        f"{name}, 1 thread",
+        f"{name}, 2 processes of 1 thread",
+        f"2 machines, each {name}, 2 processes of 1 thread",
+    ]
+
+
+def test_the_report_shows_it_only_where_more_than_one_number_was_tried(pairs: list[Pair], tmp_path: Path) -> None:
+    write_report(pairs, tmp_path)
+    assert list(pd.read_csv(tmp_path / "sharing.csv")["efficiency"]) == [1.0, 0.8, 0.5]
+    assert "| 1.60x of 1 | 80% (" in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    write_report([Pair(pairs[0].cpu, pairs[0].gpu, pairs[0].settings, ())], tmp_path)
+    assert "several devices gain" not in (tmp_path / "comparison.md").read_text(encoding="utf-8")
