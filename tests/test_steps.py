@@ -45,6 +45,7 @@ IMAGES, BATCH = 16, 3
 LOADER = {"name": "loader", "workers": 0}
 """whose batches are taken one at a time: only the one of one image is left over"""
 SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
+DAMPED = SGD | {"momentum": 0.9, "dampening": 0.5}
 MakeJob = Callable[..., Trainer]
 
 
@@ -132,7 +133,7 @@ def test_every_network_learns_the_same_bits(make_job: MakeJob, settings: dict[st
 
 @pytest.mark.parametrize(
     "optimizer",
-    [SGD, SGD | {"momentum": 0.9}, SGD | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, ADAM, ADAMW],
+    [SGD, SGD | {"momentum": 0.9}, SGD | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, DAMPED, ADAM, ADAMW],
     ids=str,
 )
 @pytest.mark.parametrize("schedule", [{"name": "constant"}, {"name": "one_cycle", "max_lr": 0.1}], ids=str)
@@ -158,6 +159,7 @@ def test_every_optimizer_learns_the_same_bits(
         {"input": LOADER, "optimizer": ADAM, "schedule": {"name": "one_cycle", "max_lr": 0.1}},
         {"input": LOADER, "augmentation": {"flip": 0.5, "crop_padding": 1}, "precision": "fp16"},
         {"input": {**LOADER, "workers": 1, "persistent_workers": True}, "images": 12},
+        {"input": LOADER, "optimizer": DAMPED},
     ],
     ids=str,
 )
@@ -195,10 +197,13 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob
         assert weights_of(resumed.network) == weights_of(whole.network)
 
 
-def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(make_job: MakeJob) -> None:
-    whole, other = trained(make_job(optimizer=ADAM)), trained(make_job(optimizer=ADAM, epochs=1))
+@pytest.mark.parametrize("optimizer", [ADAM, DAMPED], ids=str)
+def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(
+    make_job: MakeJob, optimizer: dict[str, Any]
+) -> None:
+    whole, other = trained(make_job(optimizer=optimizer)), trained(make_job(optimizer=optimizer, epochs=1))
     state = copy.deepcopy(other.state_dict())
-    late = make_job(optimizer=ADAM)
+    late = make_job(optimizer=optimizer)
     warm_up(late)
     late.load_state_dict(state)
     late.train(lambda _metrics, _timing: None)
@@ -472,24 +477,22 @@ def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
         trained(make_job(network, steps="graph"))
 
 
+@pytest.mark.parametrize("optimizer", [SGD, DAMPED], ids=str)
 def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
-    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any]
 ) -> None:
-    trainer = make_job()
+    trainer = make_job(optimizer=optimizer)
     monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails", True))
     trained(trainer)
     assert trainer.steps.why == "recording them failed (operation not permitted when stream is capturing)"
     recorder.fails = False
-    assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager")).network)
+    assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager", optimizer=optimizer)).network)
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (
-            {"optimizer": SGD | {"momentum": 0.9, "dampening": 0.5}},
-            "with dampening, SGD's first step is unlike the ",
-        ),
+        ({"optimizer": DAMPED, "precision": "fp16"}, "recording some failed (aten._local_scalar_dense"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
     ],
     ids=str,
@@ -501,7 +504,7 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     warm_up(trainer)
     assert trainer.steps.why.startswith(why)
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(UserError, match=re.escape(why)):
         warm_up(make_job(steps="graph", **settings))
 
 

@@ -11,6 +11,7 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, seed_epoch
+from photofinish.training.optimisation import has_another_first_step
 from photofinish.training.steps import EagerSteps, GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
@@ -113,7 +114,8 @@ def chosen_steps(trainer: Trainer) -> Steps:
     if why_not:
         return _one_by_one(trainer, why_not)
     at_once = most_at_once(trainer)
-    tried_at_once = min(at_once, TRIED_STEPS)
+    # Of a training whose first step is by itself, neither way takes more at once than the other then.
+    tried_at_once = 1 if has_another_first_step(trainer.experiment.optimizer) else min(at_once, TRIED_STEPS)
     whole = trainer.training.image_count // trainer.training.batch_size
     tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
     batch = next(iter(trainer.training.shuffled(0)))

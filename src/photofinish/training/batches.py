@@ -62,12 +62,15 @@ class Batches(Protocol):
         assert count == 1
         return next(iter(self.shuffled(0)))
 
-    def put(self, place: Batch, epoch: int) -> Iterator[Batch | None]:
+    def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
         """The batches of one training epoch: None each time as many lie in the place as go there, and by itself each
-        that is left over, or doesn't fit: a transform of the user's own may give images of another size."""
-        for batch in self.shuffled(epoch):
+        of the first so many, and each that is left over or doesn't fit: a transform of the user's own may give images
+        of another size."""
+        for number, batch in enumerate(self.shuffled(epoch)):
             pairs = list(zip(place, batch, strict=True))
-            if all(there.shape == part.shape and there.dtype == part.dtype for there, part in pairs):
+            if number >= alone and all(
+                there.shape == part.shape and there.dtype == part.dtype for there, part in pairs
+            ):
                 for there, part in pairs:
                     there.copy_(part)
                 yield None

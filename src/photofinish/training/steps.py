@@ -10,7 +10,7 @@ after its last whole graph takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ import torch
 from photofinish import windows
 from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
-from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
+from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
 
 if TYPE_CHECKING:
     from photofinish.params.experiment import Experiment
@@ -184,12 +184,22 @@ class GraphedSteps:
         self._recorder, self.at_once, self.why = recorder, at_once, why
         self._begun: tuple[Batch, Window] | None = None
         """where batches are put, and the steps on them"""
+        self._first_is_ahead = False
+        """the next step is the first of all, and the optimiser's is not what was recorded"""
 
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Record them; the batches that are there meanwhile only say how large a place they need."""
         place = trainer.training.place(self.at_once)
         images, labels = (torch.split(part, trainer.training.batch_size) for part in place)
-        self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
+        self._first_is_ahead = has_another_first_step(trainer.experiment.optimizer) and not state.optimizer.state
+        try:
+            if self._first_is_ahead:
+                make_momentum(state.optimizer)
+            self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
+        except RuntimeError:
+            if self._first_is_ahead:  # steps one by one make it in the first
+                state.optimizer.state.clear()
+            raise
 
     def forget(self) -> None:
         """The graph, and with it its memory."""
@@ -202,12 +212,16 @@ class GraphedSteps:
         assert self._begun
         place, window = self._begun
         done = 0
-        for left_over in trainer.training.put(place, epoch):
+        for left_over in trainer.training.put(place, epoch, alone=int(self._first_is_ahead)):
             if left_over is None:
                 yield window.run(state.schedule.next_rates(self.at_once)).clone()
                 done += self.at_once
             else:
-                yield from one_by_one(trainer, state, [left_over], done)
+                undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
+                with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
+                    losses = list(one_by_one(trainer, state, [left_over], done))
+                self._first_is_ahead = False
+                yield from losses
                 done += 1
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
@@ -245,7 +259,6 @@ def hindrance(trainer: Trainer) -> str | None:
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
         "a compiled network is handed out in another way": experiment.model.compile,
-        "with dampening, SGD's first step is unlike the others": has_another_first_step(experiment.optimizer),
         "an epoch has no whole batch": training.image_count < training.batch_size,
     }
     return next((why for why, holds in reasons.items() if holds), None)
