@@ -73,7 +73,7 @@ def _pipeline(found: Findings, _out: Path, _data: Path | None) -> None:
 
 _FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
 PARTS = {
-    "tests": Part(_tests, 240, ("pytest",)),
+    "tests": Part(_tests, 300, ("pytest",)),
     "steps": Part(_steps, 420, ("PIL",)),
     "stages": Part(_stages, 480, _FOR_STAGES),
     "networks": Part(_networks, 420, ("torchvision", "PIL")),

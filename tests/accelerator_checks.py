@@ -19,19 +19,22 @@ from rehearsal_device import Counts, counts, order
 from torch import nn
 from torch.optim import SGD
 
+from photofinish import windows
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
+from photofinish.measuring.attribution import AttributionPlan, attribute
 from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
+from photofinish.measuring.steady_state import SamplePlan
 from photofinish.params.experiment import Experiment
 from photofinish.results.epochs import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Repeats, Setup
-from photofinish.training import optimisation, steps
+from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
 from photofinish.training.teams import Team, accelerator
@@ -170,6 +173,23 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
 
 
+def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_none_of_them(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+) -> None:
+    trainer = trained(make_job(make_experiment(model=CNN, precision="fp16"), device))
+    found = []
+
+    def taken_apart(steps: int) -> Callable[[], None]:
+        plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
+        return lambda: found.append(attribute(trainer, plan).parts)
+
+    few, many = counted(taken_apart(2)), counted(taken_apart(5))
+    assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step
+    for name in ("forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"):
+        assert [len(getattr(parts, name)) for parts in found] == [2, 5]
+        assert all(seconds > 0 for parts in found for seconds in getattr(parts, name))
+
+
 def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
     make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
 ) -> None:
@@ -248,6 +268,22 @@ def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_i
     assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
 
 
+def test_a_pinned_batch_is_copied_ahead_of_a_recorded_step_and_into_its_place_on_the_usual_stream(
+    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: OperationRecorder())
+    trainer = make_job(make_experiment(input=LOADER, batch_size=30), device).new_trainer()
+    warm_up(trainer)
+    assert trainer.steps.kind == "graph", trainer.steps.why
+    order()
+    for _losses in trainer.steps.epoch(trainer, trainer.state, 0):
+        pass
+    told = order()
+    aside = next(entry[1:] for entry in told if entry.startswith("c"))
+    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
+    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
+
+
 def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
     clock = Clock(device)
     assert counted(lambda: [clock.now_seconds() for _ in range(3)]).waits == 3
@@ -270,19 +306,26 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("settings", [{"model": {"name": "linear"}}, {"model": CNN, "optimizer": ADAM}], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [({"model": {"name": "linear"}}, 2), ({"model": CNN, "optimizer": ADAM}, 2), ({"input": LOADER}, 1)],
+    ids=["linear", "cnn, Adam", "loader"],
+)
 def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
     make_experiment: MakeExperiment,
     make_job: MakeJob,
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
+    at_once: int,
 ) -> None:
     recorder = OperationRecorder()
     monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: recorder)
-    monkeypatch.setattr(steps, "_MOST_BYTES", 2 * 4 * 16 * 16 * 16)
+    monkeypatch.setattr(windows, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(make_experiment(**settings, steps=kind), device)) for kind in ("eager", "auto"))
-    assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", 2), recorded.steps.why
+    assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
+        recorded.steps.why
+    )
     assert recorded.progress.metrics == eager.progress.metrics
     assert weights_of(recorded.network) == weights_of(eager.network)
     with rehearsed_steps(recorded, at_once=4) as (four,):

@@ -55,7 +55,10 @@ class OperationRecorder:
         with torch.random.fork_rng(devices=[]), mode:
             output = work()
         if self.fails:
-            raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
+            try:
+                raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
+            finally:  # as the end of a capture does
+                raise RuntimeError("operation failed due to a previous error during capture")
         mode.undo()
         self.recordings.append(mode.operations)
 

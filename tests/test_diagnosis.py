@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pytest
@@ -17,7 +17,7 @@ from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
 from photofinish.results.epochs import EpochTiming
-from photofinish.results.measurements import SteadyState
+from photofinish.results.measurements import SteadyState, StepsTaken
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -97,6 +97,15 @@ def test_the_loader_is_named_with_its_share_and_what_resident_images_would_gain(
     assert found.sentence == told
     # 100 ms in an epoch, and 10 ms where it was tried: a fifth more or less
     assert found.advice == ("To try: `experiments.small-mlp.input: resident`, 8.33 to 12 times as fast (an epoch)")
+
+
+@pytest.mark.parametrize(("kind", "told"), [("eager", False), ("graph", True)])
+def test_parts_of_a_step_that_was_in_a_graph_are_told_to_be_of_one_by_itself(
+    slow: Change, kind: Literal["eager", "graph"], told: bool
+) -> None:
+    taken = StepsTaken(kind=kind, at_once=8, why="tried")
+    found = slow(waiting=0.09, settings={"input": LOADER}, device="gpu", timings={"steps_taken": taken}).diagnoses[0]
+    assert found.evidence.startswith("of a step handed out by itself, as none was in the training: ") == told
 
 
 def test_the_gain_is_between_what_fast_and_slow_epochs_and_steps_tell(slow: Change) -> None:

@@ -22,6 +22,7 @@ from photofinish.models.registry import build_model
 from photofinish.results.epochs import EpochMetrics
 from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
 from photofinish.training.input_paths import make_batches
+from photofinish.training.steps import CudaRecorder
 from photofinish.training.teams import DataParallelTeam, Ranks, Team, accelerator
 from photofinish.training.torch_device import (
     CPU,
@@ -55,6 +56,10 @@ LOADER = SimpleNamespace(
 )
 NOT_AUGMENTED, AUGMENTED = SimpleNamespace(flip=0.0, crop_padding=0), SimpleNamespace(flip=0.5, crop_padding=2)
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
+SGD = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+ADAM = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+OTHER_OPTIMIZERS = [SGD | {"momentum": 0.0}, SGD | {"nesterov": True}, SGD | {"dampening": 0.5}, ADAM]
+OTHER_OPTIMIZERS += [ADAM | {"name": "adamw"}]
 
 
 @pytest.fixture
@@ -64,13 +69,12 @@ def device() -> torch.device:
 
 def experiment(**changes: Any) -> Any:
     """With the settings that the trainer reads; the schema of params.yaml would need pydantic."""
-    sgd = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
     settings: dict[str, Any] = {
         "model": CNN,
         "loss": None,
         "deterministic": True,
         "steps": "auto",
-        "optimizer": SimpleNamespace(**sgd),
+        "optimizer": SimpleNamespace(**SGD),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
         "precision": "fp32",
@@ -147,20 +151,56 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
     assert same(weights(first.network), weights(again.network))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"])
-def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
-    device: torch.device, precision: str, augmentation: Any
-) -> None:
+def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
     if device.type != "cuda":
         pytest.skip("PyTorch records no steps here")
-    eager, recorded = (
-        run(experiment(precision=precision, augmentation=augmentation, steps=steps), device)
-        for steps in ("eager", "auto")
-    )
+    eager, recorded = (run(experiment(steps=kind, **settings), device) for kind in ("eager", "auto"))
     assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics
     assert same(weights(recorded.network), weights(eager.network))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"augmentation": AUGMENTED}, {"input": LOADER}],
+    ids=["resident", "resident, augmented", "loader"],
+)
+def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
+    device: torch.device, precision: str, settings: dict[str, Any]
+) -> None:
+    assert_recorded_steps_give_the_same_bits(device, precision=precision, **settings)
+
+
+@pytest.mark.parametrize(
+    "schedule", [{"name": "constant"}, {"name": "one_cycle", "max_lr": 0.1, "pct_start": 0.3}], ids=str
+)
+@pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS, ids=str)
+def test_they_do_so_under_every_optimizer(
+    device: torch.device, optimizer: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    settings = {"optimizer": SimpleNamespace(**optimizer), "schedule": SimpleNamespace(**schedule)}
+    assert_recorded_steps_give_the_same_bits(device, **settings)
+
+
+def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
+    ones = torch.ones(1000, device=device)
+
+    def draw() -> torch.Tensor:
+        torch.manual_seed(0)
+        return nn.functional.dropout(ones)
+
+    stream, drawn = torch.cuda.current_stream(), draw()
+    with pytest.raises(RuntimeError):
+        CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
+    assert torch.cuda.current_stream() == stream
+    assert torch.equal(draw(), drawn)
+    recorded = CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
+    torch.manual_seed(0)
+    recorded.again()
+    assert torch.equal(recorded.output, drawn)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:

@@ -36,9 +36,9 @@ MISSING_ON_BARE_GPU_MACHINES = (
     "sqlalchemy", "alembic", "cloudpickle",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",), ("params",),
-    ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",), ("tracking",),
-    ("runs",), ("comparing",), ("report",), ("fleet",),
+    ("display", "errors", "files", "windows", "wording"), ("processes", "locks", "own_code"), ("source_code",),
+    ("params",), ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",),
+    ("tracking",), ("runs",), ("comparing",), ("report",), ("fleet",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

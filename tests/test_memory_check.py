@@ -25,6 +25,7 @@ from photofinish.machine.memory import (
     room_ever,
     room_now,
     total_memory_bytes,
+    window_bytes,
 )
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
@@ -106,6 +107,23 @@ def test_processes_that_share_the_memory_hold_a_copy_each(make_experiment: MakeE
         refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
 
 
+def test_on_a_gpu_the_batches_of_a_graph_count(make_experiment: MakeExperiment) -> None:
+    size = SplitSize((3, 32, 32), train=50_000, validation=10_000)
+    image_bytes = 4 * 3 * 32 * 32
+    images_bytes, batches_bytes = image_bytes * 60_000, 256 * 2**20 // (128 * image_bytes) * 128 * image_bytes
+    room = Room("the GPU", images_bytes + batches_bytes, has_graphs=True)
+    experiment = make_experiment(batch_size=128)
+    refuse_too_large("small", experiment, size, [room])
+    with pytest.raises(MistakeError, match=r"with up to 255\.0 MiB for batches of steps in a graph") as refused:
+        refuse_too_large("small", experiment, size, [Room("the GPU", room.available_bytes - 1, has_graphs=True)])
+    assert "steps: eager" in str(refused.value)
+    for eager in (make_experiment(batch_size=128, steps="eager"), make_experiment(batch_size=60_000)):
+        refuse_too_large("small", eager, size, [Room("the GPU", images_bytes, has_graphs=True)])
+    refuse_too_large("small", experiment, size, [Room("the main memory", images_bytes)])
+    cropped = make_experiment(batch_size=128, augmentation={"crop_padding": 4})  # lines of 40 pixels are gathered first
+    assert window_bytes(cropped, size) == batches_bytes * (32 + 40) // 32
+
+
 def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:
     size = SplitSize((1, 16, 16), train=900, validation=100)
     refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
@@ -116,7 +134,9 @@ def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_plannin
     assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
     assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
     assert room_ever(cpu_host, gpu_host(8 * GIB, 6 * GIB))[0].copies == 2
+    assert [room.has_graphs for room in room_ever(cpu_host, gpu_host(8 * GIB))] == [False, True]
     rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)  # through the main memory, twice, on their way
+    assert not any(room.has_graphs for room in rooms)
     assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1), (GIB // 2, 2)]
 
 
@@ -174,6 +194,10 @@ def test_what_other_programs_hold_on_the_device_is_no_room(
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, Team(meta))
+    cuda, images_bytes = torch.device("cuda", 0), resident_bytes(run.experiment, run._split_size())
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: images_bytes)
+    with pytest.raises(MistakeError, match="of steps in a graph"):
+        setup.Setup(run, cuda, Team(cuda))
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -92,6 +93,7 @@ Streams& all_streams = *new Streams;  // for ever: what is given and never waite
 struct Recorded {
   c10::StreamId stream;
   size_t count;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
 };
 
 // -- memory: the CPU's, under another name ---------------------------------------------------------
@@ -200,6 +202,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     all_streams.note('w', stream.id());
     if (recorded)
       all_streams.finish(recorded->stream, recorded->count);
+  }
+  bool queryEvent(void* event) const override {
+    const auto* recorded = static_cast<Recorded*>(event);
+    return all_streams.done[recorded->stream] >= recorded->count;
+  }
+  double elapsedTime(void* first, void* second, const DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> passed =
+        static_cast<Recorded*>(second)->at - static_cast<Recorded*>(first)->at;
+    return passed.count();
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
     delete static_cast<Recorded*>(event);

@@ -121,7 +121,7 @@ def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | N
         if remedy and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
             why_none = f"by what was measured, `{remedy.line}` would be {remedy.predicted}: no gain"
             remedy = None
-        evidence = _evidence(record, timings.attribution, costs)
+        evidence = _evidence(record, timings, timings.attribution, costs)
         found.append(Diagnosis("an epoch", cause, sentence, evidence, remedy, why_none))
     elif why_not:
         sentence = "why an epoch takes as long as it does is not known"
@@ -139,7 +139,7 @@ def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | N
         return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
     explained = parts / costs.epoch_share_seconds
-    # An accelerator that is waited for after each part may take longer than it does in an epoch.
+    # An accelerator that has to be waited for after each part may take longer than it does in an epoch.
     too_much = record.device == "cpu" and explained > 1 + MOST_UNEXPLAINED_SHARE
     if explained < 1 - MOST_UNEXPLAINED_SHARE or too_much:
         steps = seconds(parts * costs.steps_per_epoch)
@@ -192,16 +192,19 @@ def _cause(
     return "compute-bound", sentence, _against_computing(key, costs, attribution)
 
 
-def _evidence(record: Training, attribution: Attribution, costs: StepCosts) -> str:
+def _evidence(record: Training, timings: Timings, attribution: Attribution, costs: StepCosts) -> str:
     parts = listed([f"{part} {share:.0%}" for part, share in costs.shares.items() if share >= _NAMED_SHARE])
+    in_graphs = timings.steps_taken is not None and timings.steps_taken.kind == "graph"
+    one_by_one = " handed out by itself, as none was in the training" if in_graphs else ""
     tried, fixed = attribution.other_batch_images, ""
     if tried != record.experiment.batch_size and costs.issuing_is_hidden:
         issuing = seconds(min(attribution.issuing_seconds))
         fixed = f", which the host hands out in {issuing} and so is ahead of the device"
     elif tried != record.experiment.batch_size:
         fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
+    at_most = "" if record.device == "cpu" else "at most "
     return (
-        f"of a step: {parts}; the device is busy {'' if record.device == 'cpu' else 'at most '}{costs.busy_share:.0%} "
+        f"of a step{one_by_one}: {parts}; the device is busy {at_most}{costs.busy_share:.0%} "
         f"of an epoch; a batch alone takes {seconds(costs.input_seconds)}, a step alone "
         f"{seconds(costs.step_alone_seconds)}{fixed}"
     )

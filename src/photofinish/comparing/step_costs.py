@@ -64,7 +64,7 @@ class StepCosts:
     """a batch with no step in between: what the input path takes when nothing else is to be done"""
     copying_seconds: float
     parts_seconds: dict[str, float]
-    """of a synchronised step, by their names in words"""
+    """of a step that was taken apart, by their names in words"""
     fixed_seconds: float
     """of the step alone, what it takes however few images it has; nothing where the device hides what the host takes"""
     issuing_is_hidden: bool
@@ -74,7 +74,7 @@ class StepCosts:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of a synchronised step."""
+        """Of a step that was taken apart."""
         whole_seconds = sum(self.parts_seconds.values())
         return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from photofinish import windows
 from photofinish.errors import MistakeError
 from photofinish.machine.cpu import read_or_empty
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -90,6 +91,8 @@ class Room:
     available_bytes: int
     copies: int = 1
     """processes that hold all images each"""
+    has_graphs: bool = False
+    """a training's steps may be handed out at once there, whose batches lie beside the images"""
 
 
 def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
@@ -97,9 +100,13 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
     if experiment.input.name != "resident":
         return
     for room in rooms:
-        needed_bytes = room.copies * resident_bytes(experiment, split)
+        needed_bytes = bytes_needed(experiment, split, room)
         if needed_bytes > room.available_bytes:
             each = f", once in each of {room.copies} processes" if room.copies > 1 else ""
+            if room.has_graphs and (batches_bytes := window_bytes(experiment, split)):
+                each = (
+                    f", with up to {byte_size(batches_bytes)} for batches of steps in a graph (`steps: eager` has none)"
+                )
             raise MistakeError(
                 f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
                 f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))} take "
@@ -109,12 +116,31 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
             )
 
 
+def bytes_needed(experiment: Experiment, split: SplitSize, room: Room) -> int:
+    """How much images that are to lie there take, with the batches that are gathered of them."""
+    at_once_bytes = window_bytes(experiment, split) if room.has_graphs else 0
+    return room.copies * resident_bytes(experiment, split) + at_once_bytes
+
+
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
     """How much all images take; training images that are cropped at random lie there with their border."""
     border = 2 * experiment.augmentation.crop_padding
     bordered = [*split.shape[:1], *(side + border for side in split.shape[1:])]  # only images are augmented
     values = split.train * math.prod(bordered) + split.validation * math.prod(split.shape)
     return values * (8 if split.placed_dtype == "int64" else 4)
+
+
+def window_bytes(experiment: Experiment, split: SplitSize) -> int:
+    """The most that batches take that are gathered at once, whatever the network; cropped at random, they are first
+    gathered as lines with their border."""
+    if experiment.steps == "eager" or experiment.model.compile:
+        return 0
+    value_bytes, border = 8 if split.placed_dtype == "int64" else 4, 2 * experiment.augmentation.crop_padding
+    image_bytes = value_bytes * math.prod(split.shape)
+    images = experiment.batch_size * windows.most_at_once(split.train, experiment.batch_size, image_bytes)
+    augments = border or experiment.augmentation.flip
+    lines_bytes = value_bytes * math.prod(split.shape[:-1]) * (split.shape[-1] + border) if augments else 0
+    return images * (image_bytes + lines_bytes) if images <= split.train else 0
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
@@ -135,7 +161,12 @@ def room_ever(
 
 def _gpu_room(host: GpuHost) -> list[Room]:
     """Every GPU of a training holds all the images; one that has no memory of its own tells no size."""
-    return [Room(f"the GPU ({gpu.name})", gpu.memory_bytes) for gpu in host.accelerators if gpu.memory_bytes]
+    is_alone = len(host.accelerators) == 1
+    return [
+        Room(f"the GPU ({gpu.name})", gpu.memory_bytes, has_graphs=is_alone and gpu.kind == "cuda")
+        for gpu in host.accelerators
+        if gpu.memory_bytes
+    ]
 
 
 def planned_split_size(dataset: Dataset, plan_file: Path, plan_text: str, manifest: Path) -> SplitSize | None:

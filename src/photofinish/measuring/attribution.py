@@ -1,11 +1,11 @@
 """Where a training step goes, and what keeps it from being shorter: taken after the training, on a copy of the network.
 
-The timed passes know when an epoch began and ended, no more. Here the clock waits for the device at the end of each
-part of a step, which makes the whole of it slower where a device works ahead: the parts are for comparing with each
-other, and how long a step really takes comes from the timed passes. Of an accelerator, what the waiting itself takes is
-left out, and batches are timed many at once, as the steps are that they are held against. The step is the trainer's
-own, which hands its loss to a scaler before the backward pass and its optimiser after it: a scaler that looks at the
-clock sees each part end.
+The timed passes know when an epoch began and ended, no more. Here an accelerator notes the time at the end of each part
+of a step; where it can't, the clock waits for it there, which makes the whole of it slower where a device works ahead:
+then the parts are for comparing with each other, less what the waiting itself takes. How long a step really takes comes
+from the timed passes. Batches are timed many at once, as the steps are that they are held against. The step is the
+trainer's own, which hands its loss to a scaler before the backward pass and its optimiser after it: a scaler that looks
+at the clock sees each part end.
 
 More is taken that no part tells. What the input path alone takes, with no step between, says whether it or the step
 is what an epoch waits for, whether or not worker processes load ahead. A step with another number of images, by turns
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
+from typing import Any, Protocol
 
 import torch
 
@@ -125,45 +126,43 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
 
 
 def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyState:
-    """Steps as the training would have them with these batches, one epoch after the other."""
-    stream, ends = chain.from_iterable(map(batches.shuffled, count())), []
-    with rehearsal(trainer) as state:
-        for batch in islice(stream, WARM_UP_STEPS):
-            trainer.step(state, 0, batch)
+    """Steps handed out as the training's are, each after one of these batches was fetched, epoch after epoch."""
+    fetched, ends = chain.from_iterable(trainer.steps.fetched(batches, epoch) for epoch in count()), []
+    with rehearsed_steps(trainer) as (step,):
+        for _batch in islice(fetched, WARM_UP_STEPS):
+            step()
         ends.append(trainer.clock.now_seconds())
-        for batch in islice(stream, steps):
-            trainer.step(state, 0, batch)
+        for _batch in islice(fetched, steps):
+            step()
             ends.append(trainer.clock.now_seconds())
     return SteadyState(steps_per_sample=1, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
 
 
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
-    clock, training = trainer.clock, trainer.training
-    ends: list[float] = []
-    seconds: list[list[float]] = []
+    training, timer = trainer.training, _timer(trainer)
+    ends: list[Any] = []
+    steps_ends: list[list[Any]] = []
     with rehearsal(trainer) as own_state:
-        scaler = _WatchingScaler(trainer, lambda: ends.append(clock.now_seconds()))
+        scaler = _WatchingScaler(trainer, lambda: ends.append(timer.now()))
         state = own_state._replace(scaler=scaler)
         first = next(iter(training.shuffled(0)))
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.unplaced(0)
         for number in range(steps):
-            ends[:] = [clock.now_seconds()]
+            ends[:] = [timer.now()]
             batch = next(unplaced)
-            ends.append(clock.now_seconds())
+            ends.append(timer.now())
             placed = training.placed(batch)
-            ends.append(clock.now_seconds())
+            ends.append(timer.now())
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
-            ends.append(clock.now_seconds())
-            seconds.append([end - start for start, end in pairwise(ends)])
+            ends.append(timer.now())
+            steps_ends.append(list(ends))
+    trainer.clock.now_seconds()  # all of it is done
+    seconds = [[timer.seconds(start, end) for start, end in pairwise(each)] for each in steps_ends]
     waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
     if is_accelerator(trainer.device):
-        reading_seconds = _reading_seconds(trainer)
-        forward, backward, optimizer, rest = (
-            tuple(max(0.0, each - reading_seconds) for each in part) for part in (forward, backward, optimizer, rest)
-        )
         waiting, copying = _measure_batches_alone(trainer, steps), (_measure_copying(trainer, steps),)
     return StepParts(
         waiting_seconds=waiting,
@@ -173,6 +172,52 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         optimizer_seconds=optimizer,
         rest_seconds=rest,
     )
+
+
+class _Timer(Protocol):
+    """Tells what passed between two moments, once all is done."""
+
+    def now(self) -> Any: ...
+
+    def seconds(self, start: Any, end: Any) -> float: ...
+
+
+class _Waiting:
+    """By the clock, less what reading an accelerator's takes by itself."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.now = trainer.clock.now_seconds
+        self._reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
+
+    def seconds(self, start: float, end: float) -> float:
+        return max(0.0, end - start - self._reading_seconds)
+
+
+class _Marking:
+    """By marks in the device's own queue, at which it notes the time: the host goes on as in a training."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> torch.Event:
+        mark = torch.Event(self._device, enable_timing=True)
+        mark.record()
+        return mark
+
+    def seconds(self, start: torch.Event, end: torch.Event) -> float:
+        return start.elapsed_time(end) / 1000
+
+
+def _timer(trainer: Trainer) -> _Timer:
+    """The one that keeps nobody waiting, where the device notes the time."""
+    marking = _Marking(trainer.device)
+    try:
+        marks = marking.now(), marking.now()
+        trainer.clock.now_seconds()
+        marking.seconds(*marks)
+    except RuntimeError:
+        return _Waiting(trainer)
+    return marking
 
 
 def _reading_seconds(trainer: Trainer) -> float:

@@ -11,6 +11,7 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, seed_epoch
+from photofinish.training.optimisation import has_another_first_step
 from photofinish.training.steps import EagerSteps, GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
@@ -72,6 +73,7 @@ def warm_up(trainer: Trainer) -> float:
         trainer.steps.begin(trainer, trainer.state)
     except RuntimeError as error:
         trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
+    trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
 
 
@@ -107,17 +109,21 @@ def chosen_steps(trainer: Trainer) -> Steps:
         return EagerSteps("params.yaml says so")
     recorder = recorder_of(device)
     if recorder is None:
-        return EagerSteps(f"PyTorch records no steps of {device.type}")
+        return EagerSteps(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
     why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
     if why_not:
         return _one_by_one(trainer, why_not)
     at_once = most_at_once(trainer)
-    tried = min(at_once, TRIED_STEPS)
+    # Of a training whose first step is by itself, neither way takes more at once than the other then.
+    tried_at_once = 1 if has_another_first_step(trainer.experiment.optimizer) else min(at_once, TRIED_STEPS)
+    whole = trainer.training.image_count // trainer.training.batch_size
+    tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
+    batch = next(iter(trainer.training.shuffled(0)))
     try:
         with rehearsal(trainer) as state, recorder.beside():
-            one_by_one = _bits(trainer, state, EagerSteps(), tried)
+            one_by_one = _bits(trainer, state, EagerSteps(), tried, batch)
         with rehearsal(trainer) as state:
-            recorded = _bits(trainer, state, GraphedSteps(recorder, tried), tried)
+            recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({_first_line(error)})")
     same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
@@ -134,18 +140,21 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
     return EagerSteps(why)
 
 
-def _first_line(error: RuntimeError) -> str:
+def _first_line(error: BaseException) -> str:
+    """Of what failed first: the end of a recording then fails, too, which tells nothing."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
     return str(error).strip().partition("\n")[0]
 
 
-def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int) -> list[torch.Tensor]:
+def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch) -> list[torch.Tensor]:
     """All that so many steps and one by itself give and leave, then those of a second epoch, if there is one."""
     steps.begin(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
         losses += islice(steps.epoch(trainer, state, epoch), count // steps.at_once)
-        losses.append(trainer.step(state, 0, next(iter(trainer.training.shuffled(epoch)))))
+        losses.append(trainer.step(state, 0, batch))
     found = [torch.cat([each.reshape(-1) for each in losses]), torch.tensor(state.scaler.get_scale())]
     found += state.network.state_dict().values()
     return found + [value for values in state.optimizer.state.values() for value in values.values()]

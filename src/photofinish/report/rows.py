@@ -246,7 +246,7 @@ def seed_rows(pairs: Iterable[Pair]) -> Rows:
 def attribution_rows(pairs: Iterable[Pair]) -> Rows:
     """In the order of the results and of a step; none of runs whose steps were not taken apart.
 
-    `share` is of a synchronised step, its mean over an epoch: so it counts what only an epoch's first step waits for.
+    `share` is of a step taken apart, its mean over an epoch: so it counts what only an epoch's first step waits for.
     """
     return [
         {

@@ -38,9 +38,9 @@ class StepsTaken(Record):
 
 
 class StepParts(Record):
-    """Where training steps go, one after the other through the training's own input path, the clock waiting for the
-    device at the end of each part: every value is of one step, the first of them the first of an epoch. Of an
-    accelerator, what waiting takes by itself is taken off."""
+    """Where training steps go, one after the other through the training's own input path: every value is of one step,
+    the first of them the first of an epoch. An accelerator notes the time at the end of each part; where it can't, the
+    clock waits for it there, and what waiting takes by itself is taken off."""
 
     waiting_seconds: tuple[float, ...]
     """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader; of an

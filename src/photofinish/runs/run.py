@@ -13,7 +13,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.machine.memory import Room, SplitSize, refuse_too_large, resident_bytes, room_now
+from photofinish.machine.memory import Room, SplitSize, bytes_needed, refuse_too_large, room_now
 from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.base import read_plan
 from photofinish.params.devices import batch_problem, sharing_key
@@ -87,8 +87,8 @@ class Run:
 
     def resident_fits(self, rooms: list[Room]) -> bool:
         """Whether `input: resident` would be let through now, with what is left of these besides."""
-        needed_bytes = resident_bytes(self.experiment, self._split_size())
-        return all(needed_bytes <= room.available_bytes for room in (*room_now(self.host, 1), *rooms))
+        every, split = (*room_now(self.host, 1), *rooms), self._split_size()
+        return all(bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every)
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest

@@ -128,7 +128,8 @@ class Setup:
     def _device_room(self) -> list[Room]:
         """What other programs leave of an accelerator's memory just now, where it tells: only torch knows."""
         free_bytes = None if self.device.type == "cpu" else free_memory_bytes(self.device)
-        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes)]
+        has_graphs = self.device.type == "cuda" and self.team.device_count == 1
+        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes, has_graphs=has_graphs)]
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:
@@ -208,6 +209,7 @@ def repeat_training(
 
     `on_epoch` is told the epoch, from 1.
     """
+    first.steps.forget()  # what they are recorded in is memory that this one needs, too
     warm_up(again)
     done = again.train(lambda metrics, _timing: on_epoch(metrics.epoch))
     if first.experiment.deterministic and (difference := _difference(first, again)):

@@ -54,6 +54,29 @@ class Batches(Protocol):
         """The batch on the device, where it often lies already."""
         return batch
 
+    def place(self, count: int) -> Batch:
+        """Where so many batches lie one after the other on the device, the first of an epoch to begin with.
+
+        What comes batch by batch has a place for one: another place would only keep the next one from coming.
+        """
+        assert count == 1
+        return next(iter(self.shuffled(0)))
+
+    def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
+        """The batches of one training epoch: None each time as many lie in the place as go there, and by itself each
+        of the first so many, and each that is left over or doesn't fit: a transform of the user's own may give images
+        of another size."""
+        for number, batch in enumerate(self.shuffled(epoch)):
+            pairs = list(zip(place, batch, strict=True))
+            if number >= alone and all(
+                there.shape == part.shape and there.dtype == part.dtype for there, part in pairs
+            ):
+                for there, part in pairs:
+                    there.copy_(part)
+                yield None
+            else:
+                yield batch
+
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""
 

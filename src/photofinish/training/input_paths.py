@@ -100,9 +100,28 @@ class ResidentBatches(Batches):
         for rows in self._plan.own(self.rows(epoch)):
             yield self.gather(rows)
 
+    def place(self, count: int) -> Batch:
+        """One gather fills it."""
+        return self.gather(self.rows(0)[: count * self.batch_size])
+
+    def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
+        """What is left of the epoch's images after the last whole place of them comes batch by batch."""
+        rows, images, first = self.rows(epoch), len(place[1]), alone * self.batch_size
+        end = first + (len(rows) - first) // images * images
+        yield from map(self.gather, _split(rows[:first], self.batch_size))
+        for those_of_a_place in _split(rows[first:end], images):
+            self.gather(those_of_a_place, out=place)
+            yield None
+        yield from map(self.gather, _split(rows[end:], self.batch_size))
+
     def in_order(self) -> Iterator[Batch]:
         """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
+
+
+def _split(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+    """None of no rows, of which torch makes one part."""
+    return torch.split(rows, size) if len(rows) else ()
 
 
 class AugmentedResidentBatches(ResidentBatches):

@@ -40,8 +40,7 @@ def build_optimizer(
             fused=there and not (damped and loss_is_scaled),
         )
         if there and settings.momentum and not damped:
-            for parameter in parameters:
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            make_momentum(sgd)
         return sgd
     kind = Adam if settings.name == "adam" else AdamW
     adam = kind(
@@ -65,16 +64,24 @@ def has_another_first_step(settings: params.Optimizer) -> bool:
     return settings.name == "sgd" and settings.momentum > 0 and settings.dampening > 0
 
 
+def make_momentum(optimizer: Optimizer) -> None:
+    """That of an SGD, before its first step."""
+    (group,) = optimizer.param_groups
+    for parameter in group["params"]:
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 @contextmanager
 def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
     """While it lasts, the optimiser goes by these settings besides its own."""
     (group,) = optimizer.param_groups
-    own = dict(group)
+    own = {name: group[name] for name in settings if name in group}
     group.update(settings)
     try:
         yield
     finally:
-        group.clear()
+        for name in settings.keys() - own.keys():
+            del group[name]
         group.update(own)
 
 

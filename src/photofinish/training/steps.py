@@ -10,28 +10,22 @@ after its last whole graph takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
+from photofinish import windows
 from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
-from photofinish.training.input_paths import ResidentBatches
-from photofinish.training.optimisation import RateSlots, has_another_first_step, lent
+from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
 
 if TYPE_CHECKING:
     from photofinish.params.experiment import Experiment
     from photofinish.training.trainer import Trainer, TrainState
 
 Kind = Literal["eager", "graph"]
-_MOST_BYTES = 256 << 20
-"""of the batches of one graph"""
-_MOST_OPERATIONS = 4000
-"""of one graph, which takes memory and time to make for each"""
-_OPERATIONS_A_LAYER = 8
-"""of a training step, about: there and back, and what updates its weights"""
 
 
 class Recorded(NamedTuple):
@@ -56,6 +50,7 @@ class CudaRecorder:
     """CUDA graphs, captured on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @contextmanager
@@ -69,13 +64,26 @@ class CudaRecorder:
     def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
         """Its memory is the graph's own; torch sees to it that random numbers go on from where the generator is."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
+        # Meanwhile a loader's thread may pin memory for batches to come, which is no part of the work.
+        capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        with self._as_it_was_where_it_fails(), capture:
             output = work()
         return Recorded(output, graph.replay)
 
+    @contextmanager
+    def _as_it_was_where_it_fails(self) -> Iterator[None]:
+        """After a capture that failed, PyTorch stays on its stream, and before 2.14 its generator refuses to draw."""
+        before, generator = torch.cuda.current_stream(), torch.cuda.default_generators[self._device.index]
+        try:
+            yield
+        except RuntimeError:
+            torch.cuda.set_stream(before)
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """None where PyTorch has no graphs."""
+    """None for other kinds than CUDA, which ROCm's GPUs are to PyTorch too: nobody tried what it has for those."""
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
@@ -168,7 +176,7 @@ class Window:
 
 
 class GraphedSteps:
-    """So many at once, and one by one what is then left of an epoch. Their batches are resident (see `hindrance`)."""
+    """So many at once, and one by one what is then left of an epoch."""
 
     kind: Kind = "graph"
 
@@ -176,13 +184,22 @@ class GraphedSteps:
         self._recorder, self.at_once, self.why = recorder, at_once, why
         self._begun: tuple[Batch, Window] | None = None
         """where batches are put, and the steps on them"""
+        self._first_is_ahead = False
+        """the next step is the first of all, and the optimiser's is not what was recorded"""
 
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Record them; the batches that are there meanwhile only say how large a place they need."""
-        batches, size = _resident(trainer.training), trainer.training.batch_size
-        place = batches.gather(batches.rows(0)[: self.at_once * size])
-        images, labels = (torch.split(part, size) for part in place)
-        self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
+        place = trainer.training.place(self.at_once)
+        images, labels = (torch.split(part, trainer.training.batch_size) for part in place)
+        self._first_is_ahead = has_another_first_step(trainer.experiment.optimizer) and not state.optimizer.state
+        try:
+            if self._first_is_ahead:
+                make_momentum(state.optimizer)
+            self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
+        except RuntimeError:
+            if self._first_is_ahead:  # steps one by one make it in the first
+                state.optimizer.state.clear()
+            raise
 
     def forget(self) -> None:
         """The graph, and with it its memory."""
@@ -194,51 +211,45 @@ class GraphedSteps:
             self.begin(trainer, state)
         assert self._begun
         place, window = self._begun
-        batches = _resident(trainer.training)
-        windows, others = self._rows(batches, epoch)
-        for rows in windows:
-            batches.gather(rows, out=place)
-            yield window.run(state.schedule.next_rates(self.at_once)).clone()
-        yield from one_by_one(trainer, state, map(batches.gather, others), len(windows) * self.at_once)
+        done = 0
+        for left_over in trainer.training.put(place, epoch, alone=int(self._first_is_ahead)):
+            if left_over is None:
+                yield window.run(state.schedule.next_rates(self.at_once)).clone()
+                done += self.at_once
+            else:
+                undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
+                with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
+                    losses = list(one_by_one(trainer, state, [left_over], done))
+                self._first_is_ahead = False
+                yield from losses
+                done += 1
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
-        """As for the steps."""
-        batches = _resident(training)
-        windows, others = self._rows(batches, epoch)
-        for rows in windows:
-            batches.gather(rows)
-            yield self.at_once
-        for rows in others:
-            batches.gather(rows)
-            yield 1
+        """So many at once, too; one at a time, they come as to steps one by one."""
+        if self.at_once == 1:
+            yield from (1 for _batch in training.unplaced(epoch))
+        else:
+            for left_over in training.put(training.place(self.at_once), epoch):
+                yield self.at_once if left_over is None else 1
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
+        with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
+            trainer.step(state, 0, batch)
         at_once = next(size for size in count(min(steps, self.at_once), -1) if steps % size == 0)
         window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
         return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
-
-    def _rows(self, batches: ResidentBatches, epoch: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """Of each window, and of each batch beyond the last one."""
-        rows, size = batches.rows(epoch), batches.batch_size
-        images = len(rows) // (self.at_once * size) * self.at_once * size
-        others = torch.split(rows[images:], size) if images < len(rows) else ()  # else one batch of nothing
-        return torch.split(rows[:images], self.at_once * size), others
-
-
-def _resident(batches: Batches) -> ResidentBatches:
-    assert isinstance(batches, ResidentBatches)
-    return batches
 
 
 def most_at_once(trainer: Trainer) -> int:
     """How many steps a graph holds: by figures that are the same whenever the training is, so that one that goes on
     takes the same path. Of the sizes from the half of what may be on, one that leaves few of an epoch's steps over."""
+    if trainer.experiment.input.name == "loader":
+        return 1  # so that each batch is on its way while the step before it is at work
     images, _labels = next(iter(trainer.training.in_order()))
     layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
-    batch_bytes = images[0].nbytes * trainer.training.batch_size
-    whole = trainer.training.image_count // trainer.training.batch_size
-    most = max(1, min(whole, _MOST_BYTES // batch_bytes, _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)))
+    image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
+    most, whole = windows.most_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
 
 
@@ -247,9 +258,7 @@ def hindrance(trainer: Trainer) -> str | None:
     experiment, training = trainer.experiment, trainer.training
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
-        "their batches come from a loader": experiment.input.name != "resident",
         "a compiled network is handed out in another way": experiment.model.compile,
-        "with dampening, SGD's first step is unlike the others": has_another_first_step(experiment.optimizer),
         "an epoch has no whole batch": training.image_count < training.batch_size,
     }
     return next((why for why, holds in reasons.items() if holds), None)
