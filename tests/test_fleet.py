@@ -147,12 +147,18 @@ def test_a_remote_that_carries_results_is_asked_for(
 
 
 def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: str) -> None:
-        if arguments[0] == "push":
-            raise UserError("dvc push: 7 files failed to upload")
-
+    """DVC is replaced by one that trains, and fails to push."""
+    (tmp_path / "dvc").mkdir()
+    (tmp_path / "dvc/__init__.py").touch()
+    (tmp_path / "dvc/__main__.py").touch()
+    (tmp_path / "dvc/cli.py").write_text(
+        "def main(command):\n"
+        "    if command[0] == 'push':\n"
+        "        print('ERROR: 7 files failed to upload', flush=True)\n"
+        "        return 1\n"
+    )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "_dvc", refuse)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
         train.train(task("first").job)
 

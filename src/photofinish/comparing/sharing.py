@@ -35,8 +35,8 @@ class Shared:
 
     @property
     def efficiency_interval(self) -> Interval | None:
-        """Of 95 %; None where the speed-up has none."""
-        if self.speedup.interval is None:
+        """Of 95 %; None where the speed-up has none, and of the fewest, which it is measured against."""
+        if self.speedup.interval is None or self.count == self.fewest:
             return None
         low, high = (end * self.fewest / self.count for end in self.speedup.interval)
         return low, high

@@ -146,7 +146,8 @@ class _Others:
         """End this part's process once another part has ended too early, or all have."""
 
         def wait() -> None:
-            self.over.wait()
+            with suppress(OSError):  # the head is gone, and so this ends as well
+                self.over.wait()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_SECONDS)
             assert process.stdin is not None

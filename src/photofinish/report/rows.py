@@ -49,7 +49,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
     "sharing.csv": (
         "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest", "speedup",
-        "speedup_low", "speedup_high", "efficiency",
+        "efficiency", "efficiency_low", "efficiency_high",
     ),
     "elsewhere.csv": (
         "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
@@ -301,8 +301,8 @@ def sharing_rows(shared: Iterable[Shared]) -> Rows:
             "epoch_seconds": each.speedup.device_seconds,
             "fewest": each.fewest,
             "speedup": each.speedup.ratio,
-            **_ends(each.speedup.interval, "speedup_"),
             "efficiency": each.efficiency,
+            **_ends(each.efficiency_interval, "efficiency_"),
         }
         for each in shared
     ]
