@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from pathlib import Path
 
 from _start import run_stage
@@ -21,12 +22,14 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with_parent()
+    gc.disable()  # a tenth of its time went into looking for what could be freed, which is little
     with quick_imports():
         from photofinish.tracking.client import Tracker
 
     with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while NumPy is imported here
         with quick_imports():
-            from photofinish.comparing.pairs import paired, read_results
+            from photofinish.comparing.kept import Kept, read_pairs
+            from photofinish.comparing.pairs import set_beside
             from photofinish.files import state_folder
             from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
@@ -37,10 +40,12 @@ def main() -> None:
 
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
-        pairs = paired(read_results(plan.experiments, args.results), plan, references)
-        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
+        kept = Kept(args.results, plan)
+        pairs = set_beside(read_pairs(plan.experiments, args.results, kept), plan, references)
+        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds(), kept):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
+        kept.write()
         tracker.sync(list(plan.experiments), args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")

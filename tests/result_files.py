@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from conftest import MakeResult
 
 from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Recorded, Trained, paired
@@ -114,6 +115,22 @@ def write_scores(results: Path, result: Trained) -> None:
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+
+
+def write_results(results: list[DeviceResult], folder: Path) -> None:
+    """Both devices' of an experiment, as the stages leave them."""
+    scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    predictions = pd.DataFrame()
+    for result in results:
+        write_result(folder, result)
+        if isinstance(result, Trained):
+            scores[result.device] = result.scores
+            predictions["actual"] = result.predictions.actual
+            predictions[result.device] = result.predictions.predicted
+    evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
+    evaluated = folder / results[0].experiment / records.EVALUATED
+    records.write_record(evaluated / records.EVALUATION, evaluation)
+    write_summed(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
 
 
 def change_a_digit(path: Path) -> None:

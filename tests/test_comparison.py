@@ -7,11 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import change_a_digit, pair_of, write_result
+from result_files import change_a_digit, pair_of, write_results
 
-from photofinish.comparing.pairs import DeviceResult, Trained, paired, read_results
+from photofinish.comparing.pairs import DeviceResult, paired, read_results
 from photofinish.errors import UserError
-from photofinish.files import write_summed
 from photofinish.report.rows import (
     COMPARISON,
     comparison_metrics,
@@ -34,22 +33,6 @@ def pair(make_result: MakeResult) -> list[DeviceResult]:
 @pytest.fixture
 def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
     return [make_result(), make_result(device="gpu", unavailable=REASON)]
-
-
-def write_results(results: list[DeviceResult], folder: Path) -> None:
-    """As the stages leave them."""
-    scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
-    predictions = pd.DataFrame()
-    for result in results:
-        write_result(folder, result)
-        if isinstance(result, Trained):
-            scores[result.device] = result.scores
-            predictions["actual"] = result.predictions.actual
-            predictions[result.device] = result.predictions.predicted
-    evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
-    evaluated = folder / results[0].experiment / records.EVALUATED
-    records.write_record(evaluated / records.EVALUATION, evaluation)
-    write_summed(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
 
 
 def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:

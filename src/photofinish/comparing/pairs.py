@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -168,6 +168,12 @@ class Pair:
         """None where no GPU trained."""
         return Compared(self.cpu, self.gpu) if isinstance(self.gpu, Trained) else None
 
+    def under(self, settings: Comparing, references: tuple[Reference, ...]) -> Pair:
+        """The same pair, of which nothing is found twice that the settings don't change."""
+        other = replace(self, settings=settings, references=references)
+        vars(other)["compared"] = self.compared
+        return other
+
     @cached_property
     def outlays(self) -> dict[DeviceLabel, Outlay]:
         """Time, energy and money, of the devices that trained."""
@@ -198,21 +204,25 @@ class Pair:
 def paired(
     results: Iterable[DeviceResult], settings: Comparing | None = None, references: Iterable[Reference] = ()
 ) -> list[Pair]:
-    """A pair for each experiment, in their order. Of hardware that is here too, this machine's own figures say more
-    than a reference does."""
+    """A pair for each experiment, in their order."""
     by_experiment: dict[str, dict[DeviceLabel, DeviceResult]] = {}
     for result in results:
         by_experiment.setdefault(result.experiment, {})[result.device] = result
-    trained = [each for pair in by_experiment.values() for each in pair.values() if isinstance(each, Trained)]
-    at_hand = {hardware(each.device, each.timings) for each in trained}
-    elsewhere = tuple(each for each in references if hardware(each.training.device, each.timings) not in at_hand)
     pairs = []
     for name, pair in by_experiment.items():
         cpu = pair["cpu"]
         if isinstance(cpu, NotTrained):
             raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
-        pairs.append(Pair(cpu, pair["gpu"], settings or Comparing(), elsewhere))
-    return pairs
+        pairs.append(Pair(cpu, pair["gpu"], Comparing(), ()))
+    return set_beside(pairs, settings or Comparing(), references)
+
+
+def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[Reference]) -> list[Pair]:
+    """The same pairs under these settings, beside other machines' records. Of hardware that is here too, this machine's
+    own figures say more than a reference does."""
+    at_hand = {hardware(each.device, each.timings) for pair in pairs for each in pair.trained}
+    elsewhere = tuple(each for each in references if hardware(each.training.device, each.timings) not in at_hand)
+    return [pair.under(settings, elsewhere) for pair in pairs]
 
 
 def same_training(one: records.Training, other: records.Training) -> bool:

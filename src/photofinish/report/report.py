@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
 
+from photofinish.comparing.kept import Kept
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import Series, all_series
 from photofinish.comparing.sharing import shared_trainings
@@ -25,8 +27,12 @@ from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
 FIGURES, EXPERIMENTS = "figures", "experiments"
-_DRAWN_OF_EACH = ("comparison.csv", "history.csv", "confusion.csv", "speedups.csv", "attribution.csv")
-"""of the report's files, those whose rows are of one experiment each and on its page"""
+_LONG = {
+    "history.csv": rows.history_rows,
+    "confusion.csv": rows.confusion_rows,
+    "attribution.csv": rows.attribution_rows,
+}
+"""of the report's files, those with many rows of each experiment, which only its own page shows"""
 MOST_ON_ONE_PAGE = 20
 """experiments; of more, each has a page of its own behind an overview"""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
@@ -102,45 +108,86 @@ class Report:
         return f"{len(self.verdicts)} experiments. The GPU: {', '.join(f'{short} {count}' for short, count in found)}."
 
 
-def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None) -> list[Verdict]:
+def write_report(
+    pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None, kept: Kept | None = None
+) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
     series = all_series(pairs)
     for former in (FIGURES, EXPERIMENTS):  # none is left of another report
         shutil.rmtree(folder / former, ignore_errors=True)
     files = {
         "comparison.csv": rows.comparison_rows(pairs, run_began_at_unix_seconds),
-        "history.csv": rows.history_rows(pairs),
-        "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(pairs),
         "seeds.csv": rows.seed_rows(pairs),
-        "attribution.csv": rows.attribution_rows(pairs),
         "scaling.csv": rows.scaling_rows(series),
         "sharing.csv": rows.sharing_rows(shared_trainings(pairs)),
         "elsewhere.csv": rows.elsewhere_rows(pairs),
     }
-    for name, content in files.items():
-        write_text_atomically(folder / name, rows.as_csv(content, rows.COLUMNS[name]))
-    write_text_atomically(folder / "renting.csv", rows.as_csv(renting.renting_rows(pairs), renting.COLUMNS))
+    texts = _texts(files, files)
+    texts["renting.csv"] = rows.as_csv(renting.renting_rows(pairs), renting.COLUMNS)
     if len(pairs) <= MOST_ON_ONE_PAGE:
+        files |= _long_rows(pairs)
         report = _whole(pairs, series, files)
+        texts |= _texts(files, _LONG)
     else:
         report = _overview(pairs, series, files)
-        series_of = defaultdict(list)
-        for each in series:
-            for point in each.points:
-                series_of[point.experiment].append(each)
-        figures = {name: rows.grouped(files[name], "experiment") for name in _DRAWN_OF_EACH}
-        for pair in pairs:
-            own = {name: found.get((pair.experiment,), []) for name, found in figures.items()}
-            part = _whole([pair], series_of[pair.experiment], own)
-            page = _template().render(report=replace(part, title=pair.experiment, is_one_of_many=True))
-            _write(folder / EXPERIMENTS / f"{pair.experiment}.html", page)
+        parts = list(_parts(pairs, series, files, kept))
+        for pair, part in zip(pairs, parts, strict=True):
+            _write(folder / EXPERIMENTS / f"{pair.experiment}.html", part.page)
+        texts |= {name: _joined([part.texts[name] for part in parts]) for name in _LONG}
+    for name, text in texts.items():
+        write_text_atomically(folder / name, text)
     drawn = [gallery.pictures for gallery in report.galleries] + list(report.matrices.values())
     for picture in chain.from_iterable(drawn):  # for MLflow and for documents
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     write_text_atomically(folder / "comparison.md", _as_markdown(report))
     write_text_atomically(folder / "index.html", _template().render(report=report))
     return report.verdicts
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Of one of many experiments, what only its own page shows."""
+
+    page: str
+    texts: dict[str, str]
+    """by the names of the files that they are lines of"""
+
+
+def _parts(pairs: list[Pair], series: list[Series], files: dict[str, Rows], kept: Kept | None) -> Iterator[_Part]:
+    """Each from what is kept, where nothing of what it shows has changed."""
+    series_of, told_of = defaultdict(list), defaultdict(list)
+    for each in series:
+        told = repr((each.name, each.x_name, rows.scaling_rows([each]), each.break_even))
+        for point in each.points:
+            series_of[point.experiment].append(each)
+            told_of[point.experiment].append(told)
+    figures = {name: rows.grouped(files[name], "experiment") for name in ("comparison.csv", "speedups.csv")}
+    for pair in pairs:
+        name = pair.experiment
+        own = {file: found.get((name,), []) for file, found in figures.items()}
+        find = partial(_part, pair, series_of[name], own)
+        others = repr((told_of[name], pair.elsewhere, own["comparison.csv"]))  # the last tells which run it is of
+        yield kept.of(name, others, find) if kept else find()
+
+
+def _part(pair: Pair, series: list[Series], files: dict[str, Rows]) -> _Part:
+    files = files | _long_rows([pair])
+    report = replace(_whole([pair], series, files), title=pair.experiment, is_one_of_many=True)
+    return _Part(_template().render(report=report), _texts(files, _LONG))
+
+
+def _long_rows(pairs: list[Pair]) -> dict[str, Rows]:
+    return {name: rows_of(pairs) for name, rows_of in _LONG.items()}
+
+
+def _texts(files: dict[str, Rows], names: Iterable[str]) -> dict[str, str]:
+    return {name: rows.as_csv(files[name], rows.COLUMNS[name]) for name in names}
+
+
+def _joined(tables: list[str]) -> str:
+    """As one, with the heading of the first."""
+    return tables[0] + "".join(table.partition("\n")[2] for table in tables[1:])
 
 
 def write_for_dvc(pairs: list[Pair], folder: Path, metrics: Path, plots: Path) -> None:
