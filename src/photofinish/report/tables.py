@@ -241,9 +241,9 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "devices": str(each.count),
             "machines": str(each.timings.host.nodes),
             "epoch (median)": seconds(each.speedup.device_seconds),
-            "speed-up": f"{ratio(each.speedup.ratio)}x of {each.fewest}",
+            "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
             "scaling efficiency": _with_interval(each.efficiency, each.efficiency_interval),
-            "measured": f"by {each.machine}'s record" if each.machine else "here",
+            "recorded": each.machine or "here",
             "to be taken with care": "; ".join(doubts(each.timings.load)) or "nothing noticed",
         }
         for each in shared
