@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import Project
-from fleet_parts import LAB, LIKE_LAB, arrival, make_head, task
+from fleet_parts import BOX, LAB, LIKE_LAB, arrival, make_head, task
 from network_machines import NetworkMachine, network, why_none
 from training_stage import read_until, wait_for
 
@@ -110,6 +110,26 @@ def test_a_training_takes_as_many_machines_at_once_as_it_asks_for_and_leaves_non
     assert spreading.board.failed == []
 
 
+def test_what_took_longest_before_comes_first_and_only_to_machines_that_it_is_for(client: Client) -> None:
+    spreading = spread(client, task("quick"), replace(task("slow"), expected_seconds=60.0))
+    other = Connected("b", "tcp://b:1", frozenset({key_of(BOX, "cpu")}))
+    spreading.look([other])
+    assert client.given_now() == []
+    spreading.look([other, A])
+    assert [(future.worker, future.job.title) for future in client.given_now()] == [(A.address, "slow")]
+
+
+def test_it_is_told_when_there_are_too_few_machines_for_a_training(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = spread(client, shared("wide", 2), slots="aac").board
+    board.workers({worker.name: worker.keys for worker in (A, B)})  # on one machine
+    board.workers({worker.name: worker.keys for worker in (A, B, C)})
+    told = capsys.readouterr().out
+    assert told.count("wide takes 2 machines alike, and there are workers on 1: waiting for a worker") == 1
+    assert "on 2" not in told
+
+
 def test_two_workers_on_one_machine_never_train_at_once(client: Client) -> None:
     spreading = spread(client, shared("wide", 2), task("narrow"), slots="aac")
     spreading.look([A, B])
@@ -155,6 +175,7 @@ def test_of_several_parts_that_fail_the_one_that_failed_by_itself_is_told(
     leads, follows = client.given_now()
     leads.fail(f"{PEER_LOST} (closed)")
     spreading.look([A, B])
+    assert len(client.over) == 1  # the other ends, too
     follows.fail("process 1 of 2 was killed")
     assert not spreading.look([A, B])
     assert "wide: failed: process 1 of 2 was killed\n" in capsys.readouterr().out
