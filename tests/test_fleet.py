@@ -150,7 +150,7 @@ def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkey
     """DVC is replaced by one that trains, and fails to push."""
     (tmp_path / "dvc").mkdir()
     (tmp_path / "dvc/__init__.py").touch()
-    (tmp_path / "dvc/__main__.py").touch()
+    (tmp_path / "dvc/__main__.py").write_text("import sys; print(*sys.argv[1:], file=open('pulled', 'a'))\n")
     (tmp_path / "dvc/cli.py").write_text(
         "def main(command):\n"
         "    if command[0] == 'push':\n"
@@ -161,6 +161,10 @@ def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
         train.train(task("first").job)
+    assert (tmp_path / "pulled").read_text() == "pull --force data/splits/digits\n"  # it starts from no weights
+    with pytest.raises(UserError):
+        train.train(task("second").job.model_copy(update={"weights": None}))
+    assert (tmp_path / "pulled").read_text().endswith("pull --force data/splits/digits data/weights/second\n")
 
 
 # -- for real ------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def pairs(make_result: MakeResult) -> list[Pair]:
     """One process here; two and twice two in records, and one that has other threads."""
     runs = [
         shared_by(trained(make_result, epoch_seconds=(seconds,) * 6), *sharing)
-        for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (2, 1, 2)), (1.0, (4, 7)))
+        for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (2, 1, 2)), (1.0, (8, 7)))
     ]
     references = [
         reference_of(run.experiment, run.record, run.timings, run.scores, list(run.history), f"lab-{number}")
@@ -47,10 +47,18 @@ def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs
         (4, 2, "lab-2"),
     ]
     assert [each.efficiency for each in found] == [1.0, 8 / 5 / 2, 8 / 4 / 4]
+    assert found[0].efficiency_interval is None  # against itself
     for each in found[1:]:
         assert each.efficiency_interval
         low, high = each.efficiency_interval
         assert low < each.efficiency < high
+
+
+def test_the_fewest_need_not_be_one(pairs: list[Pair]) -> None:
+    of_two = pairs[0].references[0].model_copy(update={"machine": "other"})
+    cpu = shared_by(pairs[0].cpu, 4)
+    found = shared_trainings([Pair(cpu, pairs[0].gpu, pairs[0].settings, (of_two,))])
+    assert [(each.count, each.efficiency) for each in found] == [(2, 1.0), (4, 5 / 8 * 2 / 4)]
 
 
 def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
