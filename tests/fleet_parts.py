@@ -53,7 +53,7 @@ def arrival(worker: str, machine: Machine, code: str | None = None, slot: str | 
 
 def make_head(root: Path, params: dict[str, Any]) -> Project:
     """A committed project that knows a machine called lab, with a DVC remote in a folder."""
-    project = clone_project(root)
+    project = clone_project(root).without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
     machine = project.run("python", "-m", "photofinish.machine.machines", **LIKE_LAB)
     (project.root / "machines").mkdir()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ONE_THREAD, Project
-from test_own_data_pipeline import stages_run
+from sklearn.datasets import load_diabetes
 
 pytestmark = pytest.mark.slow
 
@@ -57,21 +61,22 @@ class Block(nn.Module):
         x = x + scaled_dot_product_attention(q, k, v, is_causal=True)
         return x + self.out(x)
 """
-DIABETES = """
+PATIENTS = """
+import numpy
 import torch
-from sklearn.datasets import load_diabetes
-from torch import nn
 from torch.utils.data import Dataset
 
 class Patients(Dataset):
     target_names = ["progression"]
-    def __init__(self):
-        table = load_diabetes()
-        self.values, self.targets = torch.tensor(table.data).float(), torch.tensor(table.target).float()
+    def __init__(self, path):
+        self.table = torch.from_numpy(numpy.loadtxt(path)).float()
     def __len__(self):
-        return len(self.targets)
+        return len(self.table)
     def __getitem__(self, index):
-        return self.values[index] * 20, self.targets[index] / 100
+        return self.table[index, :-1] * 20, self.table[index, -1:] / 100
+"""
+REGRESSOR = """
+from torch import nn
 
 class Regressor(nn.Sequential):
     def __init__(self, width):
@@ -82,39 +87,55 @@ def relative(outputs, targets):
 """
 
 
+def write_patients(root: Path, count: int) -> None:
+    table = load_diabetes()
+    np.savetxt(root / "patients.txt", np.column_stack([table.data, table.target])[:count])
+
+
+def stages_run(output: str) -> set[str]:
+    return set(re.findall(r"^Running stage '(.*)'", output, re.MULTILINE))
+
+
 def test_a_character_model_and_a_regression_train_and_only_what_a_change_touches_runs_again(project: Project) -> None:
-    files = {"text.py": TEXT, "gpt.py": GPT, "blocks.py": BLOCKS, "diabetes.py": DIABETES, "song.txt": "la la lu " * 60}
-    for name, content in files.items():
+    project.without_mlflow().environment["CUDA_VISIBLE_DEVICES"] = ""
+    files = {"text.py": TEXT, "gpt.py": GPT, "blocks.py": BLOCKS, "patients.py": PATIENTS, "regressor.py": REGRESSOR}
+    for name, content in {**files, "song.txt": "la la lu " * 60}.items():
         (project.root / name).write_text(content)
-    project.environment["CUDA_VISIBLE_DEVICES"] = ""
+    write_patients(project.root, 442)
     parts = {"validation": 0.2, "test": 0.2}
+    focal = {"name": "./examples/own-network/losses.py:Focal", "gamma": 1.0}
+    gpt = {"dataset": "song", "model": {"name": "./gpt.py:Gpt", "width": 16}, "loss": focal, "metrics": ["accuracy"]}
+    regressor = {"name": "./regressor.py:Regressor", "width": 8}
+    age: dict[str, Any] = {"dataset": "patients", "model": regressor, "loss": "smooth_l1"}
     document = {
         "defaults": {"epochs": 8, "batch_size": 32, "optimizer": {"name": "adamw", "lr": 0.01}},
         "devices": ONE_THREAD,
         "datasets": {
             "song": {"source": "./text.py:Characters", "path": "song.txt", "length": 6, "files": "song.txt", **parts},
-            "patients": {"source": "./diabetes.py:Patients", **parts},
-        },
-        "experiments": {
-            "gpt": {"dataset": "song", "model": {"name": "./gpt.py:Gpt", "width": 16}, "metrics": ["accuracy"]},
-            "age": {
-                "dataset": "patients",
-                "model": {"name": "./diabetes.py:Regressor", "width": 8},
-                "loss": "smooth_l1",
+            "patients": {
+                "source": "./patients.py:Patients", "path": "patients.txt", "files": "patients.txt", **parts
             },
         },
-    }
+        "experiments": {"gpt": gpt, "age": age},
+    }  # fmt: skip
     project.write_params(document)
     output = project.repro()
-    gpt, age = (json.loads((project.root / f"metrics/{name}.json").read_text())["cpu"] for name in ("gpt", "age"))
-    assert gpt["test_accuracy"] > 0.9
-    assert gpt["accuracy"] == pytest.approx(gpt["test_accuracy"])
-    assert 0.2 < age["r2"] < 0.7
-    assert f"mean absolute error of {age['mean_absolute_error']:.4g} on the test data" in output
+    song, patients = (json.loads((project.root / f"metrics/{name}.json").read_text())["cpu"] for name in ("gpt", "age"))
+    assert re.search(r"^train \d+, validation \d+, test \d+\n4 classes: ", output, re.MULTILINE)
+    assert song["test_accuracy"] > 0.9
+    assert song["accuracy"] == pytest.approx(song["test_accuracy"])
+    assert 0.2 < patients["r2"] < 0.7
+    assert f"mean absolute error of {patients['mean_absolute_error']:.4g} on the test data" in output
 
-    (project.root / "blocks.py").write_text(BLOCKS + "# a comment\n")
-    document["experiments"]["age"]["metrics"] = ["./diabetes.py:relative"]  # type: ignore[index]
+    for name in ("blocks.py", "patients.py"):
+        (project.root / name).write_text(files[name] + "# a comment\n")
+    age["metrics"] = ["./regressor.py:relative"]
     project.write_params(document)
-    assert stages_run(project.repro("evaluate@age")) == {"plan", "evaluate@age"}
+    packed = {"plan", "download@patients", "split@patients"}
+    assert stages_run(project.repro("evaluate@age")) == {*packed, "evaluate@age"}
     assert "relative" in (project.root / "results/age/evaluation/evaluation.json").read_text()
     assert project.stages_to_run() == {"plan", "train-cpu@gpt", "train-gpu@gpt", "compare"}
+
+    write_patients(project.root, 440)
+    assert stages_run(project.repro("split@patients")) == packed
+    assert "train-cpu@age" in project.stages_to_run()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ONE_THREAD, Project, clone_project
+from conftest import ONE_THREAD, ROOT, Project, clone_project
 from training_stage import contents
 
 pytestmark = pytest.mark.slow
@@ -27,17 +28,9 @@ _PARAMS: dict[str, Any] = {
     },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
+_WORKER = Path("src/photofinish/tracking/worker.py")
 _EVERY_TIME = {"plan"}
 _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
-
-
-def _new_project(root: Path) -> Project:
-    """A clone with two experiments of seconds, on a machine whose NVIDIA GPUs are hidden."""
-    project = clone_project(root)
-    project.environment["CUDA_VISIBLE_DEVICES"] = ""
-    project.write_params(_PARAMS)
-    project.commit()
-    return project
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +41,12 @@ def first_output() -> list[str]:
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]) -> Project:
-    """One project for the whole module: everything has run once, and dvc.lock is committed."""
-    project = _new_project(tmp_path_factory.mktemp("pipeline") / "project")
+    """One project for the whole module, with two experiments of seconds, on a machine whose NVIDIA GPUs are hidden:
+    everything has run once, and dvc.lock is committed."""
+    project = clone_project(tmp_path_factory.mktemp("pipeline") / "project").without_mlflow()
+    project.environment["CUDA_VISIBLE_DEVICES"] = ""
+    project.write_params(_PARAMS)
+    project.commit()
     first_output.append(project.repro())
     first_output.append(project.git("status", "--porcelain"))
     project.commit()
@@ -59,10 +56,10 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
 @pytest.fixture
 def project(reproduced: Project) -> Project:
     """As the commit has it, whatever the test before did."""
-    if reproduced.git("status", "--porcelain"):
-        reproduced.git("checkout", ".")
-        checked_out = reproduced.run("dvc", "checkout", "--force")
-        assert checked_out.returncode == 0, checked_out.stderr
+    changed = reproduced.git("status", "--porcelain")
+    reproduced.git("checkout", ".")
+    if " M dvc.lock\n" in changed:
+        _dvc(reproduced, "checkout", "--force")
     return reproduced
 
 
@@ -107,21 +104,26 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
 def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
     verdict = project.root / "src" / "photofinish" / "comparing" / "verdict.py"
     verdict.write_text(verdict.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    assert _stages_run(project.repro()) == {*_EVERY_TIME, "compare"}
+    project.repro("plan")
+    assert project.stages_to_run() == {*_EVERY_TIME, "compare"}
 
 
-def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_and_tells_this_mlflow(project: Project) -> None:
+def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_learns_the_same_bits_and_tells_this_mlflow(
+    project: Project,
+) -> None:
     state = project.root / ".photofinish"
-    runs_before, locks_before = _run_addresses(project), set(state.rglob("*.lock"))
-    # A key that is new is added: the other experiment's batches stay as they are.
-    changes = ("defaults.epochs=3", f"+experiments.{_OWN}.batch_size=128")
+    shutil.copy(ROOT / _WORKER, project.root / _WORKER)
+    git_status, locks_before = project.git("status", "--porcelain"), set(state.rglob("*.lock"))
+    # What inherits becomes what the other experiment is, which has no part in it: a key that is new is added.
+    changes = ("defaults.epochs=3", "defaults.optimizer.lr=0.05", f"+experiments.{_OWN}.batch_size=128")
     options = [part for change in changes for part in ("--set-param", change)]
     output = _dvc(project, "exp", "run", "--temp", "--name", "longer", *options)
     assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_INHERITS)
-    assert project.git("status", "--porcelain") == ""
-    new = _run_addresses(project) - runs_before
-    assert len(new) >= 2  # the training and the comparison
-    assert all(address.startswith((project.root / "mlruns").as_uri()) for address in new)
+    assert project.git("status", "--porcelain") == git_status
+    with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
+        addresses = [str(row[0]) for row in connection.execute("SELECT artifact_uri FROM runs")]
+    assert len(addresses) >= 2  # the training and the comparison
+    assert all(address.startswith((project.root / "mlruns").as_uri()) for address in addresses)
     assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
     assert set(state.rglob("*.lock")) - locks_before  # the locks and checkpoints are this project's too
 
@@ -131,6 +133,9 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_and_tells_this_
 
     _dvc(project, "exp", "apply", "longer")
     assert _stages_run(project.repro()) == _EVERY_TIME
+    for device in ("cpu", "gpu"):
+        here, elsewhere = (contents(project.root / "results" / name / device / "learned") for name in (_OWN, _INHERITS))
+        assert here == elsewhere != {}
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
     difference = json.loads(_dvc(project, "metrics", "diff", "--json"))
@@ -144,11 +149,6 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_and_tells_this_
     assert _stages_run(project.repro("--force", "--single-item", "compare")) == {"compare"}
     project.git("checkout", "--force", "-")
     _dvc(project, "checkout", "--force")
-
-
-def _run_addresses(project: Project) -> set[str]:
-    with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
-        return {str(row[0]) for row in connection.execute("SELECT artifact_uri FROM runs")}
 
 
 def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_results_and_report(
@@ -182,14 +182,6 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     assert contents(timings) == before
 
 
-def test_another_clone_learns_the_same_bits(project: Project, tmp_path: Path) -> None:
-    clone = _new_project(tmp_path / "clone")
-    clone.repro(f"train-cpu@{_INHERITS}", f"train-gpu@{_INHERITS}")
-    for device in ("cpu", "gpu"):
-        learned = Path("results", _INHERITS, device, "learned")
-        assert contents(clone.root / learned) == contents(project.root / learned) != {}
-
-
 def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
     metrics = json.loads(_dvc(project, "metrics", "show", "--json"))[""]["data"]
     own = metrics[f"metrics/{_OWN}.json"]["data"]["cpu"]
@@ -213,26 +205,19 @@ def test_a_missing_accelerator_is_an_error_if_asked_for(project: Project) -> Non
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_a_mistake_in_params_stops_everything_before_it_starts(project: Project) -> None:
+def test_mistakes_in_params_stop_everything_before_it_starts_though_dvcs_parser_needs_what_they_name(
+    project: Project,
+) -> None:
     before = contents(project.root / "data")
-    project.write_params({**_PARAMS, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}})
+    renamed = {{"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key] for key in _PARAMS}
+    project.write_params({**renamed, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}})
     ran = project.run("dvc", "repro")
     output = ran.stdout + ran.stderr
     assert ran.returncode != 0
     assert _stages_run(output) == _EVERY_TIME
-    assert "params.yaml has 2 mistakes; nothing was started" in output
-    assert "did you mean 'epochs'" in output
+    assert "params.yaml has 4 mistakes; nothing was started" in output
+    for meant in ("epochs", "experiments", "datasets"):
+        assert f"did you mean '{meant}'" in output
     assert "Traceback" not in output
     assert contents(project.root / "data") == before
     assert project.git("status", "--porcelain") == " M params.yaml\n"
-
-
-def test_a_section_that_is_not_there_is_told_by_plan_and_not_by_dvcs_parser(project: Project) -> None:
-    renamed = {{"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key] for key in _PARAMS}
-    project.write_params(renamed)
-    ran = project.run("dvc", "repro")
-    output = ran.stdout + ran.stderr
-    assert ran.returncode != 0
-    assert "params.yaml has 2 mistakes; nothing was started" in output
-    assert "did you mean 'experiments'" in output
-    assert "did you mean 'datasets'" in output

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
-from torchvision.models import ResNet18_Weights, get_model
+from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
 from photofinish.data.images import from_array
@@ -31,8 +31,8 @@ from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 
-RESNET = PublishedWeights(model="resnet18", weights="IMAGENET1K_V1")
-ASKING = {"name": "resnet18", "weights": "IMAGENET1K_V1"}
+SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
+ASKING = {"name": "shufflenet_v2_x0_5", "weights": "IMAGENET1K_V1"}
 
 
 @pytest.fixture(autouse=True)
@@ -47,19 +47,19 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mirror") / "weights"
     folder.mkdir()
     torch.manual_seed(3)
-    torch.save(get_model("resnet18", weights=None).state_dict(), folder / "new.pth")
-    return (folder / "new.pth").rename(folder / f"resnet18-{sha256_of_file(folder / 'new.pth')[:8]}.pth")
+    torch.save(get_model("shufflenet_v2_x0_5", weights=None).state_dict(), folder / "new.pth")
+    return (folder / "new.pth").rename(folder / f"shufflenet_v2_x0_5-{sha256_of_file(folder / 'new.pth')[:8]}.pth")
 
 
 @pytest.fixture
 def plan(published: Path, monkeypatch: pytest.MonkeyPatch) -> WeightsPlan:
     name_address(published.name, monkeypatch)
-    experiments = {"scratch": None, "fine": RESNET, "finer": RESNET}
+    experiments = {"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET}
     return WeightsPlan(mirror=str(published.parent.parent), experiments=experiments)
 
 
 def name_address(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = ResNet18_Weights.IMAGENET1K_V1
+    weights = ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
     monkeypatch.setattr(weights, "_value_", _WithUrl(f"http://127.0.0.1:9/models/{file}"))
 
 
@@ -82,7 +82,7 @@ def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
     assert written(tmp_path / "weights/scratch").published is None
     fine = written(tmp_path / "weights/fine").published
     assert fine is not None
-    assert (fine.model, fine.weights, fine.file) == ("resnet18", "IMAGENET1K_V1", published.name)
+    assert (fine.model, fine.weights, fine.file) == ("shufflenet_v2_x0_5", "IMAGENET1K_V1", published.name)
     assert fine.sha256 == sha256_of_file(published)
 
 
@@ -91,9 +91,9 @@ def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_le
 ) -> None:
     mirror = tmp_path / "mirror" / "weights"
     mirror.mkdir(parents=True)
-    (mirror / "resnet18-00000000.pth").write_bytes(published.read_bytes())
-    name_address("resnet18-00000000.pth", monkeypatch)
-    with pytest.raises(UserError, match=r"resnet18-00000000\.pth.*sha256"):
+    (mirror / "shufflenet_v2_x0_5-00000000.pth").write_bytes(published.read_bytes())
+    name_address("shufflenet_v2_x0_5-00000000.pth", monkeypatch)
+    with pytest.raises(UserError, match=r"shufflenet_v2_x0_5-00000000\.pth.*sha256"):
         download_weights(plan.model_copy(update={"mirror": str(mirror.parent)}), tmp_path / "weights")
     assert [path.name for path in tmp_path.iterdir() if "weights" in path.name] == []
 
@@ -108,7 +108,7 @@ def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("mirror", "model", "expected"),
-    [("linear", "linear", None), ("other", ASKING, RESNET), ("other", {"name": "resnet18"}, None)],
+    [("linear", "linear", None), ("other", ASKING, SHUFFLENET), ("other", {"name": "shufflenet_v2_x0_5"}, None)],
     ids=["of our own", "with weights", "without"],
 )
 def test_the_plan_says_which_experiment_asks_for_which_weights(
@@ -154,8 +154,8 @@ def test_the_file_is_checked_before_it_is_loaded(
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        (None, "resnet18 starts from IMAGENET1K_V1: give its folder with --weights"),
-        ("scratch", r"scratch/weights\.json isn't of resnet18's IMAGENET1K_V1"),
+        (None, "shufflenet_v2_x0_5 starts from IMAGENET1K_V1: give its folder with --weights"),
+        ("scratch", r"scratch/weights\.json isn't of shufflenet_v2_x0_5's IMAGENET1K_V1"),
         ("gone", r"gone/weights\.json can't be read"),
     ],
 )
@@ -168,7 +168,7 @@ def test_an_experiment_that_names_weights_never_trains_without_them(
 
 def test_an_experiment_that_names_none_needs_no_folder(make_experiment: MakeExperiment) -> None:
     assert fetched_weights(make_experiment().model, None) is None
-    assert fetched_weights(make_experiment(model={"name": "resnet18"}).model, None) is None
+    assert fetched_weights(make_experiment(model={"name": "shufflenet_v2_x0_5"}).model, None) is None
 
 
 @pytest.fixture(scope="module")
@@ -210,4 +210,4 @@ def test_training_starts_from_them_and_its_record_says_so(
     assert record.published_weights_sha256 == sha256_of_file(published)
     network = load_network(run.out / records.LEARNED, record)
     started = torch.load(published, weights_only=True)
-    assert torch.allclose(network.state_dict()["conv1.weight"], started["conv1.weight"], atol=1e-6)
+    assert torch.allclose(network.state_dict()["conv1.0.weight"], started["conv1.0.weight"], atol=1e-6)
