@@ -8,6 +8,9 @@ SHELL := /bin/bash
 # pip knows --group from 25.1 on only; Python 3.11 brings an older one.
 install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
 	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
+# DVC reads params.yaml before `plan` can check it; checked here first, every mistake gets its explanation. And a folder that
+# git doesn't know, from a ZIP for instance, DVC takes once it is told.
+ready = @python stages/plan.py && { git rev-parse --git-dir >/dev/null 2>&1 || dvc config --local core.no_scm true; }
 
 .PHONY: help setup repro plan new example remedy probe fit overview reference ui promote machine worker spread test mutants bench \
 	format lock clean
@@ -31,13 +34,11 @@ setup: .venv/installed ## create .venv with the pinned packages
 	@touch $@
 
 repro: example setup ## run the pipeline; only what changed runs again (EXAMPLE=mnist-linear: first take over examples/mnist-linear.yaml)
-	@# DVC reads params.yaml before `plan` can check it; checked here first, every mistake gets its explanation.
-	@python stages/plan.py
-	@# A folder that git doesn't know, from a ZIP for instance: DVC takes it so once it is told.
-	@git rev-parse --git-dir >/dev/null 2>&1 || dvc config --local core.no_scm true
+	$(ready)
 	dvc repro
 
 plan: setup ## take over params.yaml; `dvc status` and `dvc repro --dry` then tell what will run
+	$(ready)
 	dvc repro plan
 
 new: ## begin a network of your own: writes my_model.py and says what goes into params.yaml (FILE=net.py: another name)
@@ -82,6 +83,7 @@ ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001
 
 promote: setup ## register an experiment's model in MLflow, with an alias (EXPERIMENT=name, DEVICE=cpu or gpu, ALIAS=champion)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make promote EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
+	$(ready)
 	@dvc repro --quiet plan
 	@python -m photofinish.tracking.registry "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
 

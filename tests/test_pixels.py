@@ -97,7 +97,7 @@ def test_sixteen_bits_are_scaled_by_their_range(tmp_path: Path, name: str) -> No
     assert not decode(tmp_path / name, None, 1).any()
 
 
-@pytest.mark.parametrize("brightest", [1, 255, 4095])
+@pytest.mark.parametrize("brightest", [1, 255, 4095, 16383])
 def test_sixteen_bits_that_are_used_for_fewer_are_refused(tmp_path: Path, brightest: int) -> None:
     Image.fromarray(np.array([[0, brightest]], dtype=np.uint16)).save(tmp_path / "image.png")
     with pytest.raises(UserError, match=rf"image\.png can't be read .* the brightest is {brightest}: "):

@@ -24,7 +24,7 @@ from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import read_params
+from photofinish.params.reader import mirror_problem, read_params
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -129,18 +129,41 @@ def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
 
 
 @pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "HTTPS://anna:secret@example.org/data",
+        " https://anna.x:secret@example.org",
+        "https:///anna:secret@example.org",
+        "sftp://anna:secret@example.org",
+        "anna:secret@example.org",
+        "https://anna:sec/secret@example.org",
+    ],
+)
 def test_a_mirrors_password_is_refused_and_repeated_nowhere(
-    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str
 ) -> None:
-    address = "HTTPS://anna:secret@example.org/data"
     if "yaml" not in place:
         monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
     with pytest.raises(MistakeError) as caught:
-        plan(params_file, folder, f"mirror: {address}\n{PARAMS}" if "yaml" in place else PARAMS)
+        plan(params_file, folder, f"mirror: {address!r}\n{PARAMS}" if "yaml" in place else PARAMS)
     assert place in str(caught.value)
     assert "~/.netrc" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert written_since(folder) == set()
+
+
+def test_no_message_shows_a_mirror_with_an_at_sign(params_file: Path, folder: Path) -> None:
+    with pytest.raises(MistakeError, match="must be a folder or an address") as caught:
+        plan(params_file, folder, f"mirror: ['https://anna:secret@example.org']\n{PARAMS}")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1]:8080/data", "https://example.org:8443", "https://example.org/d@2/x:y"]
+)
+def test_what_has_a_port_or_an_at_sign_in_its_path_has_no_password(address: str) -> None:
+    assert mirror_problem(address) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from result_files import BUSY, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.floors import least_epoch
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import front, price_of
+from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict
 from photofinish.params.accelerators import accelerators
 from photofinish.params.compare import Comparing, Prices
@@ -72,6 +72,26 @@ def test_without_a_bound_of_what_stays_the_data_sheet_alone_counts(make_pair: Ma
     assert offer.job_seconds == pytest.approx(EPOCHS * offer.epoch_seconds)
 
 
+def test_an_epoch_takes_no_less_than_the_loading_that_stays_on_the_cpu(make_pair: MakePair) -> None:
+    resident = make_pair(accelerators=("H100",), target_accuracy=0.5).cpu
+    experiment = resident.record.experiment.model_copy(update={"input": LoaderInput(name="loader", workers=0)})
+    loading = resident.timings.model_copy(
+        update={
+            "attribution": made_up_attribution(0.09),
+            "epochs": tuple(replace(epoch, training_seconds=3.8) for epoch in resident.timings.epochs),
+            "total_seconds": 21.5,
+        }
+    )
+    cpu = replace(resident, record=resident.record.model_copy(update={"experiment": experiment}), timings=loading)
+    pair = pair_of(cpu, settings=Comparing(accelerators=("H100",), target_accuracy=0.5))
+    (offer,), ceiling = pair.renting.offers, pair.ceiling
+    assert ceiling.epoch
+    assert ceiling.job
+    assert offer.epoch_seconds == ceiling.epoch.staying_seconds > 2
+    assert offer.job_seconds == pytest.approx(ceiling.job.staying_seconds)
+    assert offer.target_seconds == pytest.approx(offer.job_seconds - (EPOCHS - 1) * offer.epoch_seconds)
+
+
 def test_the_accuracy_that_is_aimed_at_takes_the_epochs_that_it_took_here(make_pair: MakePair) -> None:
     (reached,) = make_pair(accelerators=("T4",), target_accuracy=0.5).renting.offers
     (missed,) = make_pair(accelerators=("T4",), target_accuracy=0.9).renting.offers
@@ -80,7 +100,9 @@ def test_the_accuracy_that_is_aimed_at_takes_the_epochs_that_it_took_here(make_p
     assert (missed.target_seconds, missed.target_cost) == (None, None)
 
 
-@pytest.mark.parametrize(("kept", "all_kept", "fits"), [(1, 1, "yes"), (1, 8, "perhaps"), (16, 16, "no")])
+@pytest.mark.parametrize(
+    ("kept", "all_kept", "fits"), [(1, 1, "yes"), (1, 5, "yes"), (1, 6, "perhaps"), (16, 16, "no")]
+)
 def test_no_is_sure_and_yes_has_room_to_spare(make_pair: MakePair, kept: int, all_kept: int, fits: str) -> None:
     step = STEP.model_copy(update={"kept_values": kept * GIB // 4, "all_kept_bytes": all_kept * GIB})
     (offer,) = make_pair(step, accelerators=("T4",)).renting.offers  # of 16 GiB
@@ -91,7 +113,7 @@ def test_no_is_sure_and_yes_has_room_to_spare(make_pair: MakePair, kept: int, al
 def test_the_users_own_price_goes_first_then_the_lowest_listed_of_a_whole_machine() -> None:
     own, listed = price_of("A100", Prices(accelerator_hour={"A100": 0.5})), price_of("A100", Prices())
     assert own
-    assert (own.amount, own.as_of) == (0.5, None)
+    assert (own.amount, own.where, own.as_of) == (0.5, "compare.prices", None)
     assert listed
     assert (listed.amount, listed.where) == (3.673385, "gcp a2-highgpu-1g, us-central1")
     assert price_of("H200", Prices()).where.endswith("8 of them together")  # type: ignore[union-attr]
@@ -104,6 +126,11 @@ def test_a_price_is_old_half_a_year_before_the_training_that_it_is_held_against(
     assert price
     assert not price.is_old(date(2026, 12, 1))
     assert price.is_old(date(2027, 2, 1))
+
+
+def test_a_cost_is_told_as_a_bound() -> None:
+    assert at_least(1.5, "USD") == "at least 1.50 USD"
+    assert at_least(1e-5, "USD") == "next to nothing"
 
 
 def test_the_front_is_what_no_other_is_both_quicker_and_cheaper_than() -> None:
@@ -187,6 +214,8 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
 def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
     pair = make_pair(None)
     assert pair.renting.untold == "several processes"
+    of_before = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"not_counted": None}))
+    assert pair_of(of_before).renting.untold == "its operations were not counted"
     assert renting_table([pair]) == renting_pictures([pair]) == []
     assert "accelerators asked for" not in verdict(pair).text
 

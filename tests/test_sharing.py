@@ -61,6 +61,16 @@ def test_the_fewest_need_not_be_one(pairs: list[Pair]) -> None:
     assert [(each.count, each.efficiency) for each in found] == [(2, 1.0), (4, 5 / 8 * 2 / 4)]
 
 
+def test_gpus_are_of_one_kind_whatever_threads_their_processes_have(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    one, two = (
+        shared_by(trained(make_result, device="gpu", device_name="NVIDIA T4"), count, threads)
+        for count, threads in ((1, 4), (2, 2))
+    )
+    record = reference_of(two.experiment, two.record, two.timings, two.scores, list(two.history), "lab")
+    assert [each.count for each in shared_trainings(paired([cpu, one], None, [record]))] == [1, 2]
+
+
 def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
     names = [hardware(each.device, each.timings) for each in shared_trainings(pairs)]
     name = pairs[0].cpu.timings.device_name

@@ -75,7 +75,7 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _OF_16_BITS_IN_I = ("PNG", "PPM")
 """formats that have at most 16 bits a pixel, which PIL holds in 32"""
-_FEW_SHADES_OF_16_BITS = 1 << 12
+_FEW_SHADES_OF_16_BITS = 1 << 14
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """whatever a file is called: for others PIL may start programs (Ghostscript for EPS), or needs a plug-in"""
 _MOST_SIZES_SHOWN = 5
@@ -112,9 +112,9 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
     if image.mode == "I" and image.format not in _OF_16_BITS_IN_I:
         raise ValueError("its pixels have 32 bits, of which nothing says what is white: save it with 8 or 16 bits")
     shades = np.asarray(image).astype(np.int64)
-    if 0 < shades.max() < _FEW_SHADES_OF_16_BITS:  # often of 12 bits, or of 8
+    if 0 < shades.max() < _FEW_SHADES_OF_16_BITS:  # often of 12 or 14 bits, or of 8
         raise ValueError(
-            f"its pixels have 16 bits, of which 65535 is white, and the brightest is {shades.max()}: nearly all would"
+            f"its pixels have 16 bits, of which 65535 is white, and the brightest is {shades.max()}: most would"
             " be lost; bring all images to the full range by one factor, or save them with 8 bits"
         )
     return Image.fromarray(((shades + 128) // 257).astype(np.uint8))

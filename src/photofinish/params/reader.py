@@ -33,7 +33,8 @@ _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 _MIRROR = re.compile(r"https?://[^/\s]|(?!.*://)\s*\S", re.IGNORECASE)
-_WITH_LOGIN = re.compile(r"https?://[^/\s]*@", re.IGNORECASE)
+_WITH_LOGIN = re.compile(r"\s*[^/\s:@]+:(/*[^/\s]*@|/+[^/\s\[]*:(?!\d*(/|$)))")
+"""also of another scheme or none; and what looks like a port and isn't a number, as half a password with a / in it"""
 _USE_NETRC = (
     "must have no name or password in it, for plans and messages show it:"
     " write a line `machine HOST login NAME password PASSWORD` into ~/.netrc instead, which downloads go by"
@@ -43,9 +44,11 @@ _SettingsT = TypeVar("_SettingsT")
 
 def mirror_problem(mirror: object) -> str | None:
     """Why this can't name a mirror, wherever it is written."""
+    if isinstance(mirror, str) and _WITH_LOGIN.match(mirror):
+        return _USE_NETRC
     if not (isinstance(mirror, str) and _MIRROR.match(mirror)):
         return "must be a folder or an address (http://, https://)"
-    return _USE_NETRC if _WITH_LOGIN.match(mirror) else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class _Reader:
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
         mirror = document.get("mirror")
         if mirror is not None and (problem := mirror_problem(mirror)):
-            self._note(("mirror",), problem, mirror, has_value=problem != _USE_NETRC)
+            self._note(("mirror",), problem, mirror, has_value="@" not in str(mirror))
             mirror = None
         return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
 
