@@ -81,14 +81,14 @@ def _workload(
 
 
 def _linear(quick: bool, _scratch: Path) -> Workload:
-    images = data.idx("MNIST", *((6400, 1000) if quick else (50000, 10000)))
+    images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
     return _workload(
         "mnist-linear", "MNIST linear, batch 128", Targets(35, 40, 1.10), {"name": "linear"}, images, batch_size=128
     )
 
 
 def _mlp(quick: bool, _scratch: Path) -> Workload:
-    images = data.idx("MNIST", *((6400, 1000) if quick else (50000, 10000)))
+    images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
     model = {"name": "mlp", "hidden": (32,)}
     return _workload("mnist-mlp", "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10), model, images, batch_size=128)
 
@@ -110,7 +110,7 @@ def _photographs(quick: bool, scratch: Path) -> Workload:
 
 
 def _resnet(quick: bool, _scratch: Path) -> Workload:
-    images = data.noise((3, 32, 32), *((512, 128) if quick else (2304, 256)))
+    images = data.noise((3, 32, 32), *((256, 64) if quick else (2304, 256)))
     title = "ResNet-18 on 32x32, batch 256"
     return _workload(
         "resnet18", title, Targets(1.05, 1.05, 1.05), {"name": "resnet18"}, images, batch_size=256, momentum=0.9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -53,6 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: to look through it took half the time of each small training."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

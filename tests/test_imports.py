@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -119,13 +120,19 @@ def test_data_flows_one_way_no_package_imports_one_that_comes_after_it() -> None
     assert not backwards
 
 
+@cache
+def provided() -> Mapping[str, list[str]]:
+    """By which distributions each package is."""
+    return packages_distributions()
+
+
 def undeclared(folders: Iterable[str], requirements: Iterable[str]) -> set[str]:
     """The packages that are imported there and named by none of the requirements."""
     declared = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     own = {"photofinish", "benchmarks", *(path.stem for path in files), *(path.parent.name for path in files)}
     imported = {module.partition(".")[0] for path in files for module in imported_modules(path)}
-    providers = packages_distributions()
+    providers = provided()
     return {
         name
         for name in imported - own - sys.stdlib_module_names

@@ -22,7 +22,7 @@ from photofinish.results.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
 
-_MOMENTS = 10
+_MOMENTS = 5
 _DVC_STAGE = "train-cpu@small"
 _SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 

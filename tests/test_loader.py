@@ -6,10 +6,10 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ import psutil
 import pytest
 import torch
 from conftest import MakeExperiment
+from training_process import FORK_SERVER
 from training_stage import wait_for
 
 from photofinish.errors import EXIT_FAILED, UserError, run_stage
@@ -109,11 +110,15 @@ def test_a_worker_computes_with_one_thread(loaded: Callable[..., Batches], monke
     ("fault", "message"),
     [("kill", r"DataLoader worker \(pid"), ("kill persistent", r"DataLoader worker \(pid"), ("full", "No space left")],
 )
-def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(fault: str, message: str) -> None:
-    command = [sys.executable, __file__, *fault.split()]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == EXIT_FAILED
-    assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", ran.stderr), ran.stderr
+def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
+    fault: str, message: str, tmp_path: Path
+) -> None:
+    process = FORK_SERVER.Process(target=train_until_the_fault, args=(fault, tmp_path / "output.txt"))
+    process.start()
+    process.join()
+    output = (tmp_path / "output.txt").read_text(encoding="utf-8")
+    assert process.exitcode == EXIT_FAILED
+    assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", output), output
 
 
 def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
@@ -129,15 +134,15 @@ def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_de
         next(loaded().shuffled(0))
 
 
-def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else() -> None:
+@pytest.mark.parametrize(("fault", "is_told"), [(ConnectionResetError, False), (EOFError, False), (KeyError, True)])
+def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else(
+    fault: type[Exception], is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Python's own thread that hands batches over tells of its faults through the hook."""
-    program = (
-        "from photofinish.training import input_paths; import sys; input_paths._say_nothing_of_a_reader_that_left(0)"
-    )
-    for fault, is_told in [("ConnectionResetError", False), ("EOFError", False), ("KeyError", True)]:
-        command = [sys.executable, "-c", f"{program}; sys.excepthook({fault}, {fault}('here'), None)"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert (fault in ran.stderr) == is_told, ran.stderr
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    input_paths._say_nothing_of_a_reader_that_left(0)
+    sys.excepthook(fault, fault("here"), None)
+    assert (fault.__name__ in capsys.readouterr().err) == is_told
 
 
 def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +162,13 @@ def test_any_other_fault_keeps_its_traceback() -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_soon_after_the_training_process_was_killed() -> None:
-    command = [sys.executable, __file__, "kill-parent", "persistent"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pids = parent.stdout.readline().split()
-    assert parent.returncode == -signal.SIGKILL
+def test_workers_end_soon_after_the_training_process_was_killed(tmp_path: Path) -> None:
+    output = tmp_path / "output.txt"
+    parent = FORK_SERVER.Process(target=train_until_the_fault, args=("kill-parent persistent", output))
+    parent.start()
+    parent.join()
+    pids = output.read_text(encoding="utf-8").split()
+    assert parent.exitcode == -signal.SIGKILL
     assert len(pids) == WORKERS
     wait_for(lambda: not any(is_running(int(pid)) for pid in pids))
 
@@ -181,21 +187,25 @@ class _FullSharedMemory(Normaliser):
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
 
-def train_until_the_fault(faults: list[str]) -> None:
-    """What this file does as a program, in a process of its own as a training has."""
-    source = LoaderInput(name="loader", workers=WORKERS, persistent_workers="persistent" in faults)
+def train_until_the_fault(fault: str, output: Path) -> None:
+    """In a process of its own, as a training has."""
+    multiprocessing.set_start_method("fork", force=True)  # as a training's, whose workers are its own children
+    with output.open("wb") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    run_stage(lambda: train(fault))
+
+
+def train(fault: str) -> None:
+    source = LoaderInput(name="loader", workers=WORKERS, persistent_workers="persistent" in fault)
     experiment = SimpleNamespace(
         input=source, batch_size=4, validation_batch_size=None, seed=0, augmentation=Augmentation()
     )
-    normalise = _FullSharedMemory if "full" in faults else Normaliser
+    normalise = _FullSharedMemory if fault == "full" else Normaliser
     with explained():
         for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).shuffled(0)):
-            if step == 1 and "kill" in faults:
-                os.kill(min(worker_pids()), signal.SIGKILL)
-            if step == 1 and "kill-parent" in faults:
+            if step == 1 and "kill-parent" in fault:
                 print(*worker_pids(), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    run_stage(lambda: train_until_the_fault(sys.argv[1:]))
+            if step == 1 and "kill" in fault:
+                os.kill(min(worker_pids()), signal.SIGKILL)

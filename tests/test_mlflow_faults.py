@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,8 +27,9 @@ import pytest
 from conftest import MakeExperiment
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from services import free_port, running
 from training_process import Start
-from training_stage import TrainingStage, contents, read_until, wait_for
+from training_stage import TrainingStage, contents, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -44,12 +44,16 @@ pytestmark = [
 ]
 
 EPOCHS = 3
-LONG_EPOCHS = 1500
-"""seconds of training, in which something can happen"""
+LONG_EPOCHS = 300
+"""told one by one: time in which something can happen"""
 MOST_DELAY_SECONDS = 10.0
 TELLING = Start(mlflow=True, tells_waiting=True)
 PATIENT_SECONDS = 60.0
 """so that a server that answers is not given up, how busy the machine may be"""
+_CLIENT = "photofinish.tracking.client"
+PATIENT = replace(
+    TELLING, settings={f"{_CLIENT}._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS, f"{_CLIENT}._FLUSH_SECONDS": 0.0}
+)
 MOST_SYNC_SECONDS = 40  # twice 7.5 for the server, and what it takes where other tests run too
 MakeTracked = Callable[..., "Tracked"]
 
@@ -142,15 +146,8 @@ def trained(trained_once: Tracked, tmp_path: Path) -> Tracked:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@pytest.fixture
-def refusing(free_port: int) -> str:
-    return f"http://127.0.0.1:{free_port}"
+def refusing() -> str:
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture
@@ -189,18 +186,6 @@ def ask(url: str, question: dict[str, Any] | None = None) -> bytes:
         return bytes(answer.read())
 
 
-def answers(url: str) -> bool:
-    try:
-        return bool(ask(url))
-    except OSError:
-        return False
-
-
-def end_group(process: subprocess.Popen[str]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
 def delay_seconds(output: str) -> float:
     match = re.search(r"waited ([\d.]+) s for MLflow", output)
     assert match, output
@@ -235,26 +220,25 @@ def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loa
     assert not mlflow.pytorch.load_model(model.artifact_location).training
 
 
-def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_three_processes_that_start_at_once(
+def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_two_processes_that_start_at_once(
     trained: Tracked,
 ) -> None:
     trained.database.unlink()
     shutil.rmtree(trained.stage.folder / "mlruns")
-    processes = [trained.start("photofinish.tracking.sync") for _ in range(3)]
+    processes = [trained.start("photofinish.tracking.sync") for _ in range(2)]
     ended = [(process.communicate()[0], process.returncode) for process in processes]
-    assert [code for _, code in ended] == [0] * 3, ended
+    assert [code for _, code in ended] == [0, 0], ended
     assert sum("1 runs were added" in output for output, _ in ended) == 1
     run = trained.run()
     assert (run.info.status, run.data.tags[TAG_RESTORED]) == ("FINISHED", "true")
     assert trained.epochs_told(run, trained.database) == Counter(range(1, EPOCHS + 1))
 
 
-@pytest.mark.parametrize("server", ["refusing", "hanging"])
-def test_without_a_server_training_is_little_delayed_and_the_next_sync_sends_what_was_missed(
-    make_tracked: MakeTracked, trained_once: Tracked, server: str, request: pytest.FixtureRequest
+def test_with_a_server_that_hangs_training_is_little_delayed_and_the_next_sync_sends_what_was_missed(
+    make_tracked: MakeTracked, trained_once: Tracked, hanging: str
 ) -> None:
     tracked = make_tracked(epochs=EPOCHS)
-    process = tracked.stage.fork(TELLING, MLFLOW_TRACKING_URI=request.getfixturevalue(server))
+    process = tracked.stage.fork(TELLING, MLFLOW_TRACKING_URI=hanging)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert delay_seconds(output) <= MOST_DELAY_SECONDS
@@ -276,40 +260,22 @@ def test_a_sync_without_a_server_ends_soon_with_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def test_mlflows_ui_shows_the_projects_runs_and_a_training_that_it_leaves_is_little_delayed_and_completed_later(
-    make_tracked: MakeTracked, trained: Tracked, free_port: int
-) -> None:
-    tracked = make_tracked(epochs=LONG_EPOCHS)
-    address = f"http://127.0.0.1:{free_port}"
+@pytest.fixture(scope="module")
+def served(trained_once: Tracked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of MLflow's UI in a copy of a project that trained once, and its database."""
+    folder = Path(shutil.copytree(trained_once.stage.folder, tmp_path_factory.mktemp("served") / "project"))
+    database, address = folder / "mlflow.db", f"http://127.0.0.1:{(port := free_port())}"
     # The clients write artifacts themselves, so that they can when it is gone.
-    where = ["--no-serve-artifacts", "--default-artifact-root", str(trained.stage.folder / "artifacts")]
-    ui = trained.start("mlflow", "ui", "--port", str(free_port), "--workers", "1", *where)
-    try:
-        wait_for(lambda: answers(f"{address}/health"))
-        api = f"{address}/api/2.0/mlflow"
-        experiment = json.loads(ask(f"{api}/experiments/get-by-name?experiment_name=photofinish"))["experiment"]
-        (shown,) = json.loads(ask(f"{api}/runs/search", {"experiment_ids": [experiment["experiment_id"]]}))["runs"]
-        patience = {"photofinish.tracking.client._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS}
-        process = tracked.stage.fork(replace(TELLING, settings=patience), MLFLOW_TRACKING_URI=address)
-        read_until(process, "epoch 20/")
-    finally:
-        end_group(ui)
-    assert (shown["info"]["run_name"], shown["info"]["status"]) == ("small/cpu", "FINISHED")
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    assert delay_seconds(output) <= PATIENT_SECONDS
-    assert output.count("MLflow: ") == 1
-    left, _ = trained.runs(trained.database)
-    assert left.info.status == "RUNNING"
-    tracked.sync(f"sqlite:///{trained.database}")
-    completed, _ = trained.runs(trained.database)
-    assert (completed.info.run_id, completed.info.status) == (left.info.run_id, "FINISHED")
-    assert tracked.epochs_told(completed, trained.database) == Counter(range(1, LONG_EPOCHS + 1))
+    where = ["--no-serve-artifacts", "--default-artifact-root", str(folder / "artifacts")]
+    where += ["--backend-store-uri", f"sqlite:///{database}"]
+    command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1", *where]
+    with running(*command, address=address, folder=folder):
+        yield address, database
 
 
 @contextmanager
-def too_slow_at(call: str, server: str) -> Iterator[str]:
-    """The address of one that hands on all calls, and gives no answer to this one before the end."""
+def between(server: str, *, too_slow_at: str = "nothing") -> Iterator[str]:
+    """The address of one that hands on all calls for as long as it lasts; that one it answers only at its end."""
     end = Event()
 
     class Proxy(BaseHTTPRequestHandler):
@@ -322,7 +288,7 @@ def too_slow_at(call: str, server: str) -> Iterator[str]:
                     status, content = answer.status, answer.read()
             except HTTPError as error:
                 status, content = error.code, error.read()
-            if self.path.endswith(call):
+            if self.path.endswith(too_slow_at):
                 end.wait()
             with suppress(OSError):  # nobody waits for it any more
                 self.send_response(status)
@@ -340,28 +306,46 @@ def too_slow_at(call: str, server: str) -> Iterator[str]:
         proxy.shutdown()
 
 
-def test_a_run_that_a_slow_server_has_made_when_nobody_waits_any_more_is_the_one_that_a_sync_completes(
-    make_tracked: MakeTracked, trained: Tracked, free_port: int
-) -> None:
-    tracked, address = make_tracked(epochs=EPOCHS), f"http://127.0.0.1:{free_port}"
-    where = ["--no-serve-artifacts", "--default-artifact-root", str(trained.stage.folder / "artifacts")]
-    server = trained.start("mlflow", "server", "--port", str(free_port), "--workers", "1", *where)
-    try:
-        wait_for(lambda: answers(f"{address}/health"))
-        with too_slow_at("runs/create", address) as proxy:
-            # The process that asks for the run gives up by itself, seconds after it has asked, however late that is.
-            patience = {"photofinish.tracking.client._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS}
-            process = tracked.stage.fork(replace(TELLING, settings=patience), MLFLOW_TRACKING_URI=proxy)
-            output, _ = process.communicate()
-    finally:
-        end_group(server)
-    assert process.returncode == 0, output
-    left, _ = trained.runs(trained.database)
-    tracked.sync(f"sqlite:///{trained.database}")
-    completed, _ = trained.runs(trained.database)
-    assert (left.info.status, completed.info.status) == ("RUNNING", "FINISHED")
+def test_mlflows_ui_shows_the_projects_runs(served: tuple[str, Path], trained_once: Tracked) -> None:
+    api = f"{served[0]}/api/2.0/mlflow"
+    experiment = json.loads(ask(f"{api}/experiments/get-by-name?experiment_name=photofinish"))["experiment"]
+    runs = json.loads(ask(f"{api}/runs/search", {"experiment_ids": [experiment["experiment_id"]]}))["runs"]
+    shown = {run["info"]["run_id"]: (run["info"]["run_name"], run["info"]["status"]) for run in runs}
+    assert shown[trained_once.run().info.run_id] == ("small/cpu", "FINISHED")
+
+
+def assert_a_sync_completes_the_run_that_was_left(tracked: Tracked, database: Path, epochs: int) -> None:
+    left, *before = tracked.runs(database)
+    tracked.sync(f"sqlite:///{database}")
+    completed, *others = tracked.runs(database)
+    assert (left.info.status, completed.info.status, len(others)) == ("RUNNING", "FINISHED", len(before))
     assert completed.info.run_id == left.info.run_id
-    assert tracked.epochs_told(completed, trained.database) == Counter(range(1, EPOCHS + 1))
+    assert tracked.epochs_told(completed, database) == Counter(range(1, epochs + 1))
+
+
+def test_a_training_whose_server_is_gone_is_little_delayed_and_completed_later(
+    make_tracked: MakeTracked, served: tuple[str, Path]
+) -> None:
+    (server, database), tracked = served, make_tracked(epochs=LONG_EPOCHS)
+    with between(server) as address:
+        process = tracked.stage.fork(PATIENT, MLFLOW_TRACKING_URI=address)
+        read_until(process, "epoch 20/")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert delay_seconds(output) <= PATIENT_SECONDS
+    assert output.count("MLflow: ") == 1
+    assert_a_sync_completes_the_run_that_was_left(tracked, database, LONG_EPOCHS)
+
+
+def test_a_run_that_a_slow_server_has_made_when_nobody_waits_any_more_is_the_one_that_a_sync_completes(
+    make_tracked: MakeTracked, served: tuple[str, Path]
+) -> None:
+    (server, database), tracked = served, make_tracked(epochs=EPOCHS)
+    with between(server, too_slow_at="runs/create") as address:
+        # The process that asks for the run gives up by itself, seconds after it has asked, however late that is.
+        output, _ = (process := tracked.stage.fork(PATIENT, MLFLOW_TRACKING_URI=address)).communicate()
+    assert process.returncode == 0, output
+    assert_a_sync_completes_the_run_that_was_left(tracked, database, EPOCHS)
 
 
 def test_a_training_that_diverges_leaves_a_failed_run_with_the_reason(make_tracked: MakeTracked) -> None:
