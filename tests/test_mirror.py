@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,27 @@ def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_syst
     run = run_on(store, "cpu")
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
     assert sorted(metric.step for metric in store.client.get_metric_history(run_id, key)) == [0, 1, 2, 3]
+
+
+def test_a_training_that_ends_without_a_word_leaves_a_killed_run_that_says_so(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe of a stage that was killed ends, and nothing else tells its worker of it."""
+
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    start = {"do": "start", "facts": asdict(document_of(results).facts), "training_key": "its", "started_ms": 0}
+    monkeypatch.setattr(worker, "open_store", lambda *_: store)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("sys.stdout", sys.stdout)  # which it sets
+    monkeypatch.setattr("sys.stdin", StringIO(json.dumps(start) + "\n"))
+    with pytest.raises(SystemExit, match=r"^0$"):
+        worker.main()
+    run = run_on(store, "cpu")
+    assert run.info.status == "KILLED"
+    assert run.data.tags[documents.TAG_NOTE] == "the training process ended without a word"
 
 
 def test_a_figure_that_has_changed_is_the_one_that_mlflow_shows(store: Store, results: Path) -> None:
