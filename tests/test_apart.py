@@ -9,9 +9,9 @@ import pytest
 from conftest import MakeResult
 from result_files import trained, write_result
 
-from photofinish.comparing.apart import run_apart, train_apart
+from photofinish.comparing.apart import run_apart, train_apart, with_values
 from photofinish.comparing.pairs import Recorded
-from photofinish.errors import UserError
+from photofinish.errors import MistakeError, UserError
 
 _STAGE = """\
 import json, os, pathlib, sys
@@ -31,8 +31,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("DVC_ROOT", "of the project")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "of the project")
+    monkeypatch.setenv("DVC_STAGE", "of the project")
     monkeypatch.setenv("OF_THE_USER", "kept")
     return tmp_path / "folder"
+
+
+_PARAMS = """\
+defaults: {epochs: 10, batch_size: 128}
+datasets: {digits: {source: digits, validation: 0.2, test: 0.2}}
+experiments: {mine: {dataset: digits, model: linear, optimizer: {name: sgd, lr: 0.1}}}
+"""
+
+
+def test_values_elsewhere_are_settings_like_any_other_and_the_users_file_stays(
+    params_file: Path, tmp_path: Path
+) -> None:
+    params_file.write_text(_PARAMS, encoding="utf-8")
+    values = {"experiments.mine.epochs": 3, "experiments.mine.optimizer.lr": 0.5, "devices.cpu.threads": 1}
+    params = with_values(params_file, values, tmp_path / "copy.yaml")
+    experiment = params.experiments["mine"]
+    assert (experiment.epochs, experiment.batch_size, experiment.optimizer.lr) == (3, 128, 0.5)
+    assert params.devices.cpu.threads == 1
+    assert params_file.read_text(encoding="utf-8") == _PARAMS
+    with pytest.raises(MistakeError, match=r"epochs"):
+        with_values(params_file, {"experiments.mine.epochs": -1}, tmp_path / "copy.yaml")
 
 
 def test_a_stage_runs_with_its_own_folder_as_the_root_and_no_word_of_the_projects_mlflow(
@@ -43,7 +65,7 @@ def test_a_stage_runs_with_its_own_folder_as_the_root_and_no_word_of_the_project
     assert told["arguments"] == ["--device", "cpu", "--data", str(folder / "data")]
     assert told["environment"]["DVC_ROOT"] == str(folder)
     assert told["environment"]["OF_THE_USER"] == "kept"
-    assert "MLFLOW_TRACKING_URI" not in told["environment"]
+    assert not {"MLFLOW_TRACKING_URI", "DVC_STAGE"} & told["environment"].keys()
     assert capfd.readouterr().out == "of the stage\n"
     assert run_apart("train.py", folder, {}, quietly=True)
     assert capfd.readouterr().out == ""
