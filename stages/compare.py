@@ -30,12 +30,11 @@ def main() -> None:
         with quick_imports():
             from photofinish.comparing.kept import Kept, read_pairs
             from photofinish.comparing.pairs import set_beside
-            from photofinish.files import state_folder
+            from photofinish.files import finished_folder, state_folder
             from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
             from photofinish.params.compare import ComparePlan
             from photofinish.report.report import write_for_dvc, write_report
-            from photofinish.results.finished import finished_folder
             from photofinish.results.references import read_references
 
         plan = read_plan(args.plan, ComparePlan)

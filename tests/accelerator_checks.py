@@ -30,7 +30,7 @@ from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
 from photofinish.measuring.steady_state import SamplePlan
 from photofinish.params.experiment import Experiment
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Repeats, Setup

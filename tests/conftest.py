@@ -150,8 +150,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from photofinish.comparing.pairs import NotTrained, Trained
     from photofinish.comparing.parity import Predictions
-    from photofinish.results import measurements, records
-    from photofinish.results.epochs import EpochMetrics, EpochTiming
+    from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
     def make(
         name: str = "small-mlp",

@@ -17,8 +17,7 @@ from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.load import LoadWindow
 from photofinish.machine.software import package_versions
 from photofinish.params.compare import Comparing
-from photofinish.results import measurements, records
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics, measurements, records
 
 BUSY = LoadWindow(
     repeat=1,

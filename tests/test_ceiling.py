@@ -18,7 +18,7 @@ from photofinish.machine.load import LoadWindow
 from photofinish.report.report import write_report
 from photofinish.report.rows import comparison_rows
 from photofinish.report.tables import ceiling_table, overview_table
-from photofinish.results.epochs import EpochTiming
+from photofinish.results import EpochTiming
 
 RUN = 1.2
 """what a run may be off"""

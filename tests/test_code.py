@@ -69,7 +69,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "import photofinish.wording\n"
         "from photofinish.machine import (\n    cpu,\n    software as versions,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
-        "def later():\n    from photofinish.results.epochs import EpochTiming\n"
+        "def later():\n    from photofinish.results import EpochTiming\n"
         "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
         "MIRROR = [sys.executable, '-m', 'photofinish.tracking.worker']\n"
     )
@@ -84,7 +84,6 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "photofinish/machine/cpu.py",
         "photofinish/machine/software.py",
         "photofinish/results/__init__.py",
-        "photofinish/results/epochs.py",
         "photofinish/starting/__init__.py",
         "photofinish/starting/__main__.py",
         "photofinish/wording.py",
@@ -100,7 +99,7 @@ def test_what_tracking_starts_determines_no_result() -> None:
 def test_a_training_tries_metrics_and_does_not_depend_on_how_they_are_computed() -> None:
     code = stage_code(ROOT / "stages/train.py").root
     assert "photofinish/runs/run.py" in code
-    assert not {"photofinish/runs/metrics_trial.py", "photofinish/runs/scores.py"} & code.keys()
+    assert "photofinish/runs/evaluation.py" not in code
 
 
 def test_scripts_hide_neither_packages_nor_users_files_of_their_names(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.runs.watching import TrainingDisplay
 
 METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)

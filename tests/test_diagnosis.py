@@ -16,7 +16,7 @@ from photofinish.comparing.step_costs import fixed_share, over_an_epoch
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
-from photofinish.results.epochs import EpochTiming
+from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState, StepsTaken
 
 LOADER = {"name": "loader", "workers": 0}

@@ -17,9 +17,8 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.runs.evaluation import evaluate, predictions_csv, write_evaluation
+from photofinish.runs.evaluation import evaluate, predictions_csv, scores_of_classes, write_evaluation
 from photofinish.runs.run import Run, write_unavailable
-from photofinish.runs.scores import scores_of_classes
 from photofinish.training.batches import Normaliser
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])

@@ -16,9 +16,8 @@ from training_stage import TrainingStage, contents
 from photofinish.data.packed import PackedSplit
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.results.finished import keep
 from photofinish.runs import stage
-from photofinish.runs.run import Run
+from photofinish.runs.run import Run, keep
 
 _ENTRY = "schema: '2.0'\nstages:\n  train-cpu@small:\n    cmd: python stages/train.py\n"
 

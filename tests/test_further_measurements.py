@@ -26,7 +26,7 @@ from photofinish.runs.train import lead_training
 from photofinish.runs.watching import OverheadMeter
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
-from photofinish.training.losses import Loss
+from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer

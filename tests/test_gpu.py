@@ -19,7 +19,7 @@ from torch import nn
 
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
 from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import CudaRecorder

@@ -15,7 +15,7 @@ from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model
 from photofinish.params.networks import OwnModel
 from photofinish.results.learned import weights_of
-from photofinish.training.losses import Loss
+from photofinish.training.optimisation import Loss
 from photofinish.training.torch_device import CPU
 
 SHAPE, CLASSES = (1, 8, 8), 3

@@ -13,7 +13,7 @@ from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.payback import payback, time_to_target
 from photofinish.report.rows import comparison_rows
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import Timings
 
 

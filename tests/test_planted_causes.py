@@ -24,7 +24,7 @@ from photofinish.measuring.attribution import attribute, plan_attribution
 from photofinish.measuring.steady_state import SamplePlan, measure_steps
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment, ResidentInput
-from photofinish.results.epochs import median_training_seconds, passed_seconds
+from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU

@@ -12,7 +12,7 @@ from torch import nn
 
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.params.experiment import Experiment
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 

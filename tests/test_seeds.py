@@ -22,8 +22,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.compare import Comparing
 from photofinish.report.tables import seeds_table
-from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.train import lead_training

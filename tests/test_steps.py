@@ -29,7 +29,7 @@ from photofinish.measuring.rehearsal import warm_up
 from photofinish.measuring.steady_state import SamplePlan, measure_by_turns
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.setup import repeat_training
 from photofinish.training import batches as batches_module

@@ -24,13 +24,12 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment, Metric, MetricsPlan
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
-from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.runs.evaluation import evaluate, further_scores, scores_of_labels, scores_of_values, write_evaluation
 from photofinish.runs.run import Run
-from photofinish.runs.scores import further_scores, scores_of_labels, scores_of_values
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import lead_training
 from photofinish.tracking.client import Tracker
-from photofinish.training.losses import Loss
+from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 

@@ -97,6 +97,14 @@ def read_summed(path: Path) -> bytes:
     return data
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether every file that its SHA256SUMS names is there, as it was."""
+    try:
+        return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
+    except OSError:
+        return False
+
+
 def to_json(value: Any) -> str:
     """JSON as every file here has it: the same value gives the same bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
@@ -166,3 +174,8 @@ def state_folder() -> Path:
 def removed_folder() -> Path:
     """Where results are, by the names of their experiments, that params.yaml has no more."""
     return state_folder() / "removed"
+
+
+def finished_folder() -> Path:
+    """Where results of finished trainings are, by the keys of their runs, until DVC has them."""
+    return state_folder() / "finished"

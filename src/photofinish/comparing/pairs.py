@@ -24,8 +24,7 @@ from photofinish.comparing.step_costs import StepCosts, step_costs
 from photofinish.errors import UserError
 from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
-from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics, records
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 from photofinish.results.records import FirstStep, Print, Training
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]

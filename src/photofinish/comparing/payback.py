@@ -16,7 +16,7 @@ from photofinish.comparing.speedups import (
     run_margin,
 )
 from photofinish.params.compare import Comparing
-from photofinish.results.epochs import EpochMetrics, EpochTiming, passed_seconds
+from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
 
 SECONDS_AN_HOUR = 3600.0

@@ -20,7 +20,7 @@ from photofinish.machine.load import doubts
 from photofinish.params.compare import Comparing
 from photofinish.params.reader import read_params, refuse_unknown
 from photofinish.processes import end_on_sigterm
-from photofinish.results.epochs import passed_seconds
+from photofinish.results import passed_seconds
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel, Timings
 from photofinish.wording import listed, money, seconds
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from photofinish.comparing.payback import TimeToTarget, time_to_target
 from photofinish.comparing.speedups import Interval, students_t
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedRun, Timings
 from photofinish.wording import ratio
 

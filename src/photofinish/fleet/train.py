@@ -17,10 +17,9 @@ from typing import Any
 import yaml
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import state_folder, write_summed, write_text_atomically
+from photofinish.files import finished_folder, state_folder, write_summed, write_text_atomically
 from photofinish.fleet.jobs import PLAN, Job, end_with_input
 from photofinish.models.pretrained import RECORD
-from photofinish.results.finished import finished_folder
 
 _LOCK = Path("dvc.lock")
 _LAST_LINES = 5

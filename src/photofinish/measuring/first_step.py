@@ -24,7 +24,7 @@ from photofinish.data.images import Int64Array
 from photofinish.models.own import tensors_in
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order
-from photofinish.training.losses import Loss
+from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast
 

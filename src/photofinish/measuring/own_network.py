@@ -15,7 +15,7 @@ from photofinish.errors import UserError
 from photofinish.models.own import same_bits, tensors_in
 from photofinish.own_code import users_code
 from photofinish.training.batches import Batch, seed_epoch
-from photofinish.training.losses import Loss
+from photofinish.training.optimisation import Loss
 from photofinish.training.torch_device import autocast, laid_out, memory_format
 
 if TYPE_CHECKING:

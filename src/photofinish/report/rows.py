@@ -21,7 +21,7 @@ from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics
 
 Rows = list[dict[str, Any]]
 """a dictionary each, all with the same keys; None where there is no figure"""

@@ -19,7 +19,7 @@ from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
 from photofinish.params.experiment import Experiment
-from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.measurements import Attribution, Operations, Overhead, Record, SteadyState, StepsTaken
 
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"

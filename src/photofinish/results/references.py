@@ -24,8 +24,7 @@ from photofinish.machine.load import doubts
 from photofinish.machine.software import package_version
 from photofinish.params.base import Name, is_name
 from photofinish.params.experiment import Experiment
-from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics
+from photofinish.results import EpochMetrics, records
 
 SCHEMA_VERSION = 1
 _SHA256 = "sha256"

@@ -1,11 +1,19 @@
-"""A run's split on its device, trainers made of it that all start the same, and what is measured with them besides."""
+"""A run's split on its device, trainers made of it that all start the same, what is measured with them besides, and the
+same training from further seeds: how far apart are networks that chance alone tells apart?
+
+Each seed is trained after the experiment's own, when the device has its memory back, with checkpoints of its own. The
+last of them stays: with more `seeds`, or after a kill, only those of them are trained that are missing. The
+experiment's own training is then taken from what is kept of it, with the times that it took.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,6 +22,7 @@ from torch import nn
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
+from photofinish.files import add_sums, sha256_of_bytes, state_folder, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.memory import Room
 from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
@@ -25,17 +34,18 @@ from photofinish.measuring.steady_state import measure_steps, plan_samples
 from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model, refuse_lone_images
 from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
-from photofinish.results.epochs import EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.learned import weights_of
+from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds, records
+from photofinish.results.learned import packed_weights, seed_weights, weights_of
 from photofinish.results.measurements import Attribution, Operations, SteadyState
-from photofinish.results.records import FirstStep
 from photofinish.runs.run import Run
+from photofinish.runs.watching import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
 from photofinish.training.input_paths import make_batches
-from photofinish.training.losses import Loss, refuse_other_count
+from photofinish.training.optimisation import Loss, refuse_other_count
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU, apply_policy, free_memory_bytes
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
 
 Repeats = list[tuple[EpochTiming, ...]]
 """the epochs of each further training from the same start"""
@@ -53,7 +63,7 @@ class FurtherMeasurements(NamedTuple):
     """What is measured once a network is trained, on copies of it."""
 
     steady_state: SteadyState
-    first_step: FirstStep | None
+    first_step: records.FirstStep | None
     """only in the process that leads"""
     attribution: Attribution | None
     not_attributed: str | None
@@ -227,3 +237,78 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
             return f"from epoch {now.epoch} on (training loss {now.training_loss!r}, was {before.training_loss!r})"
     same = weights_of(first.network) == weights_of(again.network)
     return None if same else "the weights differ at the end, though no epoch's figures do"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """What came of one seed."""
+
+    seed: int
+    weights: bytes
+    metrics: list[EpochMetrics]
+    timings: list[EpochTiming]
+
+
+def train_further_seeds(run: Run, device: torch.device, team: Team) -> list[Seeded]:
+    """Train from each seed after the experiment's own, or take what was trained before; all of a team do so."""
+    return [_train(run, run.experiment.seed + number, device, team) for number in range(1, run.experiment.seeds)]
+
+
+def write_seeded(learned: Path, seeded: list[Seeded]) -> None:
+    """The weights and the history of each, beside the experiment's own."""
+    runs = []
+    for each in seeded:
+        path, digest = seed_weights(learned, each.seed), sha256_of_bytes(each.weights)
+        add_sums(learned, {str(path.relative_to(learned)): digest})
+        write_bytes_atomically(path, each.weights)
+        runs.append(records.SeedRun(seed=each.seed, weights_sha256=digest, history=tuple(each.metrics)))
+    if runs:
+        records.write_record(learned / f"{records.SEEDS}.json", records.FurtherSeeds(runs=tuple(runs)))
+
+
+def _train(run: Run, seed: int, device: torch.device, team: Team) -> Seeded:
+    alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
+    run = replace(run, experiment=run.experiment.model_copy(update=alone))
+    store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
+    state = team.from_leader(_last_checkpoint(run, store) if team.rank == 0 else None)
+    if state is None or progress_in(state).epochs_done < run.experiment.epochs:
+        trainer = Setup(run, device, team).new_trainer()
+        if state:
+            trainer.load_state_dict(state)
+        warm_up(trainer)
+        _train_on(trainer, run, store if team.rank == 0 else None)
+        state = on_cpu(trainer.state_dict()) | {"optimizer": {}}  # which no further epoch needs
+        if team.rank == 0:
+            store.save(run.experiment.epochs, state)
+    done = progress_in(state)
+    return Seeded(seed, packed_weights(state["network"]), done.metrics, done.timings)
+
+
+def _last_checkpoint(run: Run, store: CheckpointStore) -> State | None:
+    seed = run.experiment.seed
+    return store.load_latest(lambda path: print(f"{run.name}, seed {seed}: checkpoint {path} is damaged: not taken"))
+
+
+def _train_on(trainer: Trainer, run: Run, store: CheckpointStore | None) -> None:
+    """To the end; only who leads has a store, and tells of it."""
+    seed, epochs = run.experiment.seed, run.experiment.epochs
+    display = TrainingDisplay(
+        f"{run.name} on {run.device}, seed {seed}",
+        epochs=epochs,
+        steps_per_epoch=trainer.steps_per_epoch,
+        images=trainer.training.image_count,
+        steps_done=lambda: trainer.steps_done,
+    )
+
+    def epoch_ended(metrics: EpochMetrics, timing: EpochTiming) -> None:
+        if store is None:
+            return
+        display.epoch_ended(metrics, timing)
+        if store.is_due() and metrics.epoch < epochs:
+            store.save(metrics.epoch, trainer.state_dict())
+
+    try:
+        with display if store else nullcontext():
+            trainer.train(epoch_ended)
+    except NonFiniteLossError as error:
+        raise NonFiniteLossError(f"from seed {seed}, {error}") from error

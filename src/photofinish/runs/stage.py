@@ -20,9 +20,8 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.processes import Rank, is_started_by_stage, own_node, own_rank, quick_imports
-from photofinish.results.finished import hand_over, take_over
 from photofinish.results.records import DeviceLabel
-from photofinish.runs.run import Run, write_unavailable
+from photofinish.runs.run import Run, hand_over, write_unavailable
 from photofinish.tracking.client import Tracker
 from photofinish.tracking.documents import dataset_facts, run_facts
 
@@ -121,10 +120,8 @@ def _sole_writer(run: Run) -> AbstractContextManager[float]:
 def _handed_over(run: Run) -> bool:
     """Whether this very training has ended, with dvc killed before it had the result, or the experiment renamed since:
     then that is the result."""
-    old_name = take_over(run.key(), run.identity(), run.device)
-    if not hand_over(run.key(), run.out):
+    if (why := hand_over(run)) is None:
         return False
-    why = f"the same training as {old_name}'s" if old_name else "was trained to its end before dvc was stopped"
     print(f"{run.name} on {run.device}: {why}: its result is taken")
     with Tracker() as tracker:
         tracker.sync([run.name], run.out.parent.parent)

@@ -16,7 +16,7 @@ from itertools import chain
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import removed_folder, sha256_of_bytes, state_folder, write_summed
+from photofinish.files import finished_folder, removed_folder, sha256_of_bytes, state_folder, write_summed
 from photofinish.machine.energy import Energy, unavailable
 from photofinish.machine.load import MachineWatch, doubts
 from photofinish.machine.nvidia import nvidia_gpu_state
@@ -24,20 +24,24 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
 from photofinish.processes import seconds_since_stage_start
-from photofinish.results import measurements, records
-from photofinish.results.epochs import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.finished import finished_folder, keep
+from photofinish.results import (
+    EpochMetrics,
+    EpochTiming,
+    measurements,
+    median_training_seconds,
+    passed_seconds,
+    records,
+)
 from photofinish.results.learned import rebuilt, weights_of
-from photofinish.runs.run import Run
-from photofinish.runs.seeds import (
-    first_trainings,
-    keep_first_training,
-    note_as_taken,
-    take_first_training,
+from photofinish.runs.run import Run, first_trainings, keep, keep_first_training, note_as_taken, take_first_training
+from photofinish.runs.setup import (
+    FurtherMeasurements,
+    Repeats,
+    Setup,
+    apply_policy_of,
     train_further_seeds,
     write_seeded,
 )
-from photofinish.runs.setup import FurtherMeasurements, Repeats, Setup, apply_policy_of
 from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten

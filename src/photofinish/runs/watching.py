@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from photofinish.display import Display
 from photofinish.machine.energy import Energy, added_up, energy_meters
 from photofinish.processes import own_rank
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.measurements import Overhead
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import nvidia_uuid

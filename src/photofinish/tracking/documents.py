@@ -12,8 +12,7 @@ from typing import Any
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.params.experiment import Experiment
-from photofinish.results import records
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming, records
 
 REPORT_TABLE = "comparison.csv"
 _COMPARED = (

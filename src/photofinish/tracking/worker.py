@@ -23,7 +23,7 @@ from photofinish.processes import quick_imports
 with quick_imports():
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    from photofinish.results.epochs import EpochMetrics, EpochTiming
+    from photofinish.results import EpochMetrics, EpochTiming
     from photofinish.tracking import documents
     from photofinish.tracking.documents import DatasetFacts, RunFacts
     from photofinish.tracking.mirror import create_run, mirror_run, write_facts, write_points

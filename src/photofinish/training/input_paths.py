@@ -23,12 +23,12 @@ from photofinish.training.batches import (
     Draw,
     Part,
     Share,
+    Transform,
     augmented,
     no_change,
     with_border,
 )
 from photofinish.training.torch_device import sent
-from photofinish.training.transforms import Transform
 
 if TYPE_CHECKING:
     from types import TracebackType

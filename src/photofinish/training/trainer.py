@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from photofinish.errors import UserError
-from photofinish.results.epochs import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.losses import Loss
-from photofinish.training.optimisation import Schedule, build_optimizer
+from photofinish.training.optimisation import Loss, Schedule, build_optimizer
 from photofinish.training.steps import EagerSteps, Steps
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
