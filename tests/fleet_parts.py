@@ -9,8 +9,8 @@ from typing import Any
 from conftest import Project, clone_project
 
 from photofinish.fleet.jobs import Job
-from photofinish.fleet.keys import fleet_code
 from photofinish.fleet.project import Task
+from photofinish.fleet.worker import fleet_code
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.params.devices import Devices
 

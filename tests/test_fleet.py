@@ -15,11 +15,11 @@ from fleet_parts import BOX, LAB, LIKE_LAB, arrival, like_this_with, make_head, 
 from training_stage import wait_for
 
 from photofinish.errors import UserError
-from photofinish.fleet import keys, train
-from photofinish.fleet.board import Board
-from photofinish.fleet.clones import clone_at, committed, git
-from photofinish.fleet.keys import key_of, require_dask
+from photofinish.fleet import jobs, worker
+from photofinish.fleet.jobs import clone_at, committed, git
 from photofinish.fleet.spread import require_remote
+from photofinish.fleet.trainings import Board
+from photofinish.fleet.worker import key_of, require_dask
 
 AWAITED = "a worker there"
 
@@ -38,7 +38,7 @@ def test_machines_that_are_alike_have_the_same_keys_and_others_do_not(monkeypatc
     assert key_of(other_gpu, "cpu") == key_of(LAB, "cpu")
     assert key_of(other_gpu, "gpu") != key_of(LAB, "gpu")
     before = key_of(LAB, "cpu")
-    monkeypatch.setattr(keys, "fleet_code", lambda: "another")
+    monkeypatch.setattr(worker, "fleet_code", lambda: "another")
     assert key_of(LAB, "cpu") != before
 
 
@@ -83,7 +83,7 @@ def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureF
 
 
 def test_without_dask_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(worker.util, "find_spec", lambda _name: None)
     with pytest.raises(UserError, match="python -m pip install distributed"):
         require_dask()
 
@@ -160,10 +160,10 @@ def test_what_the_remote_does_not_take_is_told_to_be_kept(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(UserError, match=r"7 files failed to upload\. It is trained, and kept on its machine"):
-        train.train(task("first").job)
+        jobs.train(task("first").job)
     assert (tmp_path / "pulled").read_text() == "pull --force data/splits/digits\n"  # it starts from no weights
     with pytest.raises(UserError):
-        train.train(task("second").job.model_copy(update={"weights": None}))
+        jobs.train(task("second").job.model_copy(update={"weights": None}))
     assert (tmp_path / "pulled").read_text().endswith("pull --force data/splits/digits data/weights/second\n")
 
 

@@ -18,11 +18,10 @@ from training_stage import read_until, wait_for
 
 from photofinish.errors import PEER_LOST
 from photofinish.fleet import trainings
-from photofinish.fleet.board import Board
 from photofinish.fleet.jobs import Job
-from photofinish.fleet.keys import key_of
 from photofinish.fleet.project import Task
-from photofinish.fleet.trainings import Connected, Trainings
+from photofinish.fleet.trainings import Board, Connected, Trainings
+from photofinish.fleet.worker import key_of
 from photofinish.results.records import Timings, read_record
 
 KEY = frozenset({key_of(LAB, "cpu")})

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import state_folder
-from photofinish.fleet.clones import clone_at
+from photofinish.fleet.jobs import clone_at
 from photofinish.params.base import PositiveInt, Settings
 from photofinish.params.mistakes import Mistake, mistakes_of
 from photofinish.params.yaml_reader import YamlDocument

@@ -16,8 +16,7 @@ import yaml
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import read_summed, state_folder
-from photofinish.fleet.clones import clone_at, environment_of
-from photofinish.fleet.jobs import PLAN, Job
+from photofinish.fleet.jobs import PLAN, Job, clone_at, environment_of
 from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine
 from photofinish.machine.machines import name_problem, read_machines
 from photofinish.models.pretrained import RECORD

@@ -20,12 +20,11 @@ from urllib.parse import urlsplit
 
 from photofinish.errors import UserError, run_stage
 from photofinish.files import state_folder
-from photofinish.fleet.board import Board
-from photofinish.fleet.clones import committed
 from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
-from photofinish.fleet.keys import DASK, HEAD, TOPIC, key_of, require_dask
+from photofinish.fleet.jobs import committed
 from photofinish.fleet.project import HERE, Project, Task
-from photofinish.fleet.trainings import Connected, Trainings
+from photofinish.fleet.trainings import Board, Connected, Trainings
+from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_dask
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 

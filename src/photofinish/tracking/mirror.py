@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -39,6 +40,9 @@ from photofinish.source_code import PACKAGE, users_files
 from photofinish.tracking import documents
 from photofinish.tracking.documents import TAG_CURRENT, TAG_MIRRORED, Artifact, Point, RunDocument, RunFacts
 from photofinish.tracking.store import Store
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
@@ -211,20 +215,17 @@ def _create_model(store: Store, run: Run, document: RunDocument) -> str:
 def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dict[str, str]) -> None:
     """As `mlflow.pytorch.load_model` opens it anywhere, and `mlflow models serve` serves it."""
     with quick_imports():  # of torch: seconds
-        import cloudpickle
         from mlflow.pytorch import save_model
 
         from photofinish.results.learned import load_network
-        from photofinish.tracking import served
 
-    cloudpickle.register_pickle_by_value(served)
     record = records.read_record(learned / records.RECORD, records.Training)
     needed = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
     needed |= {
         name.removeprefix(PACKAGE): version for name, version in record.own_code.items() if name.startswith(PACKAGE)
     }
     shape, network = record.image_shape, load_network(learned, record)
-    classifier = served.as_served(network, record.mean, record.std, record.dtype, len(shape)).eval()
+    classifier = as_served(network, record.mean, record.std, record.dtype, len(shape)).eval()
     # What comes as JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
     example = np.full((1, *shape), 0.5, dtype=np.float32)
     if record.dtype == "int64":
@@ -254,6 +255,43 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
         )
         client.log_model_artifacts(model_id, path)
     client.finalize_logged_model(model_id, LoggedModelStatus.READY)
+
+
+def as_served(
+    network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], dtype: str, dimensions: int
+) -> nn.Module:
+    """The network as MLflow loads and serves it: it takes what its data set gives, packed as `dtype`, and does to it
+    itself what the training did. Images are of bytes, or of floats from 0 to 1.
+
+    A class that is made here is pickled with its code, so that it loads where this package isn't installed.
+    """
+    import torch
+    from torch import nn
+
+    takes_images = dtype == "uint8"
+    if not takes_images and not mean:
+        return network
+
+    class Served(nn.Module):
+        mean: torch.Tensor
+        std: torch.Tensor
+
+        def __init__(self, network: nn.Module, mean: torch.Tensor, std: torch.Tensor) -> None:
+            super().__init__()
+            self.network = network
+            self.register_buffer("mean", mean)
+            self.register_buffer("std", std)
+
+        def forward(self, items: torch.Tensor) -> torch.Tensor:
+            """The network's answer to the items, normalised as its training items were."""
+            if takes_images and items.dtype == torch.uint8:
+                items = items.float() / 255
+            elif takes_images and (not items.is_floating_point() or bool(((items < 0) | (items > 1)).any())):
+                raise ValueError("images are to be of bytes (uint8), or of floats from 0 to 1: divide pixels by 255")
+            return self.network((items.float() - self.mean) / self.std)  # type: ignore[no-any-return]
+
+    shape = (-1, *[1] * (dimensions - 1))
+    return Served(network, torch.tensor(mean).view(shape), torch.tensor(std).view(shape))
 
 
 def _copied(record: records.Training, folder: Path) -> list[str]:
