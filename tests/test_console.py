@@ -9,12 +9,14 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
-from typing import TextIO
+from types import SimpleNamespace
+from typing import TextIO, cast
 
 import pytest
 
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.runs.watching import TrainingDisplay
+from photofinish.training.trainer import Trainer
 
 METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)
 TIMING = EpochTiming(training_seconds=0.5, validation_seconds=0.1, ended_at_unix_seconds=0.0)
@@ -38,7 +40,11 @@ class Terminal:
 
 
 def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
-    return TrainingDisplay("small on cpu", epochs=2, steps_per_epoch=10, images=600, steps_done=steps_done)
+    class Training:
+        experiment, steps_per_epoch, training = SimpleNamespace(epochs=2), 10, SimpleNamespace(image_count=600)
+        steps_done = property(lambda _self: steps_done())
+
+    return TrainingDisplay("small on cpu", cast(Trainer, Training()))
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.Mo
 
 def test_overhead_is_told_apart_by_what_it_is_for(clock: HeldClock) -> None:
     meter = OverheadMeter()
-    with meter.loop():
+    with meter.spent_on("loop"):
         clock.take(16.0)  # the timed passes
         with meter.spent_on("saving"):
             clock.take(5.0)

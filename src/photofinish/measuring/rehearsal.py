@@ -12,7 +12,7 @@ import torch
 from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import has_another_first_step
-from photofinish.training.steps import EagerSteps, GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
+from photofinish.training.steps import GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
 
@@ -106,10 +106,10 @@ def chosen_steps(trainer: Trainer) -> Steps:
     """As `steps` in params.yaml says; `auto` records them where that is shown to change no bit."""
     wanted, device = trainer.experiment.steps, trainer.device
     if wanted == "eager":
-        return EagerSteps("params.yaml says so")
+        return Steps("params.yaml says so")
     recorder = recorder_of(device)
     if recorder is None:
-        return EagerSteps(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
+        return Steps(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
     why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
     if why_not:
         return _one_by_one(trainer, why_not)
@@ -121,7 +121,7 @@ def chosen_steps(trainer: Trainer) -> Steps:
     batch = next(iter(trainer.training.shuffled(0)))
     try:
         with rehearsal(trainer) as state, recorder.beside():
-            one_by_one = _bits(trainer, state, EagerSteps(), tried, batch)
+            one_by_one = _bits(trainer, state, Steps(), tried, batch)
         with rehearsal(trainer) as state:
             recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
@@ -137,7 +137,7 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
         raise UserError(
             f"steps is graph in params.yaml, which can't be: {why}. `steps: auto` takes them one by one then"
         )
-    return EagerSteps(why)
+    return Steps(why)
 
 
 def _first_line(error: BaseException) -> str:

@@ -40,7 +40,7 @@ from photofinish.results.measurements import Attribution, Operations, SteadyStat
 from photofinish.runs.run import Run
 from photofinish.runs.watching import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
+from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, refuse_other_count
 from photofinish.training.teams import Team
@@ -270,7 +270,12 @@ def _train(run: Run, seed: int, device: torch.device, team: Team) -> Seeded:
     alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
     run = replace(run, experiment=run.experiment.model_copy(update=alone))
     store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
-    state = team.from_leader(_last_checkpoint(run, store) if team.rank == 0 else None)
+    state = None
+    if team.rank == 0:
+        state = store.load_latest(
+            lambda path: print(f"{run.name}, seed {seed}: checkpoint {path} is damaged: not taken")
+        )
+    state = team.from_leader(state)
     if state is None or progress_in(state).epochs_done < run.experiment.epochs:
         trainer = Setup(run, device, team).new_trainer()
         if state:
@@ -284,21 +289,10 @@ def _train(run: Run, seed: int, device: torch.device, team: Team) -> Seeded:
     return Seeded(seed, packed_weights(state["network"]), done.metrics, done.timings)
 
 
-def _last_checkpoint(run: Run, store: CheckpointStore) -> State | None:
-    seed = run.experiment.seed
-    return store.load_latest(lambda path: print(f"{run.name}, seed {seed}: checkpoint {path} is damaged: not taken"))
-
-
 def _train_on(trainer: Trainer, run: Run, store: CheckpointStore | None) -> None:
     """To the end; only who leads has a store, and tells of it."""
     seed, epochs = run.experiment.seed, run.experiment.epochs
-    display = TrainingDisplay(
-        f"{run.name} on {run.device}, seed {seed}",
-        epochs=epochs,
-        steps_per_epoch=trainer.steps_per_epoch,
-        images=trainer.training.image_count,
-        steps_done=lambda: trainer.steps_done,
-    )
+    display = TrainingDisplay(f"{run.name} on {run.device}, seed {seed}", trainer)
 
     def epoch_ended(metrics: EpochMetrics, timing: EpochTiming) -> None:
         if store is None:

@@ -141,13 +141,7 @@ class _Leader:
         self._trial_seconds = time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
-        self._display = TrainingDisplay(
-            f"{run.name} on {run.device}",
-            epochs=run.experiment.epochs,
-            steps_per_epoch=self._trainer.steps_per_epoch,
-            images=self._setup.training.image_count,
-            steps_done=lambda: self._trainer.steps_done,
-        )
+        self._display = TrainingDisplay(f"{run.name} on {run.device}", self._trainer)
 
     def lead(self) -> records.Timings:
         """Train, measure, and write what was learned; how long it took."""
@@ -159,7 +153,7 @@ class _Leader:
             self._tracker.wait_until_ready()
             self._watch.begin()
             self._energy.begin()
-            with self._meter.loop():
+            with self._meter.spent_on("loop"):
                 self._trainer.train(self._epoch_ended)
             energy = self._energy.training_ended()
             self._watch.training_ended()
@@ -331,16 +325,12 @@ class _Leader:
             device_count=self._team.device_count,
             peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
-            steady_state=further.steady_state,
             steps_taken=measurements.StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
             overhead=overhead,
             load=tuple(self._watch.windows),
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
-            attribution=further.attribution,
-            not_attributed=further.not_attributed,
-            operations=further.operations,
-            not_counted=further.not_counted,
             identity=run.identity(),
+            **{name: value for name, value in further._asdict().items() if name != "first_step"},
         )
 
     def _write_views(self) -> None:

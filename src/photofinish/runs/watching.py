@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Literal, get_args
@@ -19,9 +19,10 @@ from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.measurements import Overhead
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import nvidia_uuid
+from photofinish.training.trainer import Trainer
 
 _REFRESHES_PER_SECOND = 4
-_Purpose = Literal["display", "saving", "tracking", "watching"]
+_Purpose = Literal["loop", "display", "saving", "tracking", "watching"]
 
 
 class TeamEnergy:
@@ -54,39 +55,29 @@ class OverheadMeter:
 
     def __init__(self) -> None:
         self._seconds: dict[_Purpose, float] = dict.fromkeys(get_args(_Purpose), 0.0)
-        self._loop_seconds = 0.0
-
-    @contextmanager
-    def loop(self) -> Iterator[None]:
-        """Around the whole loop, its timed passes included."""
-        started_seconds = time.perf_counter()
-        yield
-        self._loop_seconds += time.perf_counter() - started_seconds
 
     @contextmanager
     def spent_on(self, purpose: _Purpose) -> Iterator[None]:
-        """Around what is done for that, inside of the loop."""
+        """Around what is done for that, inside of the loop; or around the whole loop, its timed passes included."""
         started_seconds = time.perf_counter()
         yield
         self._seconds[purpose] += time.perf_counter() - started_seconds
 
     def overhead(self, passes_seconds: float) -> Overhead:
         """Given what the loop spent in its timed passes; what is left over is nobody's."""
-        rest_seconds = self._loop_seconds - passes_seconds - sum(self._seconds.values())
         named = {f"{purpose}_seconds": seconds for purpose, seconds in self._seconds.items()}
+        rest_seconds = named.pop("loop_seconds") - passes_seconds - sum(named.values())
         return Overhead(passes_seconds=passes_seconds, rest_seconds=max(0.0, rest_seconds), **named)
 
 
 class TrainingDisplay(Display):
     """What a person sees while a network trains: a bar on a terminal, a plain line an epoch anywhere else."""
 
-    def __init__(
-        self, title: str, *, epochs: int, steps_per_epoch: int, images: int, steps_done: Callable[[], int]
-    ) -> None:
-        super().__init__(title, lambda: _training_bar(steps_done), sys.stdout)
-        self._epochs, self._images = epochs, images
+    def __init__(self, title: str, trainer: Trainer) -> None:
+        super().__init__(title, lambda: _training_bar(trainer), sys.stdout)
+        self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
         if self._bar:
-            self._bar.add_task(title, total=epochs * steps_per_epoch, note="")
+            self._bar.add_task(title, total=self._epochs * trainer.steps_per_epoch, note="")
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         """What it gave, and how fast."""
@@ -103,14 +94,14 @@ def _in_validation(metrics: EpochMetrics) -> str:
     return f"{metrics.validation_loss:.4f}{right}"
 
 
-def _training_bar(steps_done: Callable[[], int]) -> Progress:
+def _training_bar(trainer: Trainer) -> Progress:
     class _Polled(Progress):
         """Reads where training is when it draws, so that the training loop never has to tell it."""
 
         def get_renderable(self):  # type: ignore[no-untyped-def]
             """What rich draws."""
             for task in self.tasks:
-                self.update(task.id, completed=steps_done())
+                self.update(task.id, completed=trainer.steps_done)
             return super().get_renderable()
 
     return _Polled(

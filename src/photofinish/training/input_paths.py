@@ -200,10 +200,8 @@ class LoaderBatches(Batches):
             worker_init_fn=_say_nothing_of_a_reader_that_left,
             generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
         )
-        copies_aside = (
-            self._loader.pin_memory and settings.non_blocking
-        )  # only from pinned pages can a copy go on alone
-        self._stream = _further_stream(device) if copies_aside else None
+        # Only from pinned pages can a copy go on alone.
+        self._stream = _further_stream(device) if self._loader.pin_memory and settings.non_blocking else None
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """Copied to the device, each while the step before it goes on where the device has streams for that."""
@@ -219,17 +217,16 @@ class LoaderBatches(Batches):
 
     def placed(self, batch: Batch) -> Batch:
         """Copied there, without the host's waiting for it where the settings say so."""
-        images, labels = batch
-        return (
-            images.to(self._device, non_blocking=self._non_blocking),
-            labels.to(self._device, non_blocking=self._non_blocking),
-        )
+        images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
+        return images, labels
 
     def _copied(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return map(self.placed, batches) if self._stream is None else self._copied_aside(batches, self._stream)
-
-    def _copied_aside(self, batches: Iterator[Batch], aside: torch.Stream) -> Iterator[Batch]:
-        """One batch ahead: while the steps before a batch are at work, it is on its way on a stream of its own."""
+        """Where there is a stream for it, one batch ahead: while the steps before a batch are at work, it is on its
+        way."""
+        aside = self._stream
+        if aside is None:
+            yield from map(self.placed, batches)
+            return
         coming: tuple[Batch, torch.Event] | None = None
         for batch in batches:
             # The memory it gets may be that of a batch before, which steps that the device was given still read.
@@ -306,8 +303,7 @@ class _PackedImages(Dataset[Batch]):
     def collate(self, images: list[Batch]) -> Batch:
         """PyTorch's own way, and for a process that gets nothing of a small last batch, a batch of nothing."""
         if images:
-            together: Batch = tuple(default_collate(images))
-            return together
+            return tuple(default_collate(images))
         return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]
 
 

@@ -126,32 +126,15 @@ def build_optimizer(
     An accelerator's optimiser has its state from the start. A fused SGD would make its momentum in the first step, and
     leave it unwritten where a scaled loss overflows in that one; and a recorded step makes nothing for the next.
     """
-    parameters = list(parameters)
+    parameters, given = list(parameters), settings.model_dump(exclude={"name"})
     there = is_accelerator(parameters[0].device)
     if settings.name == "sgd":
         damped = has_another_first_step(settings)
-        sgd = SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            dampening=settings.dampening,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.nesterov,
-            foreach=False,
-            fused=there and not (damped and loss_is_scaled),
-        )
+        sgd = SGD(parameters, **given, foreach=False, fused=there and not (damped and loss_is_scaled))
         if there and settings.momentum and not damped:
             make_momentum(sgd)
         return sgd
-    kind = Adam if settings.name == "adam" else AdamW
-    adam = kind(
-        parameters,
-        lr=settings.lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    adam = (Adam if settings.name == "adam" else AdamW)(parameters, **given, fused=True)
     if there:
         for parameter in parameters:
             steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -220,11 +203,12 @@ class Schedule:
         self._slots = RateSlots(1, device) if group["fused"] and is_accelerator(device) else None
         self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
+        given = settings.model_dump(exclude={"name"})
         match settings.name:
             case "step":
-                self._scheduler = lr_scheduler.StepLR(optimizer, settings.step_size, settings.gamma)
+                self._scheduler = lr_scheduler.StepLR(optimizer, **given)
             case "cosine":
-                self._scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs, eta_min=settings.eta_min)
+                self._scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs, **given)
             case "one_cycle":
                 steps = epochs * steps_per_epoch
                 if settings.pct_start * steps == 1:  # PyTorch divides by the length of the rise, less one
@@ -232,17 +216,10 @@ class Schedule:
                         f"schedule.pct_start is {settings.pct_start}: of {steps} steps in all, that is a rise of one "
                         f"step, which one_cycle can't do; give another pct_start in params.yaml"
                     )
-                self._scheduler = lr_scheduler.OneCycleLR(
-                    optimizer,
-                    max_lr=settings.max_lr,
-                    total_steps=steps,
-                    pct_start=settings.pct_start,
-                    cycle_momentum=False,  # PyTorch would move it away from what the user set
-                )
+                # Its momentum would be moved away from what the user set.
+                self._scheduler = lr_scheduler.OneCycleLR(optimizer, total_steps=steps, cycle_momentum=False, **given)
             case "reduce_on_plateau":
-                self._scheduler = lr_scheduler.ReduceLROnPlateau(
-                    optimizer, factor=settings.factor, patience=settings.patience, min_lr=settings.min_lr
-                )
+                self._scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **given)
 
     @property
     def learning_rate(self) -> float:

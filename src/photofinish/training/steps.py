@@ -87,60 +87,37 @@ def recorder_of(device: torch.device) -> Recorder | None:
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
-class Steps(Protocol):
-    """The steps of a training, and of whatever is rehearsed for it: the loop needs to know no more.
+class Steps:
+    """The steps of a training, and of whatever is rehearsed for it; here one by one, each operation by itself.
 
     They hold no trainer: it holds them, and is to be gone as soon as nobody needs it.
     """
 
-    kind: Kind
-    why: str
-    """they are taken so"""
-    at_once: int
+    kind: Kind = "eager"
+    at_once = 1
     """how many are handed out at once, at most"""
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+        """they are taken so"""
 
     def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
         """Train it, one step further or several with each loss or losses that it gives, still on the device."""
+        return one_by_one(trainer, state, trainer.training.shuffled(epoch))
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """Nothing but the batches of an epoch, as steps get them; how many with each."""
+        return (1 for _batch in training.unplaced(epoch))
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """What takes so many steps on one batch at each call."""
+        return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
 
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Make what the first of them would make, and be bound to where network and optimiser now lie."""
 
     def forget(self) -> None:
         """Give that back."""
-
-
-class EagerSteps:
-    """One by one, each operation by itself."""
-
-    kind: Kind = "eager"
-    at_once = 1
-
-    def __init__(self, why: str = "") -> None:
-        self.why = why
-
-    def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
-        """A loss a step."""
-        return one_by_one(trainer, state, trainer.training.shuffled(epoch))
-
-    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
-        """One by one, too."""
-        return (1 for _batch in training.unplaced(epoch))
-
-    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """The trainer's own, so often."""
-        return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
-
-    def begin(self, trainer: Trainer, state: TrainState) -> None:
-        """Nothing is bound to anything."""
-
-    def forget(self) -> None:
-        """Nothing is kept."""
 
 
 def one_by_one(trainer: Trainer, state: TrainState, batches: Iterable[Batch], first: int = 0) -> Iterator[torch.Tensor]:
@@ -175,13 +152,14 @@ class Window:
         return self._losses
 
 
-class GraphedSteps:
+class GraphedSteps(Steps):
     """So many at once, and one by one what is then left of an epoch."""
 
     kind: Kind = "graph"
 
     def __init__(self, recorder: Recorder, at_once: int, why: str = "") -> None:
-        self._recorder, self.at_once, self.why = recorder, at_once, why
+        super().__init__(why)
+        self._recorder, self.at_once = recorder, at_once
         self._begun: tuple[Batch, Window] | None = None
         """where batches are put, and the steps on them"""
         self._first_is_ahead = False
@@ -227,10 +205,9 @@ class GraphedSteps:
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """So many at once, too; one at a time, they come as to steps one by one."""
         if self.at_once == 1:
-            yield from (1 for _batch in training.unplaced(epoch))
-        else:
-            for left_over in training.put(training.place(self.at_once), epoch):
-                yield self.at_once if left_over is None else 1
+            return super().fetched(training, epoch)
+        placed = training.put(training.place(self.at_once), epoch)
+        return (self.at_once if left_over is None else 1 for left_over in placed)
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""

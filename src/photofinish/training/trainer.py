@@ -19,7 +19,7 @@ from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import Loss, Schedule, build_optimizer
-from photofinish.training.steps import EagerSteps, Steps
+from photofinish.training.steps import Steps
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
 
@@ -84,7 +84,7 @@ class Trainer:
         if experiment.model.compile:
             self.network.compile(dynamic=False)  # for each size of a batch: the warm-up goes through them all
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
-        self.steps: Steps = EagerSteps()
+        self.steps = Steps()
         self.progress = Progress()
         self.steps_done = 0
         """Of the whole run, for a progress bar to read from another thread."""
