@@ -115,10 +115,14 @@ def _run(job: Job, others: _Others | None) -> None:
     clone = state_folder() / "worker"
     node = others.meet() if others else {}
     clone_at(Path(), clone, job.commit)
+    environment = {"MLFLOW_EXPERIMENT_NAME": job.tracked_in, **node, **environment_of(clone)}
+    command, pipe = [sys.executable, "-m", "photofinish.fleet.jobs"], subprocess.PIPE
     with _changing:
         if is_leaving.is_set():
             raise Reschedule
-        process = _start(clone, {"MLFLOW_EXPERIMENT_NAME": job.tracked_in, **node})
+        process = subprocess.Popen(
+            command, cwd=clone, env=environment, stdin=pipe, stderr=pipe, text=True, start_new_session=True
+        )
         _running[:] = [process]
     if others:
         others.end_with_them(process)
@@ -182,14 +186,6 @@ def _own_free_address(head: str) -> str:
         asking.connect((towards.hostname, towards.port))  # which sends nothing
         listening.bind((asking.getsockname()[0], 0))
         return "{}:{}".format(*listening.getsockname())
-
-
-def _start(clone: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
-    environment = {**variables, **environment_of(clone)}
-    command, pipe = [sys.executable, "-m", "photofinish.fleet.jobs"], subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=clone, env=environment, stdin=pipe, stderr=pipe, text=True, start_new_session=True
-    )
 
 
 def stop_training() -> None:
@@ -309,16 +305,7 @@ def _fetch(source: Path, folder: Path, commit: str) -> None:
     if "origin" in git(source, "remote").split():
         origins.append(git(source, "remote", "get-url", "origin"))
     for origin in origins:
-        git(
-            source,
-            "-C",
-            str(folder.resolve()),
-            "fetch",
-            "--quiet",
-            origin,
-            "+HEAD:refs/fleet/HEAD",
-            "+refs/heads/*:refs/fleet/*",
-        )
+        git(folder, "fetch", "--quiet", origin, "+HEAD:refs/fleet/HEAD", "+refs/heads/*:refs/fleet/*")
         if _has(folder, commit):
             return
     raise UserError(f"the commit {commit[:12]} is not in {origins[-1]}: `git push` it there, then `make spread` again")
@@ -327,11 +314,8 @@ def _fetch(source: Path, folder: Path, commit: str) -> None:
 def _share_dvc(own: Path, clones: Path) -> None:
     """Remotes and cache as the project has them, its local settings included; relative paths made absolute."""
     settings = ConfigParser(interpolation=None)
+    settings.read_dict({"cache": {"dir": "cache"}})
     settings.read([own / "config", own / "config.local"], encoding="utf-8")
-    if not settings.has_section("cache"):
-        settings.add_section("cache")
-    if "dir" not in settings["cache"]:
-        settings["cache"]["dir"] = "cache"
     for section in settings.sections():
         for key in {"url", "dir"} & set(settings[section]):
             place = settings[section][key]

@@ -57,11 +57,7 @@ def require_remote() -> None:
     settings = dict(line.split("=", 1) for line in lines if "=" in line)
     url = settings.get(f"remote.{settings.get('core.remote')}.url")
     if url is None or url.startswith("http"):
-        problem = (
-            "has no default DVC remote"
-            if url is None
-            else f"has {url} for its DVC remote, and HTTP carries no run-cache"
-        )
+        problem = f"has {url} for its DVC remote, and HTTP carries no run-cache" if url else "has no default DVC remote"
         raise UserError(
             f"the project {problem}: `dvc remote add --default --local shared <folder, s3://, ssh://...>`, here and "
             f"where workers are (docs/many-machines.md)"

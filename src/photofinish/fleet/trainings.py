@@ -142,12 +142,8 @@ class Board:
         state = self._states[title]
         state.what = "failed" if problem else "done"
         took = seconds(time.monotonic() - state.began_seconds)
-        left = f"{len(self.open)} of {len(self._states)} left"
-        self._say(
-            f"{title}: failed: {problem}"
-            if problem
-            else f"{title}: done by {' and '.join(state.workers)} in {took}; {left}"
-        )
+        done = f"done by {' and '.join(state.workers)} in {took}; {len(self.open)} of {len(self._states)} left"
+        self._say(f"{title}: {f'failed: {problem}' if problem else done}")
 
     def table(self) -> Table:
         """A row a machine."""

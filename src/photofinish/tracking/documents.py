@@ -109,11 +109,7 @@ def run_facts(
     dataset: DatasetFacts | None,
 ) -> RunFacts:
     """The name, tags and parameters of an experiment's run on one device."""
-    tags = {
-        TAG_EXPERIMENT: name,
-        TAG_DEVICE: device,
-        **_SOURCE,
-    }
+    tags = {TAG_EXPERIMENT: name, TAG_DEVICE: device, **_SOURCE}
     if host and host.cpu and host.software:
         tags |= {
             "host.cpu": host.cpu.model,

@@ -101,19 +101,15 @@ def _tags(document: RunDocument) -> dict[str, str]:
 
 
 def _description(store: Store, run: Run, comparison: Run, report: Path, name: str) -> str:
-    """What the report says of the experiment, below links to the run and to the report."""
+    """What the report's Markdown says of the experiment, unless it has an overview alone, below links to both."""
     runs = f"#/experiments/{store.experiment_id}/runs"
     page = f"{runs}/{comparison.info.run_id}/artifacts/{_page(report, name)}"
     links = f"[{run.info.run_name}]({runs}/{run.info.run_id}), [the report]({page})"
-    return "\n".join([links, "", *_findings(report, name)])
-
-
-def _findings(report: Path, name: str) -> list[str]:
-    """As the report's Markdown has them; where it has only an overview, nothing."""
     lines = (report / _REPORT_TEXT).read_text(encoding="utf-8").splitlines()
     start = f"* **{markdown_text(name)}**: "
     first = next((index for index, line in enumerate(lines) if line.startswith(start)), len(lines))
-    return [*lines[first : first + 1], *takewhile(lambda line: line.startswith("  * "), lines[first + 1 :])]
+    findings = takewhile(lambda line: line.startswith("  * "), lines[first + 1 :])
+    return "\n".join([links, "", *lines[first : first + 1], *findings])
 
 
 def _page(report: Path, name: str) -> str:

@@ -44,16 +44,11 @@ def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_
         count += sync_report(store, report, restored=not in_compare)
         _write_overview(store, names, results, report)
     if names and store.local_artifacts:  # without a plan nothing is known; elsewhere another's results may be told
-        _retire_all_but(store, names)
+        for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
+            name = run.data.tags.get(documents.TAG_EXPERIMENT)
+            if name and name not in names:  # in params.yaml no more, or under another name; the comparison has none
+                store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
     return count
-
-
-def _retire_all_but(store: Store, names: list[str]) -> None:
-    """What params.yaml has no more, or has under another name, is no current result."""
-    for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
-        name = run.data.tags.get(documents.TAG_EXPERIMENT)
-        if name and name not in names:  # the comparison has none
-            store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
 
 
 def sync_experiments(store: Store, names: list[str], results: Path, *, run_own_code: bool = True) -> int:
