@@ -15,7 +15,7 @@ from typing import TextIO, cast
 import pytest
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.runs.watching import TrainingDisplay
+from photofinish.runs.views import TrainingDisplay
 from photofinish.training.trainer import Trainer
 
 METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)

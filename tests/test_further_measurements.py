@@ -22,8 +22,7 @@ from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import repeat_training
-from photofinish.runs.train import lead_training
-from photofinish.runs.watching import OverheadMeter
+from photofinish.runs.train import OverheadMeter, lead_training
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss

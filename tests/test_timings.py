@@ -74,7 +74,7 @@ def test_what_is_drawn_for_people_to_look_at_is_not_timed(
         (folder / "drawn").touch()
 
     monkeypatch.setattr("photofinish.runs.train.seconds_since_stage_start", lambda: since_start_seconds[0])
-    monkeypatch.setattr("photofinish.runs.views.write_views", slowly)
+    monkeypatch.setattr("photofinish.runs.train.write_views", slowly)
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)

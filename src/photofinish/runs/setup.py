@@ -38,7 +38,7 @@ from photofinish.results import EpochMetrics, EpochTiming, median_training_secon
 from photofinish.results.learned import packed_weights, seed_weights, weights_of
 from photofinish.results.measurements import Attribution, Operations, SteadyState
 from photofinish.runs.run import Run
-from photofinish.runs.watching import TrainingDisplay
+from photofinish.runs.views import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.input_paths import make_batches

@@ -12,18 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
+from typing import Literal, get_args
 
 import torch
 
 from photofinish.errors import UserError
 from photofinish.files import finished_folder, removed_folder, sha256_of_bytes, state_folder, write_summed
-from photofinish.machine.energy import Energy, unavailable
+from photofinish.machine.energy import Energy, added_up, energy_meters, unavailable
 from photofinish.machine.load import MachineWatch, doubts
 from photofinish.machine.nvidia import nvidia_gpu_state
 from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
-from photofinish.processes import seconds_since_stage_start
+from photofinish.processes import own_rank, seconds_since_stage_start
 from photofinish.results import (
     EpochMetrics,
     EpochTiming,
@@ -42,7 +43,7 @@ from photofinish.runs.setup import (
     train_further_seeds,
     write_seeded,
 )
-from photofinish.runs.watching import OverheadMeter, TeamEnergy, TrainingDisplay
+from photofinish.runs.views import TrainingDisplay, write_views
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
 from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
@@ -51,6 +52,7 @@ from photofinish.training.torch_device import device_name, effective_precision, 
 from photofinish.wording import seconds
 
 _ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
+_Purpose = Literal["loop", "display", "saving", "tracking", "watching"]
 
 
 def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, lock_seconds: float) -> None:
@@ -335,10 +337,52 @@ class _Leader:
 
     def _write_views(self) -> None:
         """What is drawn for people to look at, which is no part of the job's time."""
-        # Imported now that nothing is timed any more: it takes its time.
-        from photofinish.runs.views import write_views
-
         run, manifest = self._run, self._setup.split.manifest
         state = self._trainer.network.state_dict()
         network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state, manifest.dtype)
         write_views(run.out / records.LEARNED, network, self._setup.whole_batches(), manifest)
+
+
+class TeamEnergy:
+    """Every process of the team watches its own devices; the first one on each machine its CPU besides."""
+
+    def __init__(self, team: Team) -> None:
+        self._team, rank = team, own_rank()
+        uuids = [nvidia_uuid(device) for device in team.devices]
+        leads = rank is None or rank.local_number == 0
+        self._meters = energy_meters(team.devices[0].type, uuids, first_of_machine=leads)
+
+    def begin(self) -> None:
+        """When the training does."""
+        for meter in self._meters:
+            meter.begin()
+
+    def epoch_ended(self) -> None:
+        """Counters that would run over are read in time."""
+        for meter in self._meters:
+            meter.epoch_ended()
+
+    def training_ended(self) -> tuple[Energy, ...]:
+        """Of everyone: the other processes ask at the same time."""
+        everyones = self._team.gather_lists([meter.training_ended() for meter in self._meters])
+        return added_up(chain.from_iterable(everyones))
+
+
+class OverheadMeter:
+    """What the training loop spends between its timed passes, by what for."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[_Purpose, float] = dict.fromkeys(get_args(_Purpose), 0.0)
+
+    @contextmanager
+    def spent_on(self, purpose: _Purpose) -> Iterator[None]:
+        """Around what is done for that, inside of the loop; or around the whole loop, its timed passes included."""
+        started_seconds = time.perf_counter()
+        yield
+        self._seconds[purpose] += time.perf_counter() - started_seconds
+
+    def overhead(self, passes_seconds: float) -> measurements.Overhead:
+        """Given what the loop spent in its timed passes; what is left over is nobody's."""
+        named = {f"{purpose}_seconds": seconds for purpose, seconds in self._seconds.items()}
+        rest_seconds = named.pop("loop_seconds") - passes_seconds - sum(named.values())
+        return measurements.Overhead(passes_seconds=passes_seconds, rest_seconds=max(0.0, rest_seconds), **named)

@@ -1,8 +1,10 @@
-"""What `learned/` holds for people to look at: the first batch as a picture, and the network's summary."""
+"""What people see of a training: while it goes on, a bar or a line an epoch; in `learned/`, the first batch as a
+picture, and the network's summary."""
 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -12,15 +14,19 @@ from typing import Any
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.data.images import Dtype
 from photofinish.data.packed import Manifest
+from photofinish.display import Display
 from photofinish.files import write_summed
 from photofinish.models.own import blank, tensors_in
-from photofinish.results import records
+from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.training.batches import Batches
+from photofinish.training.trainer import Trainer
 
 MOST_IMAGES = 64
 MOST_BYTES = 300_000
@@ -32,8 +38,54 @@ _WIDEST_LABEL_PIXELS = 120
 _FONT_PIXELS, _LABEL_PIXELS, _GAP_PIXELS = 15, 22, 8
 _PAPER, _INK = "white", "black"
 
+_REFRESHES_PER_SECOND = 4
+
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """mean and standard deviation of each channel, as the network's images were made with them"""
+
+
+class TrainingDisplay(Display):
+    """What a person sees while a network trains: a bar on a terminal, a plain line an epoch anywhere else."""
+
+    def __init__(self, title: str, trainer: Trainer) -> None:
+        super().__init__(title, lambda: _training_bar(trainer), sys.stdout)
+        self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
+        if self._bar:
+            self._bar.add_task(title, total=self._epochs * trainer.steps_per_epoch, note="")
+
+    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
+        """What it gave, and how fast."""
+        text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], note=f"{text}  {_in_validation(metrics)}")
+        else:
+            images_per_second = self._images / timing.training_seconds
+            self.say(f"{text}  validation {_in_validation(metrics)}  {images_per_second:,.0f} images/s")
+
+
+def _in_validation(metrics: EpochMetrics) -> str:
+    right = "" if metrics.validation_accuracy is None else f", {metrics.validation_accuracy:.2%}"
+    return f"{metrics.validation_loss:.4f}{right}"
+
+
+def _training_bar(trainer: Trainer) -> Progress:
+    class _Polled(Progress):
+        """Reads where training is when it draws, so that the training loop never has to tell it."""
+
+        def get_renderable(self):  # type: ignore[no-untyped-def]
+            """What rich draws."""
+            for task in self.tasks:
+                self.update(task.id, completed=trainer.steps_done)
+            return super().get_renderable()
+
+    return _Polled(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        refresh_per_second=_REFRESHES_PER_SECOND,
+    )
 
 
 def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normalisation) -> bytes:
