@@ -25,15 +25,9 @@ from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
 from photofinish.processes import own_rank, seconds_since_stage_start
-from photofinish.results import (
-    EpochMetrics,
-    EpochTiming,
-    measurements,
-    median_training_seconds,
-    passed_seconds,
-    records,
-)
+from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds, records
 from photofinish.results.learned import rebuilt, weights_of
+from photofinish.results.measurements import Overhead, StepsTaken
 from photofinish.runs.run import Run, first_trainings, keep, keep_first_training, note_as_taken, take_first_training
 from photofinish.runs.setup import (
     FurtherMeasurements,
@@ -64,7 +58,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()], state / "locks")
     with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
         apply_policy_of(run, device)
-        checkpoints = CheckpointStore(state_folder() / "checkpoints" / run.key())
+        checkpoints = CheckpointStore(state / "checkpoints" / run.key())
         taken = take_first_training(run)
         if team.from_leader(taken is not None) and taken:
             run.try_metrics()
@@ -172,7 +166,7 @@ class _Leader:
         self._write_learned(further.first_step)
         passes_seconds = passed_seconds(self._trainer.progress.timings[epochs_before:])
         total_seconds = self._elapsed_seconds()
-        self._write_views()
+        self._write_views()  # which is no part of the job's time
         overhead = self._meter.overhead(passes_seconds)
         return self._timings(
             total_seconds, startup_seconds, warm_up_seconds, energy, peak_memory_bytes, overhead, further
@@ -303,7 +297,7 @@ class _Leader:
         warm_up_seconds: float,
         energy: tuple[Energy, ...],
         peak_memory_bytes: int | None,
-        overhead: measurements.Overhead,
+        overhead: Overhead,
         further: FurtherMeasurements,
     ) -> records.Timings:
         run, device, steps = self._run, self._device, self._trainer.steps
@@ -327,7 +321,7 @@ class _Leader:
             device_count=self._team.device_count,
             peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
-            steps_taken=measurements.StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+            steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
             overhead=overhead,
             load=tuple(self._watch.windows),
             energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
@@ -336,7 +330,6 @@ class _Leader:
         )
 
     def _write_views(self) -> None:
-        """What is drawn for people to look at, which is no part of the job's time."""
         run, manifest = self._run, self._setup.split.manifest
         state = self._trainer.network.state_dict()
         network = rebuilt(run.experiment, manifest.shape, len(manifest.class_names), state, manifest.dtype)
@@ -381,8 +374,8 @@ class OverheadMeter:
         yield
         self._seconds[purpose] += time.perf_counter() - started_seconds
 
-    def overhead(self, passes_seconds: float) -> measurements.Overhead:
+    def overhead(self, passes_seconds: float) -> Overhead:
         """Given what the loop spent in its timed passes; what is left over is nobody's."""
         named = {f"{purpose}_seconds": seconds for purpose, seconds in self._seconds.items()}
         rest_seconds = named.pop("loop_seconds") - passes_seconds - sum(named.values())
-        return measurements.Overhead(passes_seconds=passes_seconds, rest_seconds=max(0.0, rest_seconds), **named)
+        return Overhead(passes_seconds=passes_seconds, rest_seconds=max(0.0, rest_seconds), **named)

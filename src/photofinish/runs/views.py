@@ -73,7 +73,6 @@ def _training_bar(trainer: Trainer) -> Progress:
         """Reads where training is when it draws, so that the training loop never has to tell it."""
 
         def get_renderable(self):  # type: ignore[no-untyped-def]
-            """What rich draws."""
             for task in self.tasks:
                 self.update(task.id, completed=trainer.steps_done)
             return super().get_renderable()

@@ -78,8 +78,8 @@ def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
 
 
 def _written(name: str, results: Path) -> list[RunDocument]:
-    devices = [device for device in DEVICE_LABELS if documents.is_written(results / name / device)]
-    return list(filter(None, (documents.training_document(name, device, results) for device in devices)))
+    devices = (device for device in DEVICE_LABELS if documents.is_written(results / name / device))
+    return [found for device in devices if (found := documents.training_document(name, device, results))]
 
 
 def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
@@ -128,14 +128,11 @@ def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
         return None
     wanted = (documents.TAG_EXPERIMENT, documents.TAG_DEVICE)
     for run in store.find_runs(" and ".join(f"tags.`{tag}` = '{tags[tag]}'" for tag in wanted)):
-        process = Process.of(run)
-        if process is None or process.host != tags["host.name"] or run.info.status == "FINISHED":
-            continue
-        if documents.TAG_RESTORED in run.data.tags:
-            continue
-        earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
-        if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
-            return run
+        process, is_whole = Process.of(run), run.info.status == "FINISHED" or documents.TAG_RESTORED in run.data.tags
+        if process and process.host == tags["host.name"] and not is_whole:
+            earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
+            if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
+                return run
     return None
 
 

@@ -101,7 +101,6 @@ class ResidentBatches(Batches):
             yield self.gather(rows)
 
     def place(self, count: int) -> Batch:
-        """One gather fills it."""
         return self.gather(self.rows(0)[: count * self.batch_size])
 
     def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
@@ -312,7 +311,6 @@ def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
     which would print a traceback below the one line that tells why the training ended."""
 
     def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """As Python tells it, but nothing of a connection that broke."""
         if not issubclass(kind, (ConnectionError, EOFError)):
             sys.__excepthook__(kind, error, trace)
 

@@ -170,7 +170,6 @@ class DataParallelTeam(Team):
         return batch_images % each or each
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        """In PyTorch's DataParallel."""
         if not torch.cuda.is_available():  # nn.DataParallel would then run the network as it is, without a word
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, device_ids=list(self.devices), output_device=self._output_device)
@@ -184,15 +183,12 @@ class _LabelsOn(Batches):
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
 
     def prepare(self, epoch: int) -> None:
-        """What the batches themselves have to do."""
         self._batches.prepare(epoch)
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
-        """The batches, with their labels moved."""
         return map(self._moved, self._batches.shuffled(epoch))
 
     def in_order(self) -> Iterator[Batch]:
-        """The same, of all images once."""
         return map(self._moved, self._batches.in_order())
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
@@ -231,7 +227,6 @@ class Ranks(Team):
         return converted
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        """In PyTorch's DistributedDataParallel."""
         return DistributedDataParallel(network, process_group=self._gradients)
 
     def gather(self, values: list[float]) -> list[list[float]]:
@@ -242,13 +237,11 @@ class Ranks(Team):
         return [each.tolist() for each in everyones]
 
     def sum_of(self, value: torch.Tensor) -> torch.Tensor:
-        """As gradients are added up."""
         value = value.clone()
         dist.all_reduce(value, group=self._gradients)
         return value
 
     def gather_lists(self, values: list[Any]) -> list[list[Any]]:
-        """Pickled on their way."""
         everyones: list[Any] = [None] * self.size
         dist.all_gather_object(everyones, values)
         return everyones
