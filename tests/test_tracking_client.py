@@ -16,7 +16,7 @@ import pytest
 
 from photofinish.errors import TerminatedError
 from photofinish.tracking import client
-from photofinish.tracking.client import Tracker
+from photofinish.tracking.client import READY_BUT_SLOW, Tracker
 from photofinish.tracking.documents import RunFacts
 
 PATIENCE_SECONDS = 1.0
@@ -93,9 +93,9 @@ def epochs_in(messages: list[dict[str, Any]]) -> list[int]:
 @pytest.mark.parametrize(
     ("worker", "reason"),
     [
-        pytest.param(SILENT, "it does not answer", id="never answers"),
-        pytest.param(DEAF, "it does not answer", id="answers once"),
-        pytest.param(DEAF_TO_SIGTERM, "it does not answer", id="can't be terminated"),
+        pytest.param(SILENT, "it does not answer in time", id="never answers"),
+        pytest.param(DEAF, "it does not answer in time", id="answers once"),
+        pytest.param(DEAF_TO_SIGTERM, "it does not answer in time", id="can't be terminated"),
         pytest.param(DYING, "its process ended", id="dies at once"),
         pytest.param(DYING_LATER, "its process ended", id="dies later"),
         pytest.param(FAILING, "the disk is full", id="says what is wrong"),
@@ -134,6 +134,28 @@ def test_a_server_that_was_given_up_holds_up_nothing_more_in_the_same_dvc_repro_
     with Tracker():
         pass
     assert capfd.readouterr().err.count("MLflow: ") == 1
+
+
+def test_what_a_slow_server_holds_up_counts_over_the_whole_dvc_repro(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_worker(
+        ANSWERING.replace("ready", READY_BUT_SLOW).replace("print('\"done\"'", "time.sleep(0.1), print('\"done\"'")
+    )
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 1.5)
+    started_seconds = time.monotonic()
+    stages = 0
+    while not capfd.readouterr().err.count("MLflow: it does not answer in time"):
+        with Tracker() as tracker:
+            train(tracker, epochs=1)
+        stages += 1
+        assert time.monotonic() - started_seconds < 60
+    assert stages > 1  # none of them takes as long as the patience
+    with Tracker() as tracker:
+        assert tracker._process is None
+    monkeypatch.setattr(client, "dvc_began_at_unix_seconds", lambda: 2.5)
+    with Tracker() as tracker:
+        assert tracker._process
 
 
 @pytest.mark.parametrize("worker", [SILENT, DEAF])

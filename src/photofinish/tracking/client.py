@@ -26,7 +26,8 @@ from photofinish.processes import dvc_began_at_unix_seconds, seconds_since_stage
 from photofinish.tracking.documents import RunFacts
 
 _REMOTE_PATIENCE_SECONDS = 7.5
-"""With the ends of a worker that won't die (twice `_END_SECONDS`), less than the 10 seconds that are promised."""
+_LAST_TRY_SECONDS = 2.0
+"""With the patience above, less than the 10 seconds that are promised for a whole `dvc repro`."""
 _LOCAL_PATIENCE_SECONDS = 120.0
 """A local database is slow at worst; it doesn't hang."""
 _SHORT_OF_PATIENCE = {
@@ -35,6 +36,8 @@ _SHORT_OF_PATIENCE = {
     "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "4",
 }
 """so that the worker itself can tell what is wrong with a server"""
+READY_BUT_SLOW = "ready, but slow"
+"""what the worker says of a server whose shortest answer takes long"""
 _FLUSH_SECONDS = 1.0
 _END_SECONDS = 1.0
 
@@ -42,13 +45,18 @@ _END_SECONDS = 1.0
 class Tracker:
     """Starts the worker at once; all the waiting for a server, over a whole stage, stays within its patience.
 
-    Where a server has used it up, the next stages of the same `dvc repro` do without MLflow, unless they `try_again`.
+    A server that hangs, fails or is slow has that once for all stages of a `dvc repro`. Where it has used that up,
+    they do without MLflow, and one that is to `try_again` looks for a moment whether the server is back.
     """
 
     def __init__(self, *, try_again: bool = False) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
         self._remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
-        self._patience_seconds = _REMOTE_PATIENCE_SECONDS if self._remote else _LOCAL_PATIENCE_SECONDS
+        self._waited_before_seconds = _waited_in_this_repro_seconds() if self._remote else 0.0
+        left_seconds = _REMOTE_PATIENCE_SECONDS - self._waited_before_seconds
+        far_seconds = max(left_seconds, _LAST_TRY_SECONDS) if try_again else left_seconds
+        self._patience_seconds = far_seconds if self._remote else _LOCAL_PATIENCE_SECONDS
+        self._is_slow = False
         self.waited_seconds = 0.0
         self._unanswered = 1  # the worker's first word is that it is ready
         self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -57,7 +65,7 @@ class Tracker:
         self._process: subprocess.Popen[str] | None = None
         if find_spec("mlflow") is None:  # which training itself doesn't need
             print("MLflow is not installed here: this run is not tracked", file=sys.stderr, flush=True)
-        elif not self._remote or try_again or not _was_given_up():
+        elif self._patience_seconds > 0:
             self._process = self._start_worker()
 
     def _start_worker(self) -> subprocess.Popen[str]:
@@ -89,6 +97,8 @@ class Tracker:
             self._leave()
         else:
             self._wait()
+            if self._remote and self._is_slow and self._process:
+                _note_waited_in_this_repro(self._waited_before_seconds + self.waited_seconds)
             self._close()
 
     def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
@@ -142,7 +152,7 @@ class Tracker:
         started_seconds = time.monotonic()
         spent_seconds = self.waited_seconds if self._remote else 0.0
         if not self._collect(started_seconds + self._patience_seconds - spent_seconds):
-            self._give_up("it does not answer")
+            self._give_up("it does not answer in time")
         self.waited_seconds += time.monotonic() - started_seconds
 
     def _collect(self, until_seconds: float) -> bool:
@@ -152,16 +162,17 @@ class Tracker:
                 answer = self._answers.get(timeout=max(0.0, until_seconds - time.monotonic()))
             except queue.Empty:
                 return False
-            if answer not in ("ready", "done"):
+            if answer not in ("ready", READY_BUT_SLOW, "done"):
                 self._give_up(answer or "its process ended")
                 return True
+            self._is_slow |= answer == READY_BUT_SLOW
             self._unanswered -= 1
         return True
 
     def _give_up(self, why: str) -> None:
         print(f"MLflow: {why}. The run goes on; `make ui` sends what was missed.", file=sys.stderr, flush=True)
-        if self._remote and (dvc := dvc_began_at_unix_seconds()):
-            write_text_atomically(_given_up_file(), repr(dvc))
+        if self._remote:
+            _note_waited_in_this_repro(_REMOTE_PATIENCE_SECONDS)
         self._close(kill=True)
 
     def _leave(self) -> None:
@@ -209,11 +220,17 @@ class Tracker:
         self._answers.put(None)
 
 
-def _given_up_file() -> Path:
-    """It holds when the `dvc repro` began in which a server was given up last."""
-    return state_folder() / "mlflow-given-up"
+def _waited_file() -> Path:
+    """It holds when the last `dvc repro` that waited for a server began, and how long it did."""
+    return state_folder() / "mlflow-waited.json"
 
 
-def _was_given_up() -> bool:
-    path, dvc = _given_up_file(), dvc_began_at_unix_seconds()
-    return dvc is not None and path.is_file() and path.read_text(encoding="utf-8") == repr(dvc)
+def _waited_in_this_repro_seconds() -> float:
+    path, dvc = _waited_file(), dvc_began_at_unix_seconds()
+    began, seconds = json.loads(path.read_text(encoding="utf-8")) if dvc and path.is_file() else (None, 0.0)
+    return float(seconds) if began == dvc else 0.0
+
+
+def _note_waited_in_this_repro(seconds: float) -> None:
+    if dvc := dvc_began_at_unix_seconds():
+        write_text_atomically(_waited_file(), json.dumps([dvc, seconds]))

@@ -19,6 +19,7 @@ from typing import Any
 from photofinish.errors import UserError
 from photofinish.files import own_sweep, project_root, state_folder
 from photofinish.processes import quick_imports
+from photofinish.tracking.client import READY_BUT_SLOW
 
 with quick_imports():
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -32,6 +33,8 @@ with quick_imports():
 
 _SAMPLE_SECONDS = 5.0
 """least time between two samples of the system's metrics, which are taken between epochs, never within a timed pass"""
+_SLOW_SECONDS = 0.5
+"""for the shortest of answers: a server takes milliseconds, one on the other side of the world a quarter of a second"""
 
 
 class Worker:
@@ -44,6 +47,12 @@ class Worker:
         self._system: SystemMetricsMonitor | None = None
         """MLflow's own, without the thread of its own"""
         self._sampled_seconds = time.monotonic()
+
+    def server_is_slow(self) -> bool:
+        """Whether the shortest of its answers takes long, so that all of a stage's would hold up the next ones too."""
+        asked_seconds = time.monotonic()
+        self._store.client.get_experiment(self._store.experiment_id)
+        return time.monotonic() - asked_seconds > _SLOW_SECONDS
 
     def start(self, facts: dict[str, Any], training_key: str, started_ms: int) -> None:
         """Open the run of a training that begins, or go on with the one of a training that was killed."""
@@ -127,7 +136,7 @@ def main() -> None:
     try:
         with quick_imports():  # MLflow imports half of itself when it opens a store
             worker = Worker()
-        _answer("ready")
+        _answer(READY_BUT_SLOW if worker.server_is_slow() else "ready")
         for line in sys.stdin:
             message = json.loads(line)
             getattr(worker, message.pop("do"))(**message)
