@@ -127,9 +127,8 @@ def run_of(name: str, device: DeviceLabel, params_file: Path, data: Path) -> Run
     if not split.is_dir():
         raise UserError(f"{split} is not there yet: run `dvc repro split@{experiment.dataset}` first")
     cpu, gpu = fingerprint(params.devices)
-    plan = ExperimentPlan(
-        **dict(experiment), own_code=code_of_users([part.reference for part in own_code_of(experiment)])
-    )
+    own_code = code_of_users([part.reference for part in own_code_of(experiment)])
+    plan = ExperimentPlan(**dict(experiment), own_code=own_code)
     return Run(name, device, plan, cpu if device == "cpu" else gpu, split, Path(), data / "weights" / name)
 
 

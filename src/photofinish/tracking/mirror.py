@@ -16,17 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow import entities
+from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, LoggedModelStatus, Metric, Run
 from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
@@ -73,13 +64,13 @@ def create_run(store: Store, facts: RunFacts, tags: dict[str, str], started_ms: 
 def write_facts(client: MlflowClient, run_id: str, facts: RunFacts) -> None:
     """What the run doesn't show yet of its tags, parameters and data set."""
     run = client.get_run(run_id)
-    tags = [RunTag(key, value) for key, value in facts.tags.items() if run.data.tags.get(key) != value]
-    params = [Param(key, value) for key, value in facts.params.items() if key not in run.data.params]
+    tags = [entities.RunTag(key, value) for key, value in facts.tags.items() if run.data.tags.get(key) != value]
+    params = [entities.Param(key, value) for key, value in facts.params.items() if key not in run.data.params]
     for start in range(0, max(len(tags), len(params)), _MOST_TAGS_A_CALL):
         part = slice(start, start + _MOST_TAGS_A_CALL)
         client.log_batch(run_id, tags=tags[part], params=params[part])
     if facts.dataset and not run.inputs.dataset_inputs:
-        dataset = Dataset(
+        dataset = entities.Dataset(
             name=facts.dataset.name,
             digest=facts.dataset.sha256[:_DIGEST_CHARACTERS],
             source_type="local",
