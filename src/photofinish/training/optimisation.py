@@ -126,7 +126,7 @@ def build_optimizer(
     An accelerator's optimiser has its state from the start. A fused SGD would make its momentum in the first step, and
     leave it unwritten where a scaled loss overflows in that one; and a recorded step makes nothing for the next.
     """
-    parameters, given = list(parameters), settings.model_dump(exclude={"name"})
+    parameters, given = list(parameters), _arguments(settings)
     there = is_accelerator(parameters[0].device)
     if settings.name == "sgd":
         damped = has_another_first_step(settings)
@@ -141,6 +141,11 @@ def build_optimizer(
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             adam.state[parameter] = {"step": steps, **moments}
     return adam
+
+
+def _arguments(settings: params.Optimizer | params.Schedule) -> dict[str, Any]:
+    """They have PyTorch's own names."""
+    return {name: value for name, value in vars(settings).items() if name != "name"}
 
 
 def has_another_first_step(settings: params.Optimizer) -> bool:
@@ -203,7 +208,7 @@ class Schedule:
         self._slots = RateSlots(1, device) if group["fused"] and is_accelerator(device) else None
         self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
-        given = settings.model_dump(exclude={"name"})
+        given = _arguments(settings)
         match settings.name:
             case "step":
                 self._scheduler = lr_scheduler.StepLR(optimizer, **given)
