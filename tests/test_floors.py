@@ -14,16 +14,14 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks.published import Published, published
 from benchmarks.published.fit import errors, fitted
-from photofinish.comparing.estimates import (
+from photofinish.comparing.floors import (
+    ABOVE_BOOST_CLOCK,
     HALF_WITHIN,
+    LEAST_KERNEL_SECONDS,
     NINE_OF_TEN_WITHIN,
     SHORTEST_SECONDS,
     TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_KEPT,
-)
-from photofinish.comparing.floors import (
-    ABOVE_BOOST_CLOCK,
-    LEAST_KERNEL_SECONDS,
     least_epoch,
     least_memory_bytes,
     least_step,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from conftest import ONE_THREAD, ROOT, MakeResult
-from result_files import BUSY, trained
+from result_files import BUSY, trained, write_result
 from training_stage import contents
 
+from photofinish.comparing import probe as comparing_probe
 from photofinish.comparing.probe import estimate, probe, sum_interval, told
-from photofinish.errors import MistakeError
+from photofinish.errors import MistakeError, UserError
 from photofinish.params.compare import Comparing, Prices
 
 NAME = "digits-linear"
-PARAMS = {
+PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 100, "batch_size": 128},
     "devices": ONE_THREAD,
     "datasets": {"digits": {"source": "digits", "validation": 0.2, "test": 0.2}},
@@ -77,6 +80,106 @@ def test_what_cannot_be_probed_is_told(params_file: Path, name: str, epochs: int
     params_file.write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
     with pytest.raises(MistakeError, match=told):
         probe(name, "cpu", epochs, params_file)
+
+
+_STAGE = """\
+import json, os, pathlib, shutil, sys
+folder, project = pathlib.Path(os.environ["DVC_ROOT"]), pathlib.Path.cwd()
+script, arguments = pathlib.Path(sys.argv[0]).stem, dict(zip(sys.argv[1::2], sys.argv[2::2]))
+def short(text):
+    return text.replace(str(folder), "APART").replace(str(project), "PROJECT")
+with project.with_name("stages.txt").open("a") as file:
+    print(script, *[f"{name[2:]}={short(value)}" for name, value in arguments.items()], file=file)
+if script == "plan":
+    shutil.copytree(project.with_name("planned"), arguments["--out"])
+    shutil.copy(arguments["--params"], project.with_name("params-apart.json"))
+if script == "train":
+    shutil.copytree(project.with_name("learned") / NAME / "cpu", arguments["--out"])
+"""
+_PLAN = "plan params=APART/params.yaml results=APART/results out=APART/plan"
+_TRAIN = (
+    f"train device=cpu out=APART/results/{NAME}/cpu experiment=APART/plan/experiments/{NAME}.json "
+    "host=APART/plan/hosts/cpu.json data={data} weights={weights}"
+)
+_DOWNLOAD = "download dataset=APART/plan/datasets/digits.json out=APART/raw/digits"
+_SPLIT = "split dataset=APART/plan/datasets/digits.json raw=APART/raw/digits out=APART/splits/digits"
+_WEIGHTS = "download_weights plan=APART/plan/weights.json out=APART/weights"
+_OWN = {"data": "PROJECT/data/splits/digits", "weights": f"PROJECT/data/weights/{NAME}"}
+_APART = {"data": "APART/splits/digits", "weights": f"APART/weights/{NAME}"}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> Path:
+    """One whose data are as they are planned now, and whose stages only write down what they are told."""
+    planned = {"datasets/digits.json": "the data set", "weights.json": "no weights"}
+    for root in (tmp_path / "planned", tmp_path / "project/data/plan"):
+        (root / "datasets").mkdir(parents=True)
+        for name, text in planned.items():
+            (root / name).write_text(text, encoding="utf-8")
+    write_result(tmp_path / "learned", trained(make_result, NAME, epoch_seconds=(3.0, 3.0, 3.0), total_seconds=20.0))
+    project = tmp_path / "project"
+    (project / "data/splits/digits").mkdir(parents=True)
+    (project / "data/splits/digits/manifest.json").write_text("{}", encoding="utf-8")
+    (project / "data/weights" / NAME).mkdir(parents=True)
+    (project / "stages").mkdir()
+    for name in ("plan", "download", "split", "download_weights", "train"):
+        (project / "stages" / f"{name}.py").write_text(_STAGE.replace("NAME", repr(NAME)), encoding="utf-8")
+    (project / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    monkeypatch.chdir(project)
+    return project
+
+
+def stages_of(project: Path) -> list[str]:
+    return project.with_name("stages.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_the_whole_job(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["probe", NAME])
+    monkeypatch.setattr(comparing_probe, "end_on_sigterm", lambda: None)
+    comparing_probe.main()
+    assert stages_of(project) == [_PLAN, _TRAIN.format(**_OWN)]
+    apart = json.loads(project.with_name("params-apart.json").read_text(encoding="utf-8"))
+    assert apart["experiments"][NAME] == {**PARAMS["experiments"][NAME], "epochs": 3, "repeats": 1, "seeds": 1}
+    told = capsys.readouterr().out
+    assert "estimated from 3 epochs" in told
+    assert "the whole job of 100 epochs takes " in told
+    assert "It costs 0." in told
+    monkeypatch.setattr(sys, "argv", ["probe", NAME, "--device", "gpu", "--epochs", "1"])
+    with pytest.raises(MistakeError, match="EPOCHS=1"):
+        comparing_probe.main()
+
+
+@pytest.mark.parametrize(
+    ("changed", "stages", "where"),
+    [
+        ("data/plan/datasets/digits.json", (_DOWNLOAD, _SPLIT), {**_OWN, "data": _APART["data"]}),
+        ("data/plan/weights.json", (_WEIGHTS,), {**_OWN, "weights": _APART["weights"]}),
+    ],
+)
+@pytest.mark.parametrize("change", ["other", "missing"])
+def test_what_is_planned_otherwise_now_or_is_not_there_is_made_apart(
+    project: Path, changed: str, change: str, stages: tuple[str, ...], where: dict[str, str]
+) -> None:
+    if change == "missing":
+        (project / changed).unlink()
+    else:
+        (project / changed).write_text("planned otherwise", encoding="utf-8")
+    probe(NAME, "cpu", 2, project / "params.yaml")
+    assert stages_of(project) == [_PLAN, *stages, _TRAIN.format(**where)]
+
+
+def test_data_that_were_split_before_they_were_planned_as_now_are_split_apart(project: Path) -> None:
+    os.utime(project / "data/splits/digits/manifest.json", (0, 0))
+    probe(NAME, "cpu", 2, project / "params.yaml")
+    assert stages_of(project) == [_PLAN, _DOWNLOAD, _SPLIT, _TRAIN.format(**_APART | {"weights": _OWN["weights"]})]
+
+
+def test_a_stage_that_fails_ends_the_probe(project: Path) -> None:
+    (project / "stages/plan.py").write_text("raise SystemExit(1)", encoding="utf-8")
+    with pytest.raises(UserError, match="the probe failed, as told above"):
+        probe(NAME, "cpu", 2, project / "params.yaml")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a data sheet says of a training step: the time that no PyTorch program beats there.
+"""What a data sheet says of a training step: the time that no PyTorch program beats there, and about how long it takes.
 
 * Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
   or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
@@ -11,6 +11,11 @@
 
 Nothing else counts: all that happens in between might be done on the way. A real step takes longer, for kernels take
 microseconds to start, wait, and read and write far more.
+
+What a step would take *about* is told beside it, by constants that were fitted on published training speeds:
+`python -m benchmarks.published.fit` fits them, and finds how far off they are, each accelerator estimated by the
+others. They are of steps that are long against the start of a kernel, of convolutional networks and transformers, and
+nearly all on NVIDIA's cards: nothing is told of others.
 """
 
 from __future__ import annotations
@@ -24,6 +29,15 @@ ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6
 _VALUE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _GB, _MIB, _TERA = 1e9, 2**20, 1e12
+
+TIMES_THE_ARITHMETIC = {"fp32": 0.87, "tf32": 0.81, "fp16": 0.82}
+"""of what its operations, as usually counted, take at the peak rate"""
+TIMES_WHAT_IS_KEPT = 17.4
+"""of what it takes to move all that is kept for the backward pass once, at the memory's peak rate"""
+HALF_WITHIN, NINE_OF_TEN_WITHIN = 1.18, 1.44
+"""factors"""
+SHORTEST_SECONDS = 0.03
+"""of the published steps"""
 
 
 @dataclass(frozen=True)
@@ -99,3 +113,15 @@ def least_memory_bytes(operations: Operations, precision: str) -> int:
     passing_bytes = max(operations.kept_values * _VALUE_BYTES[precision], operations.gradient_bytes)
     images_bytes = operations.batch_bytes + operations.resident_bytes
     return operations.parameter_bytes + operations.optimizer_bytes + passing_bytes + images_bytes
+
+
+def estimated_step_seconds(operations: Operations, accelerator: Accelerator, precision: str) -> float | None:
+    """About; None where nothing like it was fitted."""
+    kind = "fp16" if precision == "bf16" else precision
+    tflops = accelerator.tflops.get(precision)
+    if accelerator.kind != "cuda" or tflops is None:
+        return None
+    arithmetic_seconds = TIMES_THE_ARITHMETIC[kind] * operations.flops / (tflops * _TERA)
+    memory_seconds = TIMES_WHAT_IS_KEPT * operations.all_kept_bytes / (accelerator.memory_gb_per_s * _GB)
+    seconds = arithmetic_seconds + memory_seconds
+    return seconds if seconds >= SHORTEST_SECONDS else None

@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from photofinish.comparing.ceiling import Ceiling
-from photofinish.comparing.estimates import estimated_step_seconds
-from photofinish.comparing.floors import Floor, least_epoch, least_memory_bytes, least_step
+from photofinish.comparing.floors import Floor, estimated_step_seconds, least_epoch, least_memory_bytes, least_step
 from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
 from photofinish.params.accelerators import Accelerator, accelerators, list_prices
@@ -49,7 +48,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Estimate:
-    """About, where a step is like those that were fitted; see estimates.py for how far off it may be."""
+    """About, where a step is like those that were fitted; see floors.py for how far off it may be."""
 
     epoch_seconds: float
     job_seconds: float
