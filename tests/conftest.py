@@ -50,6 +50,11 @@ MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for processes to start and to end."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}

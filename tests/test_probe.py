@@ -15,6 +15,7 @@ import pytest
 import yaml
 from conftest import ONE_THREAD, ROOT, MakeResult
 from result_files import BUSY, trained, write_result
+from stand_in_stages import StandInStages
 from training_stage import contents
 
 from photofinish.comparing import probe as comparing_probe
@@ -82,20 +83,6 @@ def test_what_cannot_be_probed_is_told(params_file: Path, name: str, epochs: int
         probe(name, "cpu", epochs, params_file)
 
 
-_STAGE = """\
-import json, os, pathlib, shutil, sys
-folder, project = pathlib.Path(os.environ["DVC_ROOT"]), pathlib.Path.cwd()
-script, arguments = pathlib.Path(sys.argv[0]).stem, dict(zip(sys.argv[1::2], sys.argv[2::2]))
-def short(text):
-    return text.replace(str(folder), "APART").replace(str(project), "PROJECT")
-with project.with_name("stages.txt").open("a") as file:
-    print(script, *[f"{name[2:]}={short(value)}" for name, value in arguments.items()], file=file)
-if script == "plan":
-    shutil.copytree(project.with_name("planned"), arguments["--out"])
-    shutil.copy(arguments["--params"], project.with_name("params-apart.json"))
-if script == "train":
-    shutil.copytree(project.with_name("learned") / NAME / "cpu", arguments["--out"])
-"""
 _PLAN = "plan params=APART/params.yaml results=APART/results out=APART/plan"
 _TRAIN = (
     f"train device=cpu out=APART/results/{NAME}/cpu experiment=APART/plan/experiments/{NAME}.json "
@@ -109,38 +96,33 @@ _APART = {"data": "APART/splits/digits", "weights": f"APART/weights/{NAME}"}
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> Path:
-    """One whose data are as they are planned now, and whose stages only write down what they are told."""
-    planned = {"datasets/digits.json": "the data set", "weights.json": "no weights"}
-    for root in (tmp_path / "planned", tmp_path / "project/data/plan"):
-        (root / "datasets").mkdir(parents=True)
-        for name, text in planned.items():
-            (root / name).write_text(text, encoding="utf-8")
-    write_result(tmp_path / "learned", trained(make_result, NAME, epoch_seconds=(3.0, 3.0, 3.0), total_seconds=20.0))
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult) -> StandInStages:
+    """Of a project, the current directory, whose data are as they are planned now."""
     project = tmp_path / "project"
+    for root in (tmp_path / "planned", project / "data/plan"):
+        (root / "datasets").mkdir(parents=True)
+        (root / "datasets/digits.json").write_text("the data set", encoding="utf-8")
+        (root / "weights.json").write_text("no weights", encoding="utf-8")
     (project / "data/splits/digits").mkdir(parents=True)
     (project / "data/splits/digits/manifest.json").write_text("{}", encoding="utf-8")
     (project / "data/weights" / NAME).mkdir(parents=True)
-    (project / "stages").mkdir()
-    for name in ("plan", "download", "split", "download_weights", "train"):
-        (project / "stages" / f"{name}.py").write_text(_STAGE.replace("NAME", repr(NAME)), encoding="utf-8")
     (project / "params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
+    write_result(tmp_path / "learned", trained(make_result, NAME, epoch_seconds=(3.0, 3.0, 3.0), total_seconds=20.0))
+    leaves = {"plan": tmp_path / "planned", "train": tmp_path / "learned" / NAME / "cpu"}
     monkeypatch.chdir(project)
-    return project
-
-
-def stages_of(project: Path) -> list[str]:
-    return project.with_name("stages.txt").read_text(encoding="utf-8").splitlines()
+    return StandInStages.put(
+        project, tmp_path / "told", {**leaves, **dict.fromkeys(("download", "split", "download_weights"))}
+    )
 
 
 def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_the_whole_job(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stages: StandInStages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["probe", NAME])
     monkeypatch.setattr(comparing_probe, "end_on_sigterm", lambda: None)
     comparing_probe.main()
-    assert stages_of(project) == [_PLAN, _TRAIN.format(**_OWN)]
-    apart = json.loads(project.with_name("params-apart.json").read_text(encoding="utf-8"))
+    assert stages.told == [_PLAN, _TRAIN.format(**_OWN)]
+    apart = json.loads(stages.read("plan", "params"))
     assert apart["experiments"][NAME] == {**PARAMS["experiments"][NAME], "epochs": 3, "repeats": 1, "seeds": 1}
     told = capsys.readouterr().out
     assert "estimated from 3 epochs" in told
@@ -152,7 +134,7 @@ def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_th
 
 
 @pytest.mark.parametrize(
-    ("changed", "stages", "where"),
+    ("changed", "made", "where"),
     [
         ("data/plan/datasets/digits.json", (_DOWNLOAD, _SPLIT), {**_OWN, "data": _APART["data"]}),
         ("data/plan/weights.json", (_WEIGHTS,), {**_OWN, "weights": _APART["weights"]}),
@@ -160,26 +142,27 @@ def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_th
 )
 @pytest.mark.parametrize("change", ["other", "missing"])
 def test_what_is_planned_otherwise_now_or_is_not_there_is_made_apart(
-    project: Path, changed: str, change: str, stages: tuple[str, ...], where: dict[str, str]
+    stages: StandInStages, changed: str, change: str, made: tuple[str, ...], where: dict[str, str]
 ) -> None:
     if change == "missing":
-        (project / changed).unlink()
+        Path(changed).unlink()
     else:
-        (project / changed).write_text("planned otherwise", encoding="utf-8")
-    probe(NAME, "cpu", 2, project / "params.yaml")
-    assert stages_of(project) == [_PLAN, *stages, _TRAIN.format(**where)]
+        Path(changed).write_text("planned otherwise", encoding="utf-8")
+    probe(NAME, "cpu", 2, Path("params.yaml"))
+    assert stages.told == [_PLAN, *made, _TRAIN.format(**where)]
 
 
-def test_data_that_were_split_before_they_were_planned_as_now_are_split_apart(project: Path) -> None:
-    os.utime(project / "data/splits/digits/manifest.json", (0, 0))
-    probe(NAME, "cpu", 2, project / "params.yaml")
-    assert stages_of(project) == [_PLAN, _DOWNLOAD, _SPLIT, _TRAIN.format(**_APART | {"weights": _OWN["weights"]})]
+def test_data_that_were_split_before_they_were_planned_as_now_are_split_apart(stages: StandInStages) -> None:
+    os.utime("data/splits/digits/manifest.json", (0, 0))
+    probe(NAME, "cpu", 2, Path("params.yaml"))
+    assert stages.told == [_PLAN, _DOWNLOAD, _SPLIT, _TRAIN.format(**_APART | {"weights": _OWN["weights"]})]
 
 
-def test_a_stage_that_fails_ends_the_probe(project: Path) -> None:
-    (project / "stages/plan.py").write_text("raise SystemExit(1)", encoding="utf-8")
+@pytest.mark.usefixtures("stages")
+def test_a_stage_that_fails_ends_the_probe() -> None:
+    Path("stages/plan.py").write_text("raise SystemExit(1)", encoding="utf-8")
     with pytest.raises(UserError, match="the probe failed, as told above"):
-        probe(NAME, "cpu", 2, project / "params.yaml")
+        probe(NAME, "cpu", 2, Path("params.yaml"))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,11 +15,12 @@ import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
 from result_files import changed_history, made_up_attribution, trained, write_result
+from stand_in_stages import StandInStages
 from training_stage import contents
 
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Recorded
-from photofinish.comparing.trial import Outcomes, prescribe, told, with_line
+from photofinish.comparing.trial import Outcomes, prescribe, told, try_out, with_line
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes
@@ -89,6 +91,40 @@ def test_a_remedy_is_tried_and_told_and_nothing_of_the_users_is_touched(folder: 
     assert learned.startswith("learned:   something else")  # than the made-up results
     assert "diagnosis: " in diagnosis
     assert line == f"The line:  experiments.{NAME}.input: resident"
+
+
+@pytest.mark.parametrize(("job_seconds", "ways"), [
+    (600.1, ["with"]), (600.0, ["without", "with"]), (60.1, ["without", "with"]),
+    (60.0, ["without", "with", "without", "with"]),
+])  # fmt: skip
+def test_a_short_job_is_trained_both_ways_by_turns_and_a_long_one_held_against_its_results(
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    job_seconds: float,
+    ways: list[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "stages").unlink()
+    stages = StandInStages.put(
+        folder, tmp_path_factory.mktemp("apart") / "told", {"train": folder / "results" / NAME / "cpu"}
+    )
+    found = prescribe(NAME, "cpu", Path("params.yaml"), Path("results"))
+    timings = found.run.timings.model_copy(update={"total_seconds": job_seconds})
+    tried = try_out(replace(found, run=replace(found.run, timings=timings)))
+    assert tried.is_without_from_disk == ("without" not in ways)
+    assert (len(tried.without), len(tried.with_remedy)) == (max(1, ways.count("without")), ways.count("with"))
+    assert stages.told == [
+        f"train device=cpu out=APART/results/{NAME}/cpu experiment=APART/experiments/{NAME}.json host=APART/cpu.json "
+        f"data=PROJECT/data/splits/small weights=PROJECT/data/weights/{NAME}"
+        for _ in ways
+    ]
+    told = capfd.readouterr().err.splitlines()
+    assert [line.split(" the remedy: ")[0] for line in told] == ways
+    planned = json.loads(stages.read("train", "experiment"))  # the last's, which is with the remedy
+    assert planned["input"]["name"] == "resident"
+    assert list(planned["own_code"]) == ["loss.py"]
 
 
 def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
