@@ -109,16 +109,18 @@ def _known_survivors() -> Iterator[tuple[str, str]]:
 
 
 def tests_about(module: Path) -> list[str]:
-    """The test files that import a module, themselves, by a helper of theirs or by a fixture that they name.
+    """The test files that import a module, themselves, by a helper of theirs or by a fixture that they name; and the
+    one that is named after it.
 
     Where there are none, those of the modules beside it that import it.
     """
+    named = f"test_{module.stem}.py"
     package = {_dotted(path): _imports(path.read_text(encoding="utf-8")) for path in module.parent.glob("*.py")}
     about: set[str] = set()
     wider = {_dotted(module)}
     while wider - about:
         about |= wider
-        if files := [path for path in sorted(TESTS.glob("test_*.py")) if _reaches(path, about)]:
+        if files := [path for path in sorted(TESTS.glob("test_*.py")) if path.name == named or _reaches(path, about)]:
             return [str(path.relative_to(ROOT)) for path in files]
         wider = {name for name, imported in package.items() if imported & about}
     raise SystemExit(f"error: {module.relative_to(ROOT)}: no test file imports it")

@@ -108,3 +108,19 @@ def test_what_the_last_report_was_not_of_is_kept_no_longer(results: Path, explor
     explored.clear()
     compare(results)
     assert explored == ["net-2", "net-2.html"]
+
+
+def test_another_version_of_this_project_finds_anew(
+    results: Path, explored: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "photofinish"
+    package.mkdir()
+    (package / "page.html").write_text("words", encoding="utf-8")
+    monkeypatch.setattr(keeping.photofinish, "__file__", str(package / "__init__.py"))
+    compare(results)
+    explored.clear()
+    compare(results)
+    assert not explored
+    (package / "page.html").write_text("other words", encoding="utf-8")
+    compare(results)
+    assert len(explored) == 2 * len(NAMES)

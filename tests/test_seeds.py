@@ -16,7 +16,7 @@ from training_process import NoTracker
 from training_stage import contents
 
 from photofinish.comparing.pairs import Pair, Trained, paired, read_results
-from photofinish.comparing.seeds import Spread
+from photofinish.comparing.seeds import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
@@ -161,6 +161,21 @@ def test_the_devices_difference_is_set_against_that_of_two_seeds(make_result: Ma
     assert "Over 3 seeds the test accuracy differs by 3.00% between the devices from the same seed" in told
     assert "by 5.33% between two seeds" in told
     assert "the devices differ by 0.56 of what two seeds do" in told
+
+
+def test_of_values_it_is_their_mean_absolute_error_that_seeds_differ_by(make_result: MakeResult) -> None:
+    result = cast(Trained, make_result())
+    scores = result.scores.model_copy(
+        update={
+            "test_accuracy": None,
+            "metrics": {"mean_absolute_error": 2.0},
+            "seeds": (records.SeedScores(seed=1, test_accuracy=None, test_loss=0.5, mean_absolute_error=3.0),),
+        }
+    )
+    others = with_seeds(result, 0.5)
+    told = chance_in_words(over_seeds(0, scores, result.history, others.timings, others.seed_runs, 0.9), None)
+    assert told.startswith("From 2 seeds its mean mean absolute error is 2.5 (95 % interval -3.853 to 8.853); ")
+    assert told.endswith("two seeds differ by 1.")
 
 
 def test_nothing_is_told_of_the_way_to_a_target_that_not_every_seed_reached(make_result: MakeResult) -> None:

@@ -202,7 +202,12 @@ def test_an_image_in_two_parts_that_are_drawn_is_told(tmp_path: Path, capsys: py
     split(digits_plan(test=0.5, validation=0.4), replace(raw, origins=()), tmp_path)
     told = capsys.readouterr().out
     assert re.search(r"note: \w+ images that are \w+ images too: [12] of \d+, such as row \d+ and row \d+\n", told)
-    assert "note: images under more labels than one: 1, such as row " in told
+    labelled = re.search(
+        r"note: images under more labels than one: 1, such as row (\d+) and row (\d+) \('(.+)' and '(.+)'\)", told
+    )
+    assert labelled
+    rows, names = map(int, labelled.groups()[:2]), labelled.groups()[2:]
+    assert tuple(raw.class_names[raw.labels[row]] for row in rows) == names
 
 
 def test_images_that_are_all_different_are_no_oddity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
