@@ -76,6 +76,15 @@ def test_a_finished_result_is_handed_over_before_anything_is_started(ready: Read
     assert ready.start() == finished
 
 
+def test_a_later_result_of_the_same_training_takes_the_place_of_the_earlier(ready: ReadyStage) -> None:
+    keep(ready.run.key(), ready.result)
+    write_summed(ready.result / "learned" / "record.json", b'{"trained": "again"}\n')
+    later = contents(ready.result)
+    keep(ready.run.key(), ready.result)
+    shutil.rmtree(ready.result)
+    assert ready.start() == later
+
+
 def test_a_renamed_experiment_takes_over_the_result_of_its_old_name_once(ready: ReadyStage) -> None:
     renamed = contents(ready.result)
     assert ready.start() == renamed

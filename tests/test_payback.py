@@ -48,6 +48,7 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
         (2.0, 2.0, 0.0, "from the start: it starts no later than the CPU (95 % interval 0 to never)"),
         (3.0, 1.0, 1.0, "after 1 epoch (95 % interval 1 to 2)"),
         (8.0, 3.0, math.inf, "never: its epochs are no shorter"),
+        (2.0, 3.0, math.inf, "never: its epochs are no shorter"),
         (8.0, 2.0, math.inf, "never: its epochs are no shorter (95 % interval 58 to never)"),
         (1.0, 2.25, math.inf, "never for good: it starts sooner, and its slower epochs use that up after 4 epochs"),
     ],

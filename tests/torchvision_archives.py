@@ -216,8 +216,12 @@ def dtd(_: Patch) -> Files:
 
 
 def gtsrb(_: Patch) -> Files:
-    training = {f"GTSRB/Training/{label:05d}/00000_0000{label}.ppm": jpeg(kind="PPM") for label in range(3)}
-    test = {f"GTSRB/Final_Test/Images/0000{number}.ppm": jpeg(kind="PPM") for number in range(3)}
+    training = {
+        f"GTSRB/Training/{label:05d}/00000_0000{label}.ppm": jpeg(shade=20 * label, kind="PPM") for label in range(3)
+    }
+    test = {
+        f"GTSRB/Final_Test/Images/0000{number}.ppm": jpeg(shade=100 + 20 * number, kind="PPM") for number in range(3)
+    }
     rows = "\n".join(["Filename;Width;Height;ClassId", *(f"0000{number}.ppm;8;6;{number}" for number in range(3))])
     archives = {
         "GTSRB-Training_fixed.zip": zipped(training),
