@@ -112,6 +112,8 @@ class Learned(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 def each(outputs, targets):
     return outputs - targets
+def weighed(outputs, targets):
+    return ((outputs - targets) ** 2).sum(), torch.tensor(4.0)
 def parts(outputs, targets):
     return (outputs - targets).sum(), 2.0
 """
@@ -126,6 +128,9 @@ def test_a_loss_of_one_s_own_is_a_function_or_a_class(own_files: OwnFiles, make_
     squares = (OUTPUTS - VALUES) ** 2
     assert loss("scaled", by=3.0).mean(OUTPUTS, VALUES).item() == pytest.approx(3 * squares.mean().item())
     assert loss("Weighted", weights=[1.0, 0.0]).mean(OUTPUTS, VALUES).item() == pytest.approx(0.5)
+    assert loss("weighed").mean(OUTPUTS, VALUES).item() == pytest.approx(squares.sum().item() / 4)
+    total, weight = loss("weighed").parts(OUTPUTS, VALUES)
+    assert (total.item(), float(weight)) == pytest.approx((squares.sum().item(), 4.0))
     with pytest.raises(UserError, match="has parameters, which no optimizer would see"):
         loss("Learned")
     with pytest.raises(UserError, match=r"gives a tensor of shape \(3, 2\): it must give one number"):
