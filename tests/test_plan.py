@@ -19,7 +19,7 @@ from photofinish.files import SUMS
 from photofinish.machine import cpu, fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES
+from photofinish.machine.host import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
