@@ -124,6 +124,10 @@ def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
     assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / (0.09 / 4)))
     assert found.advice.endswith(", at most 5.33 times as fast (an epoch)")
+    # With so many workers, the copy and the step are what is left: they take longer than a batch's 22.5 ms.
+    copied = slow(waiting=0.09, copying=0.02, settings={"input": LOADER}, resident=None).diagnoses[0]
+    assert copied.remedy
+    assert copied.remedy.predicted == pytest.approx((1, 1.2 * 0.12 / (0.02 + 0.01)))
     everywhere = slow(waiting=0.09, settings={"input": {"name": "loader", "workers": 4}}, resident=None)
     assert "every core has its worker already" in everywhere.diagnoses[0].advice
 
@@ -147,6 +151,10 @@ def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
         "experiments.small-mlp.input: resident",
     )
     assert "copying to the device takes 80% of an epoch's time" in found.sentence
+    assert found.remedy
+    assert "the same bits are learned" in found.remedy.why
+    lying_there = slow(waiting=0.01, copying=0.08, settings={"input": {"name": "resident"}}).diagnoses[0]
+    assert lying_there.advice == "Nothing in params.yaml helps: the images lie on the device already"
     found = slow(waiting=0.01, copying=0.08, settings=settings, resident=None).diagnoses[0]
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"

@@ -18,6 +18,7 @@ from result_files import changed_history, made_up_attribution, trained, write_re
 from stand_in_stages import StandInStages
 from training_stage import contents
 
+from photofinish.comparing import trial
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Recorded
 from photofinish.comparing.trial import Outcomes, prescribe, told, try_out, with_line
@@ -125,6 +126,23 @@ def test_a_short_job_is_trained_both_ways_by_turns_and_a_long_one_held_against_i
     planned = json.loads(stages.read("train", "experiment"))  # the last's, which is with the remedy
     assert planned["input"]["name"] == "resident"
     assert list(planned["own_code"]) == ["loss.py"]
+
+
+def test_the_command_tells_of_the_device_that_it_names(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(trial, "end_on_sigterm", lambda: None)
+    (folder / "stages").unlink()
+    StandInStages.put(folder, tmp_path / "told", {"train": folder / "results" / NAME / "cpu"})
+    monkeypatch.setattr(sys, "argv", ["trial", NAME])
+    trial.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{NAME} on the cpu: ")
+    assert lines[-1] == f"The line:  experiments.{NAME}.input: resident"
+    monkeypatch.setattr(sys, "argv", ["trial", NAME, "--device", "gpu"])
+    with pytest.raises(UserError, match="was not trained on the gpu"):
+        trial.main()
 
 
 def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
