@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from photofinish.own_code import users_code, users_traceback, with_what_it_takes
 from photofinish.params.datasets import LONGEST_CLASS_NAME, PART, DatasetPlan, OwnDataset
 from photofinish.source_code import refuse_changed_code
 from photofinish.wording import shortened
+
+if TYPE_CHECKING:
+    import torch
 
 _RECORD = "source.json"
 _MOST_FAULTS = 10
@@ -257,10 +260,14 @@ def as_array(value: Any) -> Array | None:
     if isinstance(value, Image.Image):
         return pixels_of(value)
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-        return array
+        return _as_numpy(value)
     return value if isinstance(value, np.ndarray) else None
+
+
+def _as_numpy(tensor: torch.Tensor) -> Array:
+    tensor = tensor.detach().cpu()
+    array: Array = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has none
+    return array
 
 
 def _told(shape: tuple[int, ...], dtype: str) -> str:
@@ -295,10 +302,7 @@ def as_target(value: Any) -> Array:
     """An item's: a whole number, a float, or a vector; raises ValueError for anything else."""
     import torch  # it is there already, since the user's code has run
 
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.float() if value.dtype == torch.bfloat16 else value
-    array: Array = np.asarray(value)
+    array: Array = np.asarray(_as_numpy(value) if isinstance(value, torch.Tensor) else value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"its target is a {type(value).__name__}: give a class's number, a float, or a vector of them")
     if array.ndim > 1 or array.size == 0:

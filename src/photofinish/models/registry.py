@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -24,7 +25,7 @@ import torch
 from torch import nn
 
 from photofinish.errors import MistakeError, UserError
-from photofinish.models.own import blank, build_own, generators_seeded
+from photofinish.models.own import Shape, blank, build_own, generators_seeded
 from photofinish.own_code import is_reference
 from photofinish.params.catalogue import input_problem
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from photofinish.data.images import Dtype
     from photofinish.params.networks import Init, Model, OwnModel, TorchvisionModel
 
-Shape = tuple[int, ...]
-"""of an image: channels, height, width"""
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
@@ -300,7 +299,4 @@ def _means(size: int, windows: _Windows) -> list[dict[int, Fraction]]:
 
 
 def _mean_of(pixels: range | list[int]) -> dict[int, Fraction]:
-    shares: dict[int, Fraction] = {}
-    for pixel in pixels:
-        shares[pixel] = shares.get(pixel, Fraction(0)) + Fraction(1, len(pixels))
-    return shares
+    return {pixel: Fraction(times, len(pixels)) for pixel, times in Counter(pixels).items()}

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from photofinish.params.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
 from photofinish.params.mistakes import unknown_name
@@ -70,41 +70,17 @@ class ListPrice:
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """All that are known, by name."""
-    known = {}
+    known = []
     for row in _rows("accelerators.csv"):
-        figures = {key: float(text) for key, text in row.items() if text and key.endswith(_UNITS)}
-        known[row["name"]] = Accelerator(
-            row["name"],
-            row["full_name"],
-            row["kind"],
-            figures["memory_gib"],
-            figures["memory_gb_per_s"],
-            {each: figures[f"{each}_tflops"] for each in _PRECISIONS if f"{each}_tflops" in figures},
-            figures["cache_mib"],
-            figures.get("link_gb_per_s"),
-            figures.get("board_watts"),
-        )
-    return known
-
-
-_UNITS = ("_gib", "_mib", "_gb_per_s", "_tflops", "_watts")
+        given = {key: text or None for key, text in row.items()}
+        known.append(given | {"tflops": {each: row[f"{each}_tflops"] for each in _PRECISIONS if row[f"{each}_tflops"]}})
+    return {one.name: one for one in TypeAdapter(list[Accelerator]).validate_python(known)}
 
 
 @cache
 def list_prices() -> tuple[ListPrice, ...]:
     """All that are known."""
-    return tuple(
-        ListPrice(
-            row["accelerator"],
-            row["cloud"],
-            row["instance"],
-            int(row["gpus"]),
-            float(row["usd_per_hour"]),
-            row["region"],
-            date.fromisoformat(row["as_of"]),
-        )
-        for row in _rows("prices.csv")
-    )
+    return TypeAdapter(tuple[ListPrice, ...]).validate_python(tuple(_rows("prices.csv")))
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:
