@@ -333,6 +333,13 @@ def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch:
     assert len(eager.issuing_seconds) == 2
 
 
+@pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
+@pytest.mark.parametrize("kind", ["auto", "eager"])
+def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: str, source: dict[str, Any]) -> None:
+    trainer = trained(make_job(steps=kind, input=source))
+    assert sum(trainer.steps.fetched(trainer.training, 0)) == trainer.steps_per_epoch
+
+
 def test_no_size_of_batch_is_recorded_before_a_step_was_taken_on_it(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,8 +424,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 
 def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMock) -> None:
     """CUDA otherwise refuses that, to it and to the recording."""
-    steps.CudaRecorder(torch.device("cuda", 0)).record(lambda: torch.zeros(()))
+    loss = torch.zeros(())
+    recorded = steps.CudaRecorder(torch.device("cuda", 0)).record(lambda: loss)
+    assert recorded == (loss, cuda.CUDAGraph.return_value.replay)
     assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
+    assert cuda.graph.call_args.kwargs["stream"] is cuda.Stream.return_value
     cuda.set_stream.assert_not_called()
 
 
@@ -494,6 +504,7 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
     [
         ({"optimizer": DAMPED, "precision": "fp16"}, "recording some failed (aten._local_scalar_dense"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
+        ({"model": {"name": "linear", "compile": True}}, "a compiled network is handed out in another way"),
     ],
     ids=str,
 )

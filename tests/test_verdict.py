@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from conftest import MakeResult
 from result_files import BUSY, pair_of
@@ -59,10 +61,20 @@ def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_resul
     assert "Take the CPU's" not in sentence
 
 
+def test_settings_that_repeat_no_bit_are_a_caution(make_result: MakeResult) -> None:
+    result = make_result()
+    record = result.record.model_copy(
+        update={"experiment": result.record.experiment.model_copy(update={"deterministic": False})}
+    )
+    loose = verdict(pair_of(replace(result, record=record), make_result(device="gpu"))).cautions
+    assert "deterministic is false: the same training would come to other bits the next time." in loose
+    assert not any("deterministic" in told for told in verdict(pair_of(result, make_result(device="gpu"))).cautions)
+
+
 def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", unavailable="no accelerator: cuda: no driver")
     found = verdict(pair_of(make_result(), gpu))
-    assert found.missing == "no accelerator: cuda: no driver"
+    assert (found.short, found.missing) == ("not there", "no accelerator: cuda: no driver")
     assert "Some CPU trained it to 75.00% test accuracy in 30.0 s, of which 2.50 s were start-up" in found.text
     assert "nothing can be said" in found.text
 
@@ -110,4 +122,4 @@ def test_where_no_winner_is_named_the_answer_is_that_with_the_reasons(
 ) -> None:
     found = verdict(pair_of(make_result(epoch_seconds=cpu), make_result(device="gpu", epoch_seconds=gpu)))
     reasons = f"neither of an epoch ({why}) nor of the whole job (1 repeat, and it takes 5)"
-    assert found.answer == f"No winner is named, {reasons}; the models are identical."
+    assert (found.short, found.answer) == ("no winner", f"No winner is named, {reasons}; the models are identical.")
