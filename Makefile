@@ -96,7 +96,7 @@ reference: setup ## record this machine's results in reference/, for others (MAC
 machine: setup ## write down what this machine is, for params.yaml to name (NAME=lab: machines/lab.json)
 	@test -n "$(NAME)" || { echo "error: give it a name: make machine NAME=lab"; exit 2; }
 	@mkdir -p machines
-	python -m photofinish.machine.machines > machines/$(NAME).json
+	python -m photofinish.machine.fingerprint > machines/$(NAME).json
 
 worker: setup ## train here what a head sends (HEAD=tcp://head:8786; by default a head on this machine)
 	@python -m photofinish.fleet.worker $(HEAD)

@@ -27,7 +27,7 @@ def main() -> None:
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # looking for some takes longer than reading params.yaml
     with quick_imports():
         from photofinish.data.local_files import misplaced
-        from photofinish.machine.machines import read_machines, unknown_machines
+        from photofinish.machine.fingerprint import read_machines, unknown_machines
         from photofinish.params.reader import read_params
         from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
 

@@ -19,7 +19,7 @@ from rehearsal_device import Counts, counts, order
 from torch import nn
 from torch.optim import SGD
 
-from photofinish import windows
+from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
@@ -321,7 +321,7 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
 ) -> None:
     recorder = OperationRecorder()
     monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: recorder)
-    monkeypatch.setattr(windows, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
+    monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(make_experiment(**settings, steps=kind), device)) for kind in ("eager", "auto"))
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
         recorded.steps.why

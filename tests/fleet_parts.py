@@ -55,7 +55,7 @@ def make_head(root: Path, params: dict[str, Any]) -> Project:
     """A committed project that knows a machine called lab, with a DVC remote in a folder."""
     project = clone_project(root).without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
-    machine = project.run("python", "-m", "photofinish.machine.machines", **LIKE_LAB)
+    machine = project.run("python", "-m", "photofinish.machine.fingerprint", **LIKE_LAB)
     (project.root / "machines").mkdir()
     (project.root / "machines/lab.json").write_text(machine.stdout, encoding="utf-8")
     project.write_params(params)

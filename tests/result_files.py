@@ -14,8 +14,8 @@ from conftest import MakeResult
 
 from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Recorded, Trained, paired
 from photofinish.files import sha256_of_bytes, write_summed
+from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
-from photofinish.machine.software import package_versions
 from photofinish.params.compare import Comparing
 from photofinish.results import EpochMetrics, measurements, records
 

@@ -26,8 +26,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import SUMS, write_summed
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.machine.cpu import cpu_facts
 from photofinish.machine.fingerprint import GPU_VARIABLES, CpuHost, GpuHost, software_facts
+from photofinish.machine.host import cpu_facts
 from photofinish.report.report import write_report
 from photofinish.results import records
 from photofinish.results.learned import load_network

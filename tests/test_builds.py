@@ -9,8 +9,8 @@ import pytest
 import torch
 import torchvision
 
-from photofinish.machine import software as builds
-from photofinish.machine.software import torch_cuda_version, torch_rocm_version, torch_version, torchvision_version
+from photofinish.machine import host as builds
+from photofinish.machine.host import torch_cuda_version, torch_rocm_version, torch_version, torchvision_version
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ PARAMS: dict[str, Any] = {
 def test_a_real_slurms_job_trains_and_is_gone_afterwards(tmp_path: Path) -> None:
     head = clone_project(tmp_path / "head")
     head.environment["CUDA_VISIBLE_DEVICES"] = ""
-    node = head.run("python", "-m", "photofinish.machine.machines", OMP_NUM_THREADS="1", OMP_DYNAMIC="false")
+    node = head.run("python", "-m", "photofinish.machine.fingerprint", OMP_NUM_THREADS="1", OMP_DYNAMIC="false")
     (head.root / "machines").mkdir()
     (head.root / "machines/node.json").write_text(node.stdout, encoding="utf-8")
     head.write_params(PARAMS)

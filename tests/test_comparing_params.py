@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from photofinish.errors import MistakeError
-from photofinish.params.accelerators import SHORT_LIST, accelerators
-from photofinish.params.compare import ComparePlan, Comparing, Prices, Watts
+from photofinish.params.compare import SHORT_LIST, ComparePlan, Comparing, Prices, Watts, accelerators
 from photofinish.params.reader import read_params
 
 REST = """\

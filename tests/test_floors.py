@@ -26,7 +26,7 @@ from photofinish.comparing.floors import (
     least_memory_bytes,
     least_step,
 )
-from photofinish.params.accelerators import SHORT_LIST, Accelerator, accelerators, list_prices
+from photofinish.params.compare import SHORT_LIST, Accelerator, accelerators, list_prices
 from photofinish.results.measurements import Operations, Product
 
 MIB = 2**20

@@ -20,9 +20,9 @@ import pytest
 from pydantic import ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.machine import accelerators, cuda_driver, software
-from photofinish.machine import cpu as cpus
+from photofinish.machine import accelerators, nvidia
 from photofinish.machine import fingerprint as hosts
+from photofinish.machine import host as facts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -32,8 +32,14 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
-    for module in (cpus, accelerators):
-        monkeypatch.setattr(module, "read_or_empty", lambda path: files.get(path, ""))
+    """The system's own files are these and no others."""
+    read = facts.read_or_empty
+
+    def pretend(path: Path) -> str:
+        return files.get(path, "") if path.parts[1] in ("proc", "sys") else read(path)
+
+    for module in (facts, accelerators):
+        monkeypatch.setattr(module, "read_or_empty", pretend)
 
 
 def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
@@ -87,7 +93,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
     monkeypatch.setattr(accelerators, "_amd_gpus", list)
-    monkeypatch.setattr(cuda_driver, "has_nodes", lambda: False)
+    monkeypatch.setattr(nvidia, "has_nodes", lambda: False)
     for name in VISIBLE:
         monkeypatch.delenv(name, raising=False)
     pretend_system(monkeypatch, "Linux", "x86_64")
@@ -401,12 +407,12 @@ def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(monkeypa
     pretend_files(monkeypatch, siblings)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for usable, cores in ((range(8), 4), ((0, 4, 5), 2)):
-        monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _, usable=usable: set(usable), raising=False)
+        monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _, usable=usable: set(usable), raising=False)
         assert hosts.fingerprint(Devices())[0].threads == cores
 
 
 def test_processes_on_the_cpu_divide_its_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     pretend_files(monkeypatch, {})
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     host, _ = hosts.fingerprint(Devices(cpu=CpuDevice(processes=4)))
@@ -465,15 +471,15 @@ def test_rocms_own_variables_hide_gpus_too(
 
 
 def test_a_package_without_metadata_is_left_out_of_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = software.metadata.version
+    version = facts.metadata.version
 
     def lacking(name: str) -> str:
         if name in ("dvc", "mlflow"):
-            raise software.metadata.PackageNotFoundError(name)
+            raise facts.metadata.PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(software.metadata, "version", lacking)
-    versions = software.package_versions()
+    monkeypatch.setattr(facts.metadata, "version", lacking)
+    versions = facts.package_versions()
     assert {"torch", "numpy", "pydantic"} < versions.keys()
     assert not {"dvc", "mlflow"} & versions.keys()
 
@@ -508,10 +514,10 @@ def asked_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def answer(*devices: tuple[str, int], error: str = "") -> None:
         def gpus() -> tuple[str, list[tuple[str, int]]]:
             if error:
-                raise cuda_driver.CudaDriverError(error)
+                raise nvidia.CudaDriverError(error)
             return "540.4.0", list(devices)
 
-        monkeypatch.setattr(cuda_driver, "gpus", gpus)
+        monkeypatch.setattr(nvidia, "cuda_gpus", gpus)
         monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
 
     return answer
@@ -523,7 +529,7 @@ def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
 ) -> None:
     asked_cuda(ORIN)
     assert found_here("cuda")[0] == []
-    monkeypatch.setattr(cuda_driver, "has_nodes", lambda: True)
+    monkeypatch.setattr(nvidia, "has_nodes", lambda: True)
     assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
     asked_cuda(error="cuInit gives error 100")
     assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", str(found_here("cuda")[1]))
@@ -546,28 +552,28 @@ def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
 
 
 def test_cudas_driver_tells_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda _name: FakeCuda())
-    assert cuda_driver.listed() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
-    with pytest.raises(cuda_driver.CudaDriverError, match="can't be used: cuInit gives error 100"):
-        cuda_driver.listed()
+    monkeypatch.setattr(nvidia.ctypes, "CDLL", lambda _name: FakeCuda())
+    assert nvidia.cuda_gpus_in_this_process() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
+    monkeypatch.setattr(nvidia.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
+    with pytest.raises(nvidia.CudaDriverError, match="can't be used: cuInit gives error 100"):
+        nvidia.cuda_gpus_in_this_process()
 
 
 def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "_KERNEL_MODULE", Path("/nowhere"))
+    monkeypatch.setattr(nvidia, "_KERNEL_MODULE", Path("/nowhere"))
     command: list[str] = []
 
     def run(started: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         command[:] = started
         return subprocess.CompletedProcess(started, 0, '["12.6", [["Orin", 1024]]]', "")
 
-    monkeypatch.setattr(cuda_driver.subprocess, "run", run)
-    assert cuda_driver.gpus() == ("CUDA 12.6", [("Orin", 1024)])
-    assert command[1:] == ["-m", "photofinish.machine.cuda_driver"]
+    monkeypatch.setattr(nvidia.subprocess, "run", run)
+    assert nvidia.cuda_gpus() == ("CUDA 12.6", [("Orin", 1024)])
+    assert command[1:] == ["-m", "photofinish.machine.nvidia"]
     monkeypatch.undo()
-    if not cuda_driver.has_nodes():  # for real, where there is no driver
-        with pytest.raises(cuda_driver.CudaDriverError, match=r"^CUDA's driver can't be (loaded|used): "):
-            cuda_driver.gpus()
+    if not nvidia.has_nodes():  # for real, where there is no driver
+        with pytest.raises(nvidia.CudaDriverError, match=r"^CUDA's driver can't be (loaded|used): "):
+            nvidia.cuda_gpus()
 
 
 # -- the CPU ------------------------------------------------------------------------------------------
@@ -580,10 +586,10 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
 
     pretend_files(monkeypatch, {})
     pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(cpus.subprocess, "run", sysctl)
-    monkeypatch.delattr(cpus.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(facts.subprocess, "run", sysctl)
+    monkeypatch.delattr(facts.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 12)
-    assert cpus.cpu_facts() == cpus.CpuFacts(
+    assert facts.cpu_facts() == facts.CpuFacts(
         model="Apple M4 Pro",
         architecture="arm64",
         usable_cores=12,
@@ -610,8 +616,8 @@ def test_the_instruction_sets_that_change_bits_are_read_from_proc(
     pretend_files(monkeypatch, {Path("/proc/cpuinfo"): info})
     pretend_system(monkeypatch, "Linux", "x86_64")
     monkeypatch.setattr(platform, "processor", lambda: "an unnamed CPU")
-    facts = cpus.cpu_facts()
-    assert (facts.model, facts.instruction_sets) == (model, instruction_sets)
+    of_cpu = facts.cpu_facts()
+    assert (of_cpu.model, of_cpu.instruction_sets) == (model, instruction_sets)
 
 
 @pytest.mark.parametrize(
@@ -630,7 +636,7 @@ def test_the_limit_of_a_container_is_read_in_cores(
     monkeypatch: pytest.MonkeyPatch, files: dict[Path, str], limit: float | None
 ) -> None:
     pretend_files(monkeypatch, files)
-    assert cpus.cpu_facts().cgroup_cores_limit == limit
+    assert facts.cpu_facts().cgroup_cores_limit == limit
 
 
 @pytest.mark.parametrize(
@@ -649,6 +655,6 @@ def test_auto_threads_are_the_cores_this_process_may_use(
 ) -> None:
     pretend_files(monkeypatch, {CPU_MAX: f"{quota} 100000"})
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     cpu = CpuDevice.model_validate({"threads": setting})
     assert hosts.fingerprint(Devices(cpu=cpu))[0].threads == threads

@@ -26,8 +26,8 @@ THE_REST = (
 FREE_OF_TORCH = (
     "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
     "comparing.probe", "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
-    "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.cuda_driver", "machine.energy",
-    "machine.fingerprint", "machine.load", "machine.nvidia", "models.pretrained", "models.weights_download",
+    "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.energy",
+    "machine.fingerprint", "machine.load", "machine.nvidia", "params.networks", "models.weights_download",
     "params.reader", "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
     "tracking.client", "runs.run", "runs.stage",
 )  # fmt: skip
@@ -37,7 +37,7 @@ MISSING_ON_BARE_GPU_MACHINES = (
     "sqlalchemy", "alembic", "cloudpickle",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "windows", "wording"), ("processes", "locks", "own_code"), ("source_code",),
+    ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",),
     ("params",), ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",),
     ("tracking",), ("runs",), ("comparing",), ("report",), ("fleet",),
 )  # fmt: skip

@@ -12,8 +12,7 @@ from conftest import ROOT, MakeExperiment
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_summed
-from photofinish.machine.fingerprint import CpuHost, Machine, differences, fingerprint
-from photofinish.machine.machines import read_machines, unknown_machines
+from photofinish.machine.fingerprint import CpuHost, Machine, differences, fingerprint, read_machines, unknown_machines
 from photofinish.params.devices import CpuDevice, Devices
 from photofinish.params.reader import Params, read_params
 from photofinish.plan import write_plan

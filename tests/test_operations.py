@@ -16,7 +16,7 @@ from photofinish.measuring.operations import (
     grouped,
     least_multiplications,
 )
-from photofinish.params.accelerators import Accelerator
+from photofinish.params.compare import Accelerator
 
 IMAGES = 4
 

@@ -117,6 +117,11 @@ def test_what_is_no_usual_format_is_refused_whatever_its_name(tmp_path: Path, re
         read(tmp_path / "image.png")
 
 
+def test_a_file_that_is_not_there_is_told_as_missing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.png is missing$"):
+        decode(tmp_path / "none.png", None, 3)
+
+
 def test_fractions_for_pixels_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:
     Image.new("F", (2, 2), 0.5).save(tmp_path / "image.tiff")
     with pytest.raises(UserError, match=r"image\.tiff can't be read .* fractions"):

@@ -16,10 +16,10 @@ from result_files import change_a_digit
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import SUMS
-from photofinish.machine import cpu, fingerprint
+from photofinish.machine import fingerprint, host
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES
+from photofinish.machine.host import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
@@ -269,8 +269,9 @@ def test_another_gpu_begins_the_gpu_anew_and_one_that_is_gone_is_told(
 
 def test_another_count_of_cores_begins_the_cpu_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(cpu, "read_or_empty", lambda _path: "")
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: set(range(97)))
+    read = host.read_or_empty
+    monkeypatch.setattr(host, "read_or_empty", lambda path: "" if path.is_relative_to("/sys") else read(path))
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _process: set(range(97)))
     assert "hosts/cpu.json" in planned_anew(folder)
     assert read_plan(folder / "hosts/cpu.json", CpuHost).threads == 97
 

@@ -9,8 +9,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from photofinish.models.pooling import fixed_pooling
-from photofinish.models.registry import build_model
+from photofinish.models.registry import build_model, fixed_pooling
 from photofinish.params.networks import TorchvisionModel
 
 SAME_BITS = [(7, 7), (1, 7), (6, 7), (8, 7), (14, 7), (6, 6), (1, 6), (3, 6), (7, 6), (12, 6)]

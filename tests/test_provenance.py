@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from photofinish.files import project_root
-from photofinish.machine.software import git_commit
+from photofinish.machine.host import git_commit
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:

@@ -16,8 +16,7 @@ from photofinish.comparing.floors import least_epoch
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict
-from photofinish.params.accelerators import accelerators
-from photofinish.params.compare import Comparing, Prices
+from photofinish.params.compare import Comparing, Prices, accelerators
 from photofinish.params.experiment import LoaderInput
 from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report

@@ -19,9 +19,8 @@ from pydantic import ValidationError
 from result_files import change_a_digit
 
 from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
-from photofinish.data.oddities import duplicates, fingerprints_of
 from photofinish.data.packed import PARTS, PackedSplit, images_file, rows_file
-from photofinish.data.split import divide, split
+from photofinish.data.split import divide, duplicates, fingerprints_of, split
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import DatasetPlan
 

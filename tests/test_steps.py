@@ -20,7 +20,7 @@ from conftest import MakeExperiment
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish import windows
+from photofinish import machine
 from photofinish.data.images import PartName
 from photofinish.errors import UserError
 from photofinish.measuring import rehearsal
@@ -75,7 +75,7 @@ def make_job(
         **settings: Any,
     ) -> Trainer:
         experiment = make_experiment(**{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings})
-        monkeypatch.setattr(windows, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
+        monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
         random = np.random.default_rng(0)
 
         def batches(name: PartName, count: int) -> Batches:
@@ -407,7 +407,7 @@ def test_few_windows_leave_few_steps_over(
 ) -> None:
     network = nn.Sequential(nn.Flatten(), *(nn.Linear(36, 36) for _ in range(layers - 1)))
     trainer = make_job(network, batch_size=batch_size)
-    monkeypatch.setattr(windows, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
     assert steps.most_at_once(trainer) == at_once
 

@@ -13,10 +13,9 @@ import torch
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file
-from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.models.registry import build_model
 from photofinish.models.weights_download import download_weights
-from photofinish.params.networks import OwnModel, WeightsPlan, published_weights
+from photofinish.params.networks import OwnModel, WeightsPlan, checked_file, fetched_weights, published_weights
 from photofinish.results.learned import weights_of
 
 timm = pytest.importorskip("timm")

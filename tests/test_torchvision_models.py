@@ -13,9 +13,8 @@ from torchvision.models import get_model, get_model_weights, regnet
 
 from photofinish.errors import UserError
 from photofinish.models.registry import build_model, replace_last_layer
-from photofinish.params.image_shapes import shape_problem
+from photofinish.params.catalogue import CLASSIFIERS, shape_problem
 from photofinish.params.networks import TorchvisionModel
-from photofinish.params.torchvision_names import CLASSIFIERS
 
 CIFAR = (3, 32, 32)
 

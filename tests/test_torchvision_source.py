@@ -20,8 +20,8 @@ from photofinish.data.sources import download, read_raw
 from photofinish.data.split import divide
 from photofinish.data.torchvision_source import FILES
 from photofinish.errors import MistakeError, UserError
+from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import Dataset, DatasetPlan
-from photofinish.params.torchvision_names import DATASETS
 
 REAL = ROOT.parent / "shared" / "datasets"
 SHAPES = {

@@ -18,9 +18,8 @@ from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.models.weights_download import download_weights
-from photofinish.params.networks import InitialWeights, PublishedWeights, WeightsPlan
+from photofinish.params.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 from photofinish.results import records

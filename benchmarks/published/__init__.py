@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from photofinish.comparing.floors import Floor, least_step
-from photofinish.params.accelerators import Accelerator, accelerators
+from photofinish.params.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 
 FOLDER = Path(__file__).parent

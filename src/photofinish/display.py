@@ -14,6 +14,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -51,7 +52,7 @@ class DownloadDisplay(Display):
     """How much of a file has come."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, _download_bar, sys.stderr)
+        super().__init__(name, lambda: _bar(DownloadColumn(), TransferSpeedColumn()), sys.stderr)
         if self._bar:
             self._bar.add_task(name, total=None)
         self._started_seconds = time.monotonic()
@@ -77,7 +78,7 @@ class ReadingDisplay(Display):
     """How many of a data set's items have been read."""
 
     def __init__(self, name: str, count: int, what: str) -> None:
-        super().__init__(name, _reading_bar, sys.stderr)
+        super().__init__(name, lambda: _bar(MofNCompleteColumn()), sys.stderr)
         if self._bar:
             self._bar.add_task(name, total=count)
         self._count, self._done = count, 0
@@ -94,22 +95,12 @@ class ReadingDisplay(Display):
             self.say(f"{self._done:,} of {self._count:,}")
 
 
-def _reading_bar() -> Progress:
+def _bar(*columns: ProgressColumn) -> Progress:
+    """With what is peculiar to it between what every bar has."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
-
-
-def _download_bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        *columns,
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )

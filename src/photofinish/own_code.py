@@ -76,11 +76,14 @@ class Reference:
         return self.module.endswith(".py")
 
     @property
+    def _path(self) -> Path:
+        return (Path.cwd() / Path(self.module).expanduser()).resolve()
+
+    @property
     def file(self) -> Path | None:
         """Where it is written; None for a module that is not there."""
         if self.is_file:
-            path = (Path.cwd() / Path(self.module).expanduser()).resolve()
-            return path if path.is_file() else None
+            return self._path if self._path.is_file() else None
         found = _file_of_module(self.module)
         return found and found.resolve()
 
@@ -88,7 +91,7 @@ class Reference:
     def root(self) -> Path | None:
         """The folder that Python imports the user's file and its neighbours from; None for an installed package."""
         if self.is_file:
-            return _root_of((Path.cwd() / Path(self.module).expanduser()).resolve())
+            return _root_of(self._path)
         file = self.file
         if file is None or "-packages/" in str(file) or not is_users_file(str(file)):
             return None
@@ -100,8 +103,7 @@ class Reference:
         if not self.is_file:
             return self.module
         assert self.root
-        path = (Path.cwd() / Path(self.module).expanduser()).resolve()
-        return ".".join(path.relative_to(self.root).with_suffix("").parts)
+        return ".".join(self._path.relative_to(self.root).with_suffix("").parts)
 
     def problem(self) -> str | None:
         """Why nothing can be built of it, as far as reading tells."""
@@ -122,7 +124,7 @@ class Reference:
             is_there = self.name.partition(".")[0] in names
             return None if is_there else f"timm has no {self.name};{hint} timm.list_models() has all"
         try:
-            top = _read(file)
+            top = _parsed(file.read_bytes())
         except SyntaxError as error:
             return f"{self.module}, line {error.lineno}: {error.msg}"
         if self.name.partition(".")[0] in top.names or top.has_more:
@@ -222,10 +224,6 @@ class _TopLevel(NamedTuple):
     """names that only running it would tell: `from x import *`, `__getattr__`"""
 
 
-def _read(file: Path) -> _TopLevel:
-    return _parsed(file.read_bytes())
-
-
 @cache
 def _parsed(source: bytes) -> _TopLevel:
     names: dict[str, _Definition | ast.ImportFrom | None] = {}
@@ -253,7 +251,7 @@ def _parsed(source: bytes) -> _TopLevel:
 
 def _takes(file: Path, name: str, led_here: tuple[tuple[Path, str], ...] = ()) -> Takes | None:
     """Of a class without a constructor, that of its base; of what is imported, from where it is."""
-    node = _read(file).names.get(name)
+    node = _parsed(file.read_bytes()).names.get(name)
     if (file, name) in led_here:
         return None
     led_here = (*led_here, (file, name))

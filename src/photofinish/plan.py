@@ -17,6 +17,7 @@ from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
+from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
 from photofinish.params.experiment import (
@@ -35,7 +36,6 @@ from photofinish.params.networks import (
     published_weights,
 )
 from photofinish.params.reader import Params, mirror_problem
-from photofinish.params.tasks import GIVEN_TO_TORCHMETRICS
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import yaml
 
 from photofinish.comparing.step_costs import Gain, StepCosts, spread
-from photofinish.machine.cpu import allowed_cores
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import doubts
 from photofinish.params.experiment import Experiment
 from photofinish.results.measurements import Attribution, SteadyState

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from photofinish.params.accelerators import Accelerator
+from photofinish.params.compare import Accelerator
 from photofinish.results.measurements import Operations
 
 ABOVE_BOOST_CLOCK = 1.25

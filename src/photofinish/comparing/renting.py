@@ -14,8 +14,7 @@ from photofinish.comparing.ceiling import Ceiling
 from photofinish.comparing.floors import Floor, estimated_step_seconds, least_epoch, least_memory_bytes, least_step
 from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
-from photofinish.params.accelerators import Accelerator, accelerators, list_prices
-from photofinish.params.compare import Prices
+from photofinish.params.compare import Accelerator, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings, Training
 from photofinish.wording import money, seconds

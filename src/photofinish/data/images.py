@@ -7,8 +7,9 @@ import os
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -120,15 +121,24 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(((shades + 128) // 257).astype(np.uint8))
 
 
-def decode(path: Path, size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
-    """The image in a file, as `prepared` gives it; turned as its EXIF data say if it is to be `upright`."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            if upright:
-                _turn(image)
-            return prepared(image, size, channels)
+            yield image
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing") from error
     except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+        reason = f"it is none of {', '.join(_FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
+        raise UserError(f"{path} can't be read as an image: {reason}") from error
+
+
+def decode(path: Path, size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
+    """The image in a file, as `prepared` gives it; turned as its EXIF data say if it is to be `upright`."""
+    with _opened(path) as image:
+        if upright:
+            _turn(image)
+        return prepared(image, size, channels)
 
 
 def _turn(image: Image.Image) -> None:
@@ -141,11 +151,8 @@ def _turn(image: Image.Image) -> None:
 
 def has_several_frames(path: Path) -> bool:
     """Whether a file has more than the frame that is read; what cameras add to a photo doesn't count."""
-    try:
-        with Image.open(path, formats=_FORMATS) as image:
-            return image.format != "MPO" and getattr(image, "is_animated", False)
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as image:
+        return image.format != "MPO" and getattr(image, "is_animated", False)
 
 
 def decoding_threads() -> ThreadPoolExecutor:
@@ -166,11 +173,8 @@ def decode_all(paths: Sequence[Path], size: Size | None, channels: int, *, uprig
 
 def shape_in_file(path: Path) -> Shape:
     """The shape of the image as it is stored, from the file's first bytes; 3 channels unless it is grey."""
-    try:
-        with Image.open(path, formats=_FORMATS) as image:
-            return (1 if _is_grey(image) else 3), image.height, image.width
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as image:
+        return (1 if _is_grey(image) else 3), image.height, image.width
 
 
 def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels: int | None) -> Shape:
@@ -189,10 +193,3 @@ def common_shape(name: str, shapes: Iterable[Shape], size: Size | None, channels
         )
     height, width = size or sizes[0]
     return channels or max(shape[0] for shape in seen), height, width
-
-
-def _unreadable(path: Path, error: BaseException) -> UserError:
-    if isinstance(error, FileNotFoundError):
-        return UserError(f"{path} is missing")
-    reason = str(error) if not isinstance(error, UnidentifiedImageError) else f"it is none of {', '.join(_FORMATS)}"
-    return UserError(f"{path} can't be read as an image: {reason}")

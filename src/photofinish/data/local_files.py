@@ -15,11 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from photofinish.files import project_root
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, OwnDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
-from photofinish.params.reader import Params
+
+if TYPE_CHECKING:
+    from photofinish.params.reader import Params
 
 
 @dataclass(frozen=True)

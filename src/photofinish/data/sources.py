@@ -19,8 +19,8 @@ from photofinish.data import local_images, own_source, torchvision_source
 from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
 from photofinish.errors import UserError
 from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
+from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import Dataset, DatasetPlan, OwnDataset, SyntheticDataset
-from photofinish.params.torchvision_names import DATASETS
 
 _CHECKSUMS = "sha256.json"
 _IMAGES, _LABELS = "images.npy", "labels.npy"

@@ -33,8 +33,8 @@ from photofinish.data.images import (
 )
 from photofinish.errors import UserError
 from photofinish.files import state_folder
+from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
-from photofinish.params.torchvision_names import DATASETS
 
 _Arguments = Mapping[str, Any]
 _ReadRows = Callable[[Int64Array], UInt8Array]

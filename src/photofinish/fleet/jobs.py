@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 from photofinish.errors import UserError, run_stage
 from photofinish.files import finished_folder, state_folder, write_summed, write_text_atomically
-from photofinish.models.pretrained import RECORD
 from photofinish.params.base import Name
+from photofinish.params.networks import RECORD
 from photofinish.processes import Node
 from photofinish.results.records import DeviceLabel
 

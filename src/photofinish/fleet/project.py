@@ -17,11 +17,9 @@ import yaml
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import read_summed, state_folder
 from photofinish.fleet.jobs import PLAN, Job, clone_at, environment_of
-from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine
-from photofinish.machine.machines import name_problem, read_machines
-from photofinish.models.pretrained import RECORD
+from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, name_problem, read_machines
 from photofinish.params.base import read_plan
-from photofinish.params.networks import InitialWeights
+from photofinish.params.networks import RECORD, InitialWeights
 from photofinish.params.reader import Params, read_params
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.results import records

@@ -22,7 +22,7 @@ from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.fleet.jobs import end_with_input, is_leaving, stop_training
 from photofinish.locks import machine_identity, sole_writer
 from photofinish.machine.fingerprint import Machine
-from photofinish.machine.software import CPU_VARIABLES
+from photofinish.machine.host import CPU_VARIABLES
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.source_code import stage_code
 

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pynvml
 
-from photofinish.machine import cuda_driver
-from photofinish.machine.cpu import mac_cpu_name, read_or_empty
-from photofinish.machine.nvidia import is_divided
-from photofinish.machine.software import torch_cuda_version, torch_rocm_version, torch_version
+from photofinish.machine import nvidia
+from photofinish.machine.host import mac_cpu_name, read_or_empty, torch_cuda_version, torch_rocm_version, torch_version
 
 if TYPE_CHECKING:
     from photofinish.params.devices import GpuDevice
@@ -92,7 +90,7 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
     try:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        if any(map(is_divided, handles)):  # then CUDA has slices, in an order of its own
+        if any(map(nvidia.is_divided, handles)):  # then CUDA has slices, in an order of its own
             return _gpus_by_cuda("a GPU is divided (MIG)", driver)
         if visible is not None:
             handles = _chosen(((str(pynvml.nvmlDeviceGetUUID(handle)), handle) for handle in handles), visible)
@@ -115,7 +113,7 @@ def _gpus_without_nvml(missing: str) -> tuple[list[AcceleratorFacts], str]:
     if torch_rocm_version() is not None:
         hidden = "ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides every GPU"
         return _visible_to_rocm(amd), hidden if amd else missing
-    if cuda_driver.has_nodes():
+    if nvidia.has_nodes():
         return _gpus_by_cuda(missing)
     unfit = f", and for the {amd[0][1].name} this torch ({torch_version()}) isn't built" if amd else ""
     return [], missing + unfit
@@ -123,8 +121,8 @@ def _gpus_without_nvml(missing: str) -> tuple[list[AcceleratorFacts], str]:
 
 def _gpus_by_cuda(why: str, driver: str | None = None) -> tuple[list[AcceleratorFacts], str]:
     try:
-        version, found = cuda_driver.gpus()
-    except cuda_driver.CudaDriverError as error:
+        version, found = nvidia.cuda_gpus()
+    except nvidia.CudaDriverError as error:
         return [], f"{why}, and {error}"
     return [AcceleratorFacts("cuda", name, size, driver or version) for name, size in found], f"{why}; CUDA lists none"
 

@@ -1,20 +1,34 @@
 """The fingerprint of the machine: what determines speed and bits, and stays the same from run to run.
 
 It is part of DVC's cache key, so it holds no load, temperature or time. Torch is not imported: what the fingerprint
-is made of is looked at in each `dvc repro`.
+is made of is looked at in each `dvc repro`. Other machines have theirs in machines/<name>.json, which
+`python -m photofinish.machine.fingerprint` printed there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from photofinish.errors import MistakeError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
-from photofinish.machine.cpu import CpuFacts, cpu_facts, usable_threads
-from photofinish.machine.software import CPU_VARIABLES, GPU_VARIABLES, Software, software_facts
+from photofinish.machine.host import (
+    CPU_VARIABLES,
+    GPU_VARIABLES,
+    CpuFacts,
+    Software,
+    cpu_facts,
+    software_facts,
+    usable_threads,
+)
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
+from photofinish.params.mistakes import Mistake, unknown_name
+
+if TYPE_CHECKING:
+    from photofinish.params.reader import Params
 
 
 class Host(BaseModel):
@@ -139,3 +153,45 @@ def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
     for key, value in facts.items():
         found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
     return found
+
+
+def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
+    """Those that `devices` name."""
+    return {name: read_machine(name, folder) for name in (devices.cpu.machine, devices.gpu.machine) if name}
+
+
+def read_machine(name: str, folder: Path) -> Machine:
+    """The one of this name, as it was written there."""
+    path = folder / f"{name}.json"
+    try:
+        return Machine.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        problem = str(error).partition("\n")[0]
+        raise MistakeError(
+            f"{path} can't be read as a machine ({problem}): write it anew there, with `make machine NAME={name}`"
+        ) from error
+
+
+def unknown_machines(params: Params, folder: Path) -> Iterator[Mistake]:
+    """Names in params.yaml that no file in machines/ has."""
+    for device, name in (("cpu", params.devices.cpu.machine), ("gpu", params.devices.gpu.machine)):
+        if problem := name and name_problem(name, folder):
+            yield Mistake(("devices", device, "machine"), problem, name)
+
+
+def name_problem(name: str, folder: Path) -> str | None:
+    """Why no machine has this name."""
+    known = sorted(path.stem for path in folder.glob("*.json"))
+    if name in known:
+        return None
+    how = f"`make machine NAME={name}` on it writes {folder}/{name}.json, to be committed"
+    return f"{unknown_name('machine', name, known)}; {how}" if known else f"{folder}/ has no machine yet: {how}"
+
+
+def main() -> None:
+    """Print what this machine is."""
+    print(Machine.here().model_dump_json(indent=2))
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from photofinish.machine.cpu import read_or_empty
+from photofinish.machine.host import read_or_empty
 from photofinish.machine.nvidia import GpuState
 from photofinish.processes import own_rank
 

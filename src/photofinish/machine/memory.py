@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from photofinish import windows
 from photofinish.errors import MistakeError
-from photofinish.machine.cpu import read_or_empty
+from photofinish.machine import most_steps_at_once
 from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.host import read_or_empty
 from photofinish.params.datasets import Dataset, SyntheticDataset, drawn_counts
 from photofinish.params.experiment import Experiment
 from photofinish.wording import byte_size
@@ -137,7 +137,7 @@ def window_bytes(experiment: Experiment, split: SplitSize) -> int:
         return 0
     value_bytes, border = 8 if split.placed_dtype == "int64" else 4, 2 * experiment.augmentation.crop_padding
     image_bytes = value_bytes * math.prod(split.shape)
-    images = experiment.batch_size * windows.most_at_once(split.train, experiment.batch_size, image_bytes)
+    images = experiment.batch_size * most_steps_at_once(split.train, experiment.batch_size, image_bytes)
     augments = border or experiment.augmentation.flip
     lines_bytes = value_bytes * math.prod(split.shape[:-1]) * (split.shape[-1] + border) if augments else 0
     return images * (image_bytes + lines_bytes) if images <= split.train else 0

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from photofinish.params.networks import OwnModel
 
 Shape = tuple[int, ...]
+"""of an item; of an image, channels, height, width"""
 _DRAWING = ("urandom", "time", "time_ns", "perf_counter", "getpid")
 """what gives another answer each time: a generator without a seed asks the first"""
 

@@ -12,9 +12,8 @@ from pathlib import Path, PurePosixPath
 from photofinish.data.fetching import Fetcher
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, state_folder, write_text_atomically
-from photofinish.models.pretrained import RECORD
 from photofinish.own_code import TIMM
-from photofinish.params.networks import FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
+from photofinish.params.networks import RECORD, FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
 
 SHA256_PREFIX = re.compile(r"-([0-9a-f]{8,})\.pth$")
 """What the names of torchvision's files end in."""

@@ -26,7 +26,7 @@ from photofinish.params.base import (
     list_of,
     refusal,
 )
-from photofinish.params.torchvision_names import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
+from photofinish.params.catalogue import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
 
 if TYPE_CHECKING:
     from photofinish.data.images import PartName

@@ -115,6 +115,11 @@ Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag
 # -- metrics ------------------------------------------------------------------------------------------
 
 
+def _spelled_out(code: Any) -> Any:
+    """A name is short for a mapping with it alone."""
+    return {"name": code} if isinstance(code, str) else code
+
+
 def _metric_reference(name: str) -> Reference:
     return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
 
@@ -135,10 +140,6 @@ class Metric(OwnCode):
         return self.reference.name.rpartition(".")[2]
 
 
-def _metric(given: Any) -> Any:
-    return {"name": given} if isinstance(given, str) else given
-
-
 def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     labels = [metric.label for metric in metrics]
     if len(set(labels)) < len(labels):
@@ -146,7 +147,7 @@ def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     return metrics
 
 
-Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(_metric)], ...], AfterValidator(_each_once)]
+Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(_spelled_out)], ...], AfterValidator(_each_once)]
 
 
 class MetricsPlan(Settings):
@@ -214,10 +215,6 @@ class OwnTransform(OwnCode):
     """A function of an item as it is packed, a tensor, that gives it changed; a class is made first."""
 
 
-def _spelled_out(transform: Any) -> Any:
-    return {"name": transform} if isinstance(transform, str) else transform
-
-
 class LoaderInput(Settings):
     """PyTorch's DataLoader, with its own names and defaults."""
 
@@ -259,7 +256,7 @@ class Experiment(Settings):
     dataset: Name
     model: Model
     loss: Loss | None = None
-    """by default the one that fits the data set's targets (params/tasks.py)"""
+    """by default the one that fits the data set's targets (params/catalogue.py)"""
     optimizer: Optimizer
     schedule: Schedule = ConstantSchedule()
     input: Input

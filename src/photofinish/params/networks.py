@@ -1,11 +1,14 @@
-"""The settings of networks, and which published weights they start from."""
+"""The settings of networks, which published weights they start from, and what `download-weights` leaves of these."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validator
 
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_file
 from photofinish.own_code import TIMM
 from photofinish.params.base import (
     BUILT_IN,
@@ -17,10 +20,13 @@ from photofinish.params.base import (
     Settings,
     built_in_or_own,
 )
-from photofinish.params.torchvision_names import CLASSIFIERS
+from photofinish.params.catalogue import CLASSIFIERS
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """what one's own network is called with where it takes it: how many classes, and an image's channels, height, width"""
+RECORD = "weights.json"
+"""what `download-weights` leaves for an experiment"""
+_ADVICE = "run `dvc repro --force download-weights`"
 Init = Literal["default", "xavier_uniform"]
 """Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""
 
@@ -124,3 +130,28 @@ class InitialWeights(Settings):
     """data/weights/<experiment>/weights.json, which every experiment has."""
 
     published: FetchedWeights | None
+
+
+def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
+    """Those that `model` asks for; where it asks for none, nobody need have been there."""
+    wanted = published_weights(model)
+    if wanted is None:
+        return None
+    if folder is None:
+        raise UserError(f"model {wanted.model} starts from {wanted.weights}: give its folder with --weights")
+    path = folder / RECORD
+    try:
+        published = InitialWeights.model_validate_json(path.read_bytes()).published
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} can't be read: {_ADVICE} ({error})") from error
+    if published is None or (published.model, published.weights) != (wanted.model, wanted.weights):
+        raise UserError(f"{path} isn't of {wanted.model}'s {wanted.weights}: {_ADVICE}")
+    return published
+
+
+def checked_file(fetched: FetchedWeights, folder: Path) -> Path:
+    """The weights' file, which has the sha256 that its record says."""
+    path = folder / fetched.file
+    if not path.is_file() or sha256_of_file(path) != fetched.sha256:
+        raise UserError(f"{path} is missing or damaged: {_ADVICE}")
+    return path

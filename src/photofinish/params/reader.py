@@ -17,14 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from photofinish.errors import MistakeError
 from photofinish.own_code import is_reference
 from photofinish.params.base import BUILT_IN, CallsCode, is_name
+from photofinish.params.catalogue import loss_problem, shape_problem
 from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, LoaderInput, Metric, OwnLoss
-from photofinish.params.image_shapes import shape_problem
 from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
-from photofinish.params.tasks import loss_problem
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
 from photofinish.wording import did_you_mean, nearest_name
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from photofinish.comparing.floors import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
-from photofinish.params.accelerators import accelerators
+from photofinish.params.compare import accelerators
 from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
+from photofinish.machine.host import package_version
 from photofinish.machine.load import doubts
-from photofinish.machine.software import package_version
 from photofinish.params.base import Name, is_name
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records

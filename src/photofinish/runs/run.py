@@ -35,11 +35,10 @@ from photofinish.files import (
 )
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import Room, SplitSize, bytes_needed, refuse_too_large, room_now
-from photofinish.models.pretrained import checked_file, fetched_weights
 from photofinish.params.base import read_plan
 from photofinish.params.devices import batch_problem, sharing_key
 from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPlan
-from photofinish.params.networks import FetchedWeights
+from photofinish.params.networks import FetchedWeights, checked_file, fetched_weights
 from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.source_code import refuse_changed_code, stage_code

@@ -16,7 +16,7 @@ from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.locks import machine_to_itself, sole_writer
 from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differences
-from photofinish.machine.software import git_commit, package_versions
+from photofinish.machine.host import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.processes import Rank, is_started_by_stage, own_node, own_rank, quick_imports

@@ -19,9 +19,9 @@ import torch
 from photofinish.errors import UserError
 from photofinish.files import finished_folder, removed_folder, sha256_of_bytes, state_folder, write_summed
 from photofinish.machine.energy import Energy, added_up, energy_meters, unavailable
+from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import MachineWatch, doubts
 from photofinish.machine.nvidia import nvidia_gpu_state
-from photofinish.machine.software import git_commit, package_versions
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
 from photofinish.processes import own_rank, seconds_since_stage_start

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.own_code import Reference, is_reference, users_code
-from photofinish.params.tasks import LOSSES, loss_problem
+from photofinish.params.catalogue import LOSSES, loss_problem
 from photofinish.training.torch_device import is_accelerator, sent
 
 if TYPE_CHECKING:

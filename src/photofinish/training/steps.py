@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
-from photofinish import windows
+from photofinish.machine import most_steps_at_once
 from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
@@ -226,7 +226,7 @@ def most_at_once(trainer: Trainer) -> int:
     images, _labels = next(iter(trainer.training.in_order()))
     layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
     image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
-    most, whole = windows.most_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
+    most, whole = most_steps_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
 
 

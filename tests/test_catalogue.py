@@ -15,7 +15,7 @@ from torchvision.models import get_model_weights
 
 from photofinish.data.torchvision_source import FILES
 from photofinish.models.weights_download import SHA256_PREFIX
-from photofinish.params.torchvision_names import (
+from photofinish.params.catalogue import (
     CHANNELS_AND_SIDES,
     CLASSIFIERS,
     DATASETS,
