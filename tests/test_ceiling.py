@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.ceiling import HIGH, Ceiling, ceiling
+from photofinish.comparing.bounds import HIGH, Ceiling, ceiling
 from photofinish.comparing.pairs import Pair, Trained
 from photofinish.comparing.verdict import verdict
 from photofinish.machine.load import LoadWindow

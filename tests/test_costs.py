@@ -10,7 +10,7 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.pairs import Trained
-from photofinish.comparing.payback import TimeToTarget, cost, energy_used, outlay
+from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, outlay
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices, Watts
 from photofinish.report.rows import comparison_rows

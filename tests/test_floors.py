@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks.published import Published, published
 from benchmarks.published.fit import errors, fitted
-from photofinish.comparing.floors import (
+from photofinish.comparing.bounds import (
     ABOVE_BOOST_CLOCK,
     HALF_WITHIN,
     LEAST_KERNEL_SECONDS,

@@ -7,7 +7,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.comparing.floors import least_epoch
+from photofinish.comparing.bounds import least_epoch
 from photofinish.measuring.operations import (
     Direction,
     StepCount,

@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, pair_of, trained
 
-from photofinish.comparing.payback import payback, time_to_target
+from photofinish.comparing.speedups import payback, time_to_target
 from photofinish.report.rows import comparison_rows
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import Timings

@@ -16,7 +16,7 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained
 from torch import nn
 
-from photofinish.comparing.ceiling import ceiling
+from photofinish.comparing.bounds import ceiling
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Recorded
 from photofinish.machine.fingerprint import CpuHost

@@ -12,7 +12,7 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.floors import least_epoch
+from photofinish.comparing.bounds import least_epoch
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict

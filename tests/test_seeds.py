@@ -16,7 +16,7 @@ from training_process import NoTracker
 from training_stage import contents
 
 from photofinish.comparing.pairs import Pair, Trained, paired, read_results
-from photofinish.comparing.seeds import Spread, chance_in_words, over_seeds
+from photofinish.comparing.parity import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost

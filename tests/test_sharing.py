@@ -10,7 +10,7 @@ from conftest import MakeResult
 from result_files import trained
 
 from photofinish.comparing.pairs import Pair, Trained, paired
-from photofinish.comparing.sharing import shared_trainings
+from photofinish.comparing.scaling import shared_trainings
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.report.report import write_report
 from photofinish.results.references import hardware, reference_of

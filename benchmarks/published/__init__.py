@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.floors import Floor, least_step
+from photofinish.comparing.bounds import Floor, least_step
 from photofinish.params.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 

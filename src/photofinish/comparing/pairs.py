@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from photofinish.comparing.ceiling import Ceiling, ceiling
+from photofinish.comparing.bounds import Ceiling, ceiling
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.parity import Parity, Predictions, parity
-from photofinish.comparing.payback import Outlay, Payback, outlay, payback
+from photofinish.comparing.parity import OverSeeds, Parity, Predictions, over_seeds, parity
 from photofinish.comparing.renting import Renting, renting
-from photofinish.comparing.seeds import OverSeeds, over_seeds
-from photofinish.comparing.speedups import Kind, Speedup, epoch_speedup, speedups
+from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch_speedup, outlay, payback, speedups
 from photofinish.comparing.step_costs import StepCosts, step_costs
 from photofinish.errors import UserError
 from photofinish.files import read_summed

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from photofinish.comparing.apart import run_apart, train_apart, with_values
 from photofinish.comparing.pairs import Recorded
-from photofinish.comparing.payback import cost
-from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, students_t
+from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.machine.load import doubts

@@ -1,6 +1,6 @@
 """Which accelerator to rent: of each the least time and money that this training could take on it, and whether it fits.
 
-The accelerator is put into this machine in thought: what the CPU is sure to do beside it (see ceiling.py) stays.
+The accelerator is put into this machine in thought: what the CPU is sure to do beside it (see bounds.py) stays.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
-from photofinish.comparing.ceiling import Ceiling
-from photofinish.comparing.floors import Floor, estimated_step_seconds, least_epoch, least_memory_bytes, least_step
-from photofinish.comparing.payback import SECONDS_AN_HOUR, TimeToTarget
+from photofinish.comparing.bounds import (
+    Ceiling,
+    Floor,
+    estimated_step_seconds,
+    least_epoch,
+    least_memory_bytes,
+    least_step,
+)
+from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
 from photofinish.params.compare import Accelerator, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
@@ -47,7 +53,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Estimate:
-    """About, where a step is like those that were fitted; see floors.py for how far off it may be."""
+    """About, where a step is like those that were fitted; see bounds.py for how far off it may be."""
 
     epoch_seconds: float
     job_seconds: float

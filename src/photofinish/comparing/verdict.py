@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from photofinish.comparing.pairs import Compared, Elsewhere, NotTrained, Pair, Trained
-from photofinish.comparing.seeds import chance_in_words
+from photofinish.comparing.parity import chance_in_words
 from photofinish.comparing.speedups import Speedup
 from photofinish.machine.load import doubts
 from photofinish.wording import listed, ratio, seconds, utc_day

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from photofinish.comparing.floors import NINE_OF_TEN_WITHIN
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.compare import accelerators

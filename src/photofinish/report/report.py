@@ -16,8 +16,7 @@ from markupsafe import Markup, escape
 
 from photofinish.comparing.kept import Kept
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.scaling import Series, all_series
-from photofinish.comparing.sharing import shared_trainings
+from photofinish.comparing.scaling import Series, all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, renting, rows, tables

@@ -12,12 +12,10 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
-from photofinish.comparing.ceiling import Ceiling
+from photofinish.comparing.bounds import Ceiling
 from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
-from photofinish.comparing.payback import Outlay
-from photofinish.comparing.scaling import Series
-from photofinish.comparing.sharing import Shared
-from photofinish.comparing.speedups import NAMES, Interval
+from photofinish.comparing.scaling import Series, Shared
+from photofinish.comparing.speedups import NAMES, Interval, Outlay
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts

@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from photofinish.comparing.pairs import Pair
-from photofinish.comparing.parity import THE_SAME
-from photofinish.comparing.payback import Cost, Outlay
-from photofinish.comparing.scaling import Series
-from photofinish.comparing.seeds import OverSeeds, Spread
-from photofinish.comparing.sharing import Shared
-from photofinish.comparing.speedups import NAMES, Interval
+from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
+from photofinish.comparing.scaling import Series, Shared
+from photofinish.comparing.speedups import NAMES, Cost, Interval, Outlay
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts

@@ -1,0 +1,272 @@
+"""Bounds: how many times as fast a training on the CPU could become in its machine at most, whatever computes, and what
+each accelerator's data sheet says that it takes at least.
+
+**What no GPU can shorten.** Of a device that computes in no time, what is sure to stay is counted, and nothing else:
+
+* Of an epoch, loading its batches where a loader does: the time that they take with no step between. Workers load
+  while a device computes, so with one that takes no time an epoch is no shorter than that. What a step waits for its
+  batch isn't it: while the CPU computes as well, loading is slower. Batches that are gathered on the device
+  (`input: resident`) leave nothing behind.
+* Of the job, that, and start-up without its warm-up: imports, the data read and normalised, the network made.
+
+What a GPU takes itself only makes it slower than the bound: its start, copies to it, computing. What would perhaps stay
+isn't counted, which only makes the bound higher: handing out each operation, which can't be told from computing it here
+and may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
+loading for validation, which isn't timed by itself. A bound is higher than the medians tell, by what the samples vary
+and what a run may be off: see `Bound`.
+
+**What a data sheet says of a step**, the time that no PyTorch program beats:
+
+* Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
+  or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
+  computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
+  and stay there: only what a kernel reads or writes beyond that counts.
+* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least. That
+  is assumed, not measured: a fourth of what a node of a CUDA graph is thought to take (docs/performance.md).
+* After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
+* Meanwhile a loader's batches cross the link from the host, at its peak rate.
+
+All that happens in between might be done on the way. A real step takes longer, for kernels take microseconds to start,
+wait, and read and write far more. What it would take *about* is told beside it, by constants that were fitted on
+published training speeds: `python -m benchmarks.published.fit` fits them, and finds how far off they are, each
+accelerator estimated by the others. They are of steps that are long against the start of a kernel, of convolutional
+networks and transformers, and nearly all on NVIDIA's cards: nothing is told of others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from photofinish.comparing.diagnosis import why_nothing_is_told
+from photofinish.comparing.speedups import BUSY
+from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread, times
+from photofinish.params.compare import Accelerator
+from photofinish.params.experiment import Experiment
+from photofinish.results.measurements import Attribution, Operations
+from photofinish.results.records import Timings, Training
+from photofinish.wording import seconds
+
+HIGH = 20.0
+"""times as fast: a bound above says nothing against a GPU"""
+ABOVE_BOOST_CLOCK = 1.25
+LEAST_KERNEL_SECONDS = 0.5e-6
+_VALUE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_GB, _MIB, _TERA = 1e9, 2**20, 1e12
+
+TIMES_THE_ARITHMETIC = {"fp32": 0.87, "tf32": 0.81, "fp16": 0.82}
+"""of what its operations, as usually counted, take at the peak rate"""
+TIMES_WHAT_IS_KEPT = 17.4
+"""of what it takes to move all that is kept for the backward pass once, at the memory's peak rate"""
+HALF_WITHIN, NINE_OF_TEN_WITHIN = 1.18, 1.44
+"""factors"""
+SHORTEST_SECONDS = 0.03
+"""of the published steps"""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many times as fast at most: the whole of it over what is sure to stay."""
+
+    whole_seconds: float
+    """of slow ones, where there are several"""
+    staying_seconds: float
+    """of quick ones, in a run that is quicker by RUN_TO_RUN; half of a start-up, for nothing watches how busy the
+    machine is meanwhile"""
+    measured_seconds: float
+    """the same as it was measured"""
+
+    @property
+    def at_most(self) -> float:
+        """From 1 on: by a device that takes no time, nothing gets slower."""
+        return max(1.0, self.whole_seconds / self.staying_seconds) if self.staying_seconds else math.inf
+
+    @property
+    def is_high(self) -> bool:
+        """So high that it says nothing against a GPU."""
+        return self.at_most > HIGH
+
+    @property
+    def evidence(self) -> str:
+        """`at least 4.00 s of 5.00 s`: what stays, of the whole."""
+        return f"at least {seconds(min(self.staying_seconds, self.whole_seconds))} of {seconds(self.whole_seconds)}"
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The bounds of one training on the CPU, or why there are none."""
+
+    epoch: Bound | None
+    """None where nothing of it is sure to stay"""
+    job: Bound | None
+    job_if_resident: Bound | None
+    """with `input: resident`, which leaves nothing of an epoch: where it takes a loader, and images would fit"""
+    untold: str | None
+    """what keeps the figures from carrying a bound"""
+
+    @property
+    def sentence(self) -> str | None:
+        """The bounds with what they rest on; None where there are none."""
+        if self.job is None:
+            return None
+        epoch, job = self.epoch, self.job
+        if epoch and not epoch.is_high:
+            lifted = ""
+            if self.job_if_resident:
+                left = f"the job's would then be {times(self.job_if_resident.at_most)}"
+                lifted = f" (`input: resident` would lift that, where the images fit into the GPU's memory; {left})"
+            return (
+                f"Even a GPU that computes in no time would make an epoch at most {times(epoch.at_most)} as fast in "
+                f"this machine, and the whole job at most {times(job.at_most)}: {epoch.evidence} an epoch are spent "
+                f"loading its data, which stays on the CPU{lifted}."
+            )
+        what, high = "start-up", ""
+        if epoch:
+            what, high = "start-up and loading", f" ({times(epoch.at_most)} as fast is its bound)"
+        if job.is_high:
+            return (
+                f"Nothing measured here keeps a GPU from being much faster{high}: {what}, which stays on the CPU, is "
+                f"{job.evidence} of the whole job, whose bound is {times(job.at_most)} as fast."
+            )
+        return (
+            f"Nothing measured here keeps a GPU from making an epoch much faster{high}, but even one that computes in "
+            f"no time would make the whole job at most {times(job.at_most)} as fast in this machine: {job.evidence} "
+            f"are {what}, which stays on the CPU."
+        )
+
+
+def ceiling(record: Training, timings: Timings, costs: StepCosts | None) -> Ceiling:
+    """Of one training on the CPU; no bound is told by figures that carry no cause either."""
+    attribution = timings.attribution
+    untold = why_nothing_is_told(record, timings, costs)
+    if untold or costs is None or attribution is None:
+        return Ceiling(None, None, None, untold)
+    epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
+    _, slow_job_seconds = spread(timings.end_to_end_seconds)
+    startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
+    if record.experiment.input.name == "resident":
+        return Ceiling(None, startup_alone, None, None)
+    loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
+    least_seconds = _least_loading_seconds(record.experiment, attribution, costs) / (1 + RUN_TO_RUN)
+    _, slow_step_seconds = costs.epoch_share_spread
+    return Ceiling(
+        epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
+        job=Bound(
+            slow_job_seconds,
+            startup_alone.staying_seconds + epochs * least_seconds,
+            startup_seconds + epochs * loading_seconds,
+        ),
+        job_if_resident=startup_alone if attribution.resident else None,
+        untold=None,
+    )
+
+
+def _least_loading_seconds(experiment: Experiment, attribution: Attribution, costs: StepCosts) -> float:
+    """Of an epoch: its first batch, for which workers may start, then batches as quick as the quickest tenth of them.
+
+    What else goes on in a machine only ever slows a batch, so of two passes that took the same the quicker one counts.
+    """
+    alone, waiting = attribution.batch_alone_seconds, attribution.parts.waiting_seconds
+    first_seconds = min(alone[0], waiting[0])
+    workers = experiment.input.workers if experiment.input.name == "loader" else 0
+    passes = [alone] if costs.loads_ahead else [alone, waiting]
+    least_seconds = min(spread(_rounds(each[1:], max(1, workers)) or [first_seconds])[0] for each in passes)
+    return max(first_seconds, least_seconds) + (costs.steps_per_epoch - 1) * least_seconds
+
+
+def _rounds(values: Sequence[float], size: int) -> list[float]:
+    """The means of so many in a row: several workers' batches come at once, and only a round of them tells their pace.
+
+    Of fewer, their own mean.
+    """
+    rounds = [values[start : start + size] for start in range(0, len(values) - size + 1, size)]
+    return [statistics.fmean(each) for each in rounds or [values] if each]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least seconds, of a step or of several."""
+
+    computing_seconds: float
+    """of its products and the optimiser, one after the other: no less than each of the next three"""
+    arithmetic_seconds: float
+    """of all products; 0 where the rate isn't known"""
+    memory_seconds: float
+    kernel_seconds: float
+    """of as many kernels that do nothing"""
+    link_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all together."""
+        return max(self.computing_seconds, self.link_seconds)
+
+    @property
+    def held_by(self) -> str:
+        """What takes most of it."""
+        if self.link_seconds > self.computing_seconds:
+            return "the link"
+        parts = {"arithmetic": self.arithmetic_seconds, "memory": self.memory_seconds, "kernels": self.kernel_seconds}
+        return max(parts, key=lambda name: parts[name])
+
+
+def least_step(operations: Operations, accelerator: Accelerator, precision: str) -> Floor:
+    """Of the step that was counted."""
+    return least_epoch(operations, accelerator, precision, operations.images)
+
+
+def least_epoch(operations: Operations, accelerator: Accelerator, precision: str, images: int) -> Floor:
+    """Of steps on so many images in all, as large as the one that was counted, but for the last.
+
+    What a smaller last step moves isn't counted, for it may stay in the cache.
+    """
+    tflops, link = accelerator.best_tflops(precision), accelerator.link_gb_per_s
+    flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK if tflops else None
+    cache_bytes, bytes_a_second = accelerator.cache_mib * _MIB, accelerator.memory_gb_per_s * _GB
+    optimiser_seconds = _optimiser_bytes(operations, cache_bytes) / bytes_a_second
+    computing_seconds, arithmetic_seconds, memory_seconds = optimiser_seconds, 0.0, optimiser_seconds
+    for product in operations.products:
+        moved_bytes = sum(
+            max(0.0, values * _VALUE_BYTES[precision] - cache_bytes)
+            for values in (product.read_values, product.written_values)
+        )
+        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second if flops_a_second else 0.0
+        own_memory_seconds = product.count * moved_bytes / bytes_a_second
+        computing_seconds += max(own_arithmetic_seconds, own_memory_seconds, product.count * LEAST_KERNEL_SECONDS)
+        arithmetic_seconds += own_arithmetic_seconds
+        memory_seconds += own_memory_seconds
+    whole_steps, rest = divmod(images / operations.images, 1)
+    return Floor(
+        whole_steps * computing_seconds + rest * arithmetic_seconds,
+        (whole_steps + rest) * arithmetic_seconds,
+        whole_steps * memory_seconds,
+        whole_steps * LEAST_KERNEL_SECONDS * sum(product.count for product in operations.products),
+        (whole_steps + rest) * operations.batch_bytes / (link * _GB) if link else 0.0,
+    )
+
+
+def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
+    changed_bytes = operations.gradient_bytes + operations.optimizer_bytes  # as many weights have a gradient
+    read_bytes = operations.gradient_bytes + changed_bytes
+    return max(0.0, read_bytes - cache_bytes) + max(0.0, changed_bytes - cache_bytes)
+
+
+def least_memory_bytes(operations: Operations, precision: str) -> int:
+    """What lies in its memory at least, at the end of a forward or of a backward pass."""
+    passing_bytes = max(operations.kept_values * _VALUE_BYTES[precision], operations.gradient_bytes)
+    images_bytes = operations.batch_bytes + operations.resident_bytes
+    return operations.parameter_bytes + operations.optimizer_bytes + passing_bytes + images_bytes
+
+
+def estimated_step_seconds(operations: Operations, accelerator: Accelerator, precision: str) -> float | None:
+    """About; None where nothing like it was fitted."""
+    kind = "fp16" if precision == "bf16" else precision
+    tflops = accelerator.tflops.get(precision)
+    if accelerator.kind != "cuda" or tflops is None:
+        return None
+    arithmetic_seconds = TIMES_THE_ARITHMETIC[kind] * operations.flops / (tflops * _TERA)
+    memory_seconds = TIMES_WHAT_IS_KEPT * operations.all_kept_bytes / (accelerator.memory_gb_per_s * _GB)
+    step_seconds = arithmetic_seconds + memory_seconds
+    return step_seconds if step_seconds >= SHORTEST_SECONDS else None
