@@ -63,7 +63,7 @@ endif
 
 remedy: setup ## try what the report suggests against an experiment's slowness (EXPERIMENT=name, DEVICE=cpu or gpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
-	@python -m photofinish.comparing.trial "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
+	@python -m photofinish.comparing.trial remedy "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
 
 fit: setup ## find the largest batch that fits on a device (EXPERIMENT=name, DEVICE=gpu or cpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make fit EXPERIMENT=digits-mlp (DEVICE=cpu)"; exit 2; }
@@ -71,7 +71,7 @@ fit: setup ## find the largest batch that fits on a device (EXPERIMENT=name, DEV
 
 probe: setup ## what an experiment's whole job would take here, from a few epochs of it (EXPERIMENT=name, EPOCHS=3, DEVICE=cpu or gpu)
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make probe EXPERIMENT=digits-mlp EPOCHS=3 (DEVICE=gpu)"; exit 2; }
-	@python -m photofinish.comparing.probe "$(EXPERIMENT)" --epochs "$(or $(EPOCHS),3)" --device "$(or $(DEVICE),cpu)"
+	@python -m photofinish.comparing.trial probe "$(EXPERIMENT)" --epochs "$(or $(EPOCHS),3)" --device "$(or $(DEVICE),cpu)"
 
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync

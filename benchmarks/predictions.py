@@ -23,7 +23,7 @@ import yaml
 from benchmarks import machine
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
-from photofinish.comparing.trial import with_line
+from photofinish.comparing.trial import with_values
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.files import write_summed
@@ -92,7 +92,7 @@ def _tried(folder: Path, settings: dict[str, Any]) -> tuple[bool | None, str]:
     found = next((each for each in first.diagnoses if each.of == "an epoch"), None)
     if not (found and found.remedy and found.remedy.predicted):
         return None, _without_remedy(found)
-    changed = with_line(params_file, found.remedy, folder / "changed.yaml")
+    changed = with_values(params_file, {found.remedy.key: found.remedy.value}, folder / "changed.yaml")
     before, after = [first], []
     for turn in range(ROUNDS):
         after.append(_train(folder / f"with-{turn}", changed, folder / "split"))

@@ -9,8 +9,8 @@ import pytest
 from conftest import MakeResult
 from result_files import trained, write_result
 
-from photofinish.comparing.apart import run_apart, train_apart, with_values
 from photofinish.comparing.pairs import Recorded
+from photofinish.comparing.trial import run_apart, train_apart, with_values
 from photofinish.errors import MistakeError, UserError
 
 _STAGE = """\

@@ -18,8 +18,8 @@ from result_files import BUSY, trained, write_result
 from stand_in_stages import StandInStages
 from training_stage import contents
 
-from photofinish.comparing import probe as comparing_probe
-from photofinish.comparing.probe import estimate, probe, sum_interval, told
+from photofinish.comparing import trial
+from photofinish.comparing.trial import estimate, probe, probe_told, sum_interval
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.compare import Comparing, Prices
 
@@ -66,7 +66,7 @@ def test_the_sum_of_what_comes_lies_in_the_interval_95_times_of_100(tried: int) 
 
 def test_it_is_told_as_an_estimate_with_its_cost(make_result: MakeResult) -> None:
     run = trained(make_result, epoch_seconds=(3.0, 3.0), total_seconds=10.0)
-    text = told("x", run, estimate(run.timings, 1000), Comparing(prices=Prices(cpu_hour=3.6)))
+    text = probe_told("x", run, estimate(run.timings, 1000), Comparing(prices=Prices(cpu_hour=3.6)))
     assert text.splitlines()[0] == "x on the CPU (Some CPU), estimated from 2 epochs:"
     assert "the whole job of 1,000 epochs takes 3,1" in text
     assert "95 % interval" in text
@@ -118,9 +118,9 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeRes
 def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_the_whole_job(
     stages: StandInStages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["probe", NAME])
-    monkeypatch.setattr(comparing_probe, "end_on_sigterm", lambda: None)
-    comparing_probe.main()
+    monkeypatch.setattr(sys, "argv", ["trial", "probe", NAME])
+    monkeypatch.setattr(trial, "end_on_sigterm", lambda: None)
+    trial.main()
     assert stages.told == [_PLAN, _TRAIN.format(**_OWN)]
     apart = json.loads(stages.read("plan", "params"))
     assert apart["experiments"][NAME] == {**PARAMS["experiments"][NAME], "epochs": 3, "repeats": 1, "seeds": 1}
@@ -128,9 +128,9 @@ def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_th
     assert "estimated from 3 epochs" in told
     assert "the whole job of 100 epochs takes " in told
     assert "It costs 0." in told
-    monkeypatch.setattr(sys, "argv", ["probe", NAME, "--device", "gpu", "--epochs", "1"])
+    monkeypatch.setattr(sys, "argv", ["trial", "probe", NAME, "--device", "gpu", "--epochs", "1"])
     with pytest.raises(MistakeError, match="EPOCHS=1"):
-        comparing_probe.main()
+        trial.main()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_probe_trains_beside_the_project_and_changes_nothing_of_it(tmp_path: P
     (tmp_path / "reference").mkdir()
     shutil.copytree(ROOT / "stages", tmp_path / "stages", ignore=shutil.ignore_patterns("__pycache__"))
     before = contents(tmp_path)
-    command = [sys.executable, "-m", "photofinish.comparing.probe", NAME, "--epochs", "2"]
+    command = [sys.executable, "-m", "photofinish.comparing.trial", "probe", NAME, "--epochs", "2"]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

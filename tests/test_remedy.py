@@ -19,9 +19,8 @@ from stand_in_stages import StandInStages
 from training_stage import contents
 
 from photofinish.comparing import trial
-from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Recorded
-from photofinish.comparing.trial import Outcomes, prescribe, told, try_out, with_line
+from photofinish.comparing.trial import Outcomes, prescribe, remedy_told, try_out, with_values
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes
@@ -74,7 +73,7 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
 
 
 def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "photofinish.comparing.trial", *arguments]
+    command = [sys.executable, "-m", "photofinish.comparing.trial", "remedy", *arguments]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -135,12 +134,12 @@ def test_the_command_tells_of_the_device_that_it_names(
     monkeypatch.setattr(trial, "end_on_sigterm", lambda: None)
     (folder / "stages").unlink()
     StandInStages.put(folder, tmp_path / "told", {"train": folder / "results" / NAME / "cpu"})
-    monkeypatch.setattr(sys, "argv", ["trial", NAME])
+    monkeypatch.setattr(sys, "argv", ["trial", "remedy", NAME])
     trial.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{NAME} on the cpu: ")
     assert lines[-1] == f"The line:  experiments.{NAME}.input: resident"
-    monkeypatch.setattr(sys, "argv", ["trial", NAME, "--device", "gpu"])
+    monkeypatch.setattr(sys, "argv", ["trial", "remedy", NAME, "--device", "gpu"])
     with pytest.raises(UserError, match="was not trained on the gpu"):
         trial.main()
 
@@ -148,15 +147,11 @@ def test_the_command_tells_of_the_device_that_it_names(
 def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
     before = (folder / "params.yaml").read_bytes()
     found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
-    changed = with_line(folder / "params.yaml", found.remedy, folder / "copy.yaml").experiments[NAME]
+    changed = with_values(folder / "params.yaml", {found.remedy.key: found.remedy.value}, folder / "copy.yaml")
+    changed = changed.experiments[NAME]
     assert changed.input.name == "resident"
     assert changed.model_copy(update={"input": experiment.input}) == experiment
     assert (folder / "params.yaml").read_bytes() == before
-
-
-def test_a_line_of_the_devices_may_be_the_first_of_them(folder: Path) -> None:
-    threads = Remedy("devices.cpu.threads", 3, None, "made up")
-    assert with_line(folder / "params.yaml", threads, folder / "copy.yaml").devices.cpu.threads == 3
 
 
 def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
@@ -173,11 +168,11 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
         return replace(made_up, record=record, history=history)
 
     slow, slower, quick = outcome(0.09, 3.8, "a"), outcome(0.09, 4.2, "a"), outcome(0.001, 0.4, "a")
-    text = told(prescribed, Outcomes((slow, slower), (quick, quick), is_without_from_disk=False))
+    text = remedy_told(prescribed, Outcomes((slow, slower), (quick, quick), is_without_from_disk=False))
     assert "really:    10 times as fast; an epoch took 4.00 s without, 400 ms with." in text
     assert "learned:   the same, bit for bit." in text
     assert "not input-bound" in text
-    text = told(prescribed, Outcomes((slow,), (outcome(0.09, 3.8, "b"),), is_without_from_disk=True))
+    text = remedy_told(prescribed, Outcomes((slow,), (outcome(0.09, 3.8, "b"),), is_without_from_disk=True))
     assert "really:    1.00 times as fast; an epoch took 3.80 s without (the results on disk), 3.80 s with." in text
     assert "validation accuracy 25.00%, without the remedy 50.00%" in text
     assert "still input-bound" in text

@@ -1,32 +1,84 @@
-"""Try the remedy that the results on disk suggest for an experiment; nothing of theirs is touched."""
+"""Trainings beside the project's own, in a folder of their own: results, dvc.lock and MLflow's runs stay as they are.
+
+`remedy` tries the line of params.yaml that the results on disk suggest for an experiment; `probe` tells from a few
+epochs what the whole job would take.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from photofinish.comparing.apart import train_apart, with_values
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import NotTrained, Recorded, read_run
+from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
 from photofinish.comparing.step_costs import times
-from photofinish.errors import UserError, run_stage
+from photofinish.data import MANIFEST
+from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost, GpuHost, fingerprint
+from photofinish.machine.load import doubts
+from photofinish.params.compare import Comparing
 from photofinish.params.experiment import ExperimentPlan
 from photofinish.params.reader import Params, read_params, refuse_unknown
+from photofinish.params.yaml_reader import YamlDocument
 from photofinish.processes import end_on_sigterm
-from photofinish.results import records
-from photofinish.results.records import DeviceLabel
-from photofinish.wording import seconds
+from photofinish.results import passed_seconds, records
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel, Timings
+from photofinish.wording import listed, money, seconds
 
 _CHEAP_SECONDS = 60.0
 """A job that takes no longer is trained twice each way, in turn: a machine is not as fast at one time as at another."""
 _WORTH_REPEATING_SECONDS = 600.0
 """One that takes no longer is trained once each way; the remedy of a longer one is held against the results on disk."""
+_LEAST_EPOCHS = 2
+"""of a probe"""
+
+
+def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Params:
+    """The settings with other values in some places: written to a copy, in which they are checked like any other."""
+    settings: dict[str, Any] = YamlDocument(params_file).value
+    for key, value in values.items():
+        block = settings
+        *above, last = key.split(".")
+        for name in above:
+            block[name] = block.get(name) or {}
+            block = block[name]
+        block[last] = value
+    copy.write_text(json.dumps(settings, default=str), encoding="utf-8")  # JSON is YAML too
+    return read_params(copy)
+
+
+def run_apart(script: str, folder: Path, arguments: Mapping[str, Path | str], *, quietly: bool = False) -> bool:
+    """A stage's script, where the user's code is, whose own files lie in the folder; whether it went well."""
+    command = [sys.executable, str(Path.cwd() / "stages" / script)]
+    command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
+    # Without what points to the user's MLflow: its runs, locks and checkpoints are in that folder too.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
+    shown = subprocess.DEVNULL if quietly else None
+    ran = subprocess.run(command, env={**environment, "DVC_ROOT": str(folder)}, stdout=shown, check=False)
+    return ran.returncode == 0
+
+
+def train_apart(name: str, device: DeviceLabel, folder: Path, what: str, **inputs: Path) -> Recorded:
+    """As the stage does, by these of its arguments; `what` it is, for the message that it failed."""
+    out = folder / "results" / name / device
+    if not run_apart("train.py", folder, {"device": device, "out": out, **inputs}):
+        raise UserError(f"{what} failed, as told above")
+    run = read_run(name, out)
+    if isinstance(run, NotTrained):
+        raise UserError(f"{what} found no such device: {run.record.reason}")
+    return run
 
 
 @dataclass(frozen=True)
@@ -71,18 +123,13 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
 
 
-def with_line(params_file: Path, remedy: Remedy, copy: Path) -> Params:
-    """The settings with the remedy's line in place, in a copy."""
-    return with_values(params_file, {remedy.key: remedy.value}, copy)
-
-
 def try_out(prescribed: Prescription) -> Outcomes:
     """Train with the remedy, and by turns without it where that takes no more than minutes."""
-    run, total_seconds = prescribed.run, prescribed.run.timings.total_seconds
+    run, remedy, total_seconds = prescribed.run, prescribed.remedy, prescribed.run.timings.total_seconds
     with tempfile.TemporaryDirectory(prefix="photofinish-remedy-") as name:
         folder = Path(name)
         original = read_params(prescribed.params_file)
-        changed = with_line(prescribed.params_file, prescribed.remedy, folder / "params.yaml")
+        changed = with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")
         without, with_remedy = [], []
         for number in range(1, 3 if total_seconds <= _CHEAP_SECONDS else 2):
             if total_seconds <= _WORTH_REPEATING_SECONDS:
@@ -113,7 +160,7 @@ def _host(params: Params, device: DeviceLabel) -> CpuHost | GpuHost:
     return cpu if device == "cpu" else gpu
 
 
-def told(prescribed: Prescription, outcomes: Outcomes) -> str:
+def remedy_told(prescribed: Prescription, outcomes: Outcomes) -> str:
     """What was predicted, what came of it, and whether the diagnosis is another now."""
     found, remedy, recorded = prescribed.diagnosis, prescribed.remedy, prescribed.run
     without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
@@ -134,28 +181,141 @@ def told(prescribed: Prescription, outcomes: Outcomes) -> str:
         if now.of == found.of:
             changed = f"still {found.cause}" if now.cause == found.cause else f"now {now.cause}, not {found.cause}"
             diagnosis = f"{changed}: {now.sentence}"
-    return "\n".join(
-        [
-            f"{recorded.experiment} on the {recorded.device}: {found.finding}.",
-            f"predicted: {remedy.prediction}. {remedy.why}.",
-            f"really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, "
-            f"{seconds(after)} with.",
-            f"learned:   {learned}.",
-            f"diagnosis: {diagnosis}.",
-            f"The line:  {remedy.line}",
-        ]
-    )
+    return f"""\
+{recorded.experiment} on the {recorded.device}: {found.finding}.
+predicted: {remedy.prediction}. {remedy.why}.
+really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, {seconds(after)} with.
+learned:   {learned}.
+diagnosis: {diagnosis}.
+The line:  {remedy.line}"""
+
+
+def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) -> Recorded:
+    """Train so many epochs of the experiment, once."""
+    refuse_unknown(experiment, read_params(params_file), params_file)
+    if epochs < _LEAST_EPOCHS:
+        raise MistakeError(f"EPOCHS={epochs} tells nothing of how much epochs vary: take {_LEAST_EPOCHS} or more")
+    with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
+        folder = Path(name)
+        values = {f"experiments.{experiment}.{key}": n for key, n in (("repeats", 1), ("seeds", 1), ("epochs", epochs))}
+        params, plan = with_values(params_file, values, folder / "params.yaml"), folder / "plan"
+        _run_stage("plan", folder, params=folder / "params.yaml", results=folder / "results", out=plan)
+        return train_apart(
+            experiment,
+            device,
+            folder,
+            "the probe",
+            experiment=plan / "experiments" / f"{experiment}.json",
+            host=plan / "hosts" / f"{device}.json",
+            data=_split(params.experiments[experiment].dataset, folder, plan),
+            weights=_weights(experiment, folder, plan),
+        )
+
+
+def _run_stage(stage: str, folder: Path, **arguments: Path) -> None:
+    if not run_apart(f"{stage}.py", folder, arguments, quietly=True):
+        raise UserError("the probe failed, as told above")
+
+
+def _split(dataset: str, folder: Path, plan: Path) -> Path:
+    """The project's, where it is of the data set as it is planned now; else one made for the probe."""
+    planned, data = plan / "datasets" / f"{dataset}.json", Path.cwd() / "data"
+    before, manifest = data / "plan" / "datasets" / f"{dataset}.json", data / "splits" / dataset / MANIFEST
+    are_there = before.is_file() and manifest.is_file()
+    if are_there and before.read_bytes() == planned.read_bytes() and before.stat().st_mtime <= manifest.stat().st_mtime:
+        return manifest.parent
+    raw, made = folder / "raw" / dataset, folder / "splits" / dataset
+    _run_stage("download", folder, dataset=planned, out=raw)
+    _run_stage("split", folder, dataset=planned, raw=raw, out=made)
+    return made
+
+
+def _weights(experiment: str, folder: Path, plan: Path) -> Path:
+    """Where the stage would put them."""
+    before, planned = (root / "weights.json" for root in (Path.cwd() / "data" / "plan", plan))
+    there = Path.cwd() / "data" / "weights" / experiment
+    if there.is_dir() and before.is_file() and before.read_bytes() == planned.read_bytes():
+        return there
+    _run_stage("download_weights", folder, plan=planned, out=folder / "weights")
+    return folder / "weights" / experiment
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of the whole job, from start to end."""
+
+    epochs: int
+    once_seconds: float
+    """measured: start-up, and writing the results"""
+    epoch_seconds: float
+    """the mean of those that were trained, with validation and what lies between two"""
+    interval: Interval
+    """95 %, of the job"""
+
+    @property
+    def job_seconds(self) -> float:
+        """In the middle."""
+        return self.once_seconds + self.epochs * self.epoch_seconds
+
+
+def estimate(timings: Timings, epochs: int) -> Estimate:
+    """Of a job of so many epochs, from a training of a few of them."""
+    between_seconds = timings.overhead.seconds / len(timings.epochs)
+    tried = [passed_seconds([epoch]) + between_seconds for epoch in timings.epochs]
+    once_seconds = timings.total_seconds - sum(tried)
+    low_seconds, high_seconds = sum_interval(tried, epochs)
+    margin = BUSY if doubts(timings.load) else RUN_TO_RUN
+    interval = (once_seconds + low_seconds) / margin, (once_seconds + high_seconds) * margin
+    return Estimate(epochs, once_seconds, statistics.fmean(tried), interval)
+
+
+def sum_interval(tried: Sequence[float], count: int) -> Interval:
+    """In which the sum of so many more values lies, 95 times of 100, if they vary like those that were tried.
+
+    Student's prediction interval: what the mean of those tried may be off, and what the sum varies by itself.
+    """
+    spread, mean = statistics.stdev(tried), statistics.fmean(tried)
+    off = students_t(len(tried) - 1) * spread * math.sqrt(count**2 / len(tried) + count)
+    return max(0.0, count * mean - off), count * mean + off
+
+
+def probe_told(name: str, recorded: Recorded, found: Estimate, settings: Comparing) -> str:
+    """The estimate, and what it rests on."""
+    timings, device = recorded.timings, recorded.device
+    low, high = map(seconds, found.interval)
+    lines = [
+        f"{name} on the {device.upper()} ({timings.device_name}), estimated from {len(timings.epochs)} epochs:",
+        f"the whole job of {found.epochs:,} epochs takes {seconds(found.job_seconds)} (95 % interval {low} to {high}): "
+        f"{seconds(found.once_seconds)} once, and {seconds(found.epoch_seconds)} an epoch.",
+    ]
+    spent = [cost(device, each, None, settings).amount for each in (found.job_seconds, *found.interval)]
+    middle, least, most = (None if each is None else money(each, settings.prices.currency) for each in spent)
+    if middle:
+        lines.append(f"It costs {middle} ({least} to {most}), by compare.prices.{device}_hour.")
+    if doubtful := doubts(timings.load):
+        lines.append(f"Take it with care: {listed(doubtful)}.")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Try the remedy for the experiment that the command line names, and print what came of it."""
+    """Try the remedy for the experiment that the command line names, or probe it, and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m photofinish.comparing.trial", description=__doc__)
-    parser.add_argument("experiment", help="its name in params.yaml")
-    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    trials = parser.add_subparsers(dest="trial", required=True)
+    commands = trials.add_parser("remedy"), trials.add_parser("probe")
+    for command in commands:
+        command.add_argument("experiment", help="its name in params.yaml")
+        command.add_argument("--device", choices=DEVICE_LABELS, default="cpu")
+    commands[1].add_argument("--epochs", type=int, default=3, help="how many to train")
     args = parser.parse_args()
     end_on_sigterm()
-    prescribed = prescribe(args.experiment, args.device, Path("params.yaml"), Path("results"))
-    print(told(prescribed, try_out(prescribed)))
+    params_file = Path("params.yaml")
+    if args.trial == "remedy":
+        prescribed = prescribe(args.experiment, args.device, params_file, Path("results"))
+        print(remedy_told(prescribed, try_out(prescribed)))
+        return
+    recorded, params = probe(args.experiment, args.device, args.epochs, params_file), read_params(params_file)
+    found = estimate(recorded.timings, params.experiments[args.experiment].epochs)
+    print(probe_told(args.experiment, recorded, found, params.comparing))
 
 
 if __name__ == "__main__":
