@@ -25,10 +25,9 @@ from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
-from photofinish.measuring.attribution import AttributionPlan, attribute
+from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
 from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
-from photofinish.measuring.steady_state import SamplePlan
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of

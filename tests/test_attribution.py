@@ -16,13 +16,13 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import attribution
 from photofinish.measuring.attribution import (
     AttributionPlan,
+    SamplePlan,
     attribute,
     images_with_room,
     measure_bf16,
     plan_attribution,
 )
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.measuring.steady_state import SamplePlan
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run

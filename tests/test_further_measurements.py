@@ -15,9 +15,9 @@ from training_stage import contents
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.measuring.attribution import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
-from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run

@@ -10,7 +10,7 @@ import torch
 from conftest import MakeExperiment, OwnFiles
 
 from photofinish.errors import UserError
-from photofinish.measuring.own_network import refuse_what_cannot_be_trained
+from photofinish.measuring.first_step import refuse_what_cannot_be_trained
 from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model
 from photofinish.params.networks import OwnModel

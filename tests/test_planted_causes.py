@@ -20,8 +20,7 @@ from photofinish.comparing.bounds import ceiling
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Recorded
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.measuring.attribution import attribute, plan_attribution
-from photofinish.measuring.steady_state import SamplePlan, measure_steps
+from photofinish.measuring.attribution import SamplePlan, attribute, measure_steps, plan_attribution
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment, ResidentInput
 from photofinish.results import median_training_seconds, passed_seconds

@@ -24,9 +24,8 @@ from photofinish import machine
 from photofinish.data.images import PartName
 from photofinish.errors import UserError
 from photofinish.measuring import rehearsal
-from photofinish.measuring.attribution import AttributionPlan, attribute
+from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute, measure_by_turns
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.measuring.steady_state import SamplePlan, measure_by_turns
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics

@@ -1,11 +1,14 @@
-"""Where a training step goes, and what keeps it from being shorter: taken after the training, on a copy of the network.
+"""How long a training step takes, where that time goes, and what keeps it from being shorter: taken after the training,
+on a copy of the network.
 
-The timed passes know when an epoch began and ended, no more. Here an accelerator notes the time at the end of each part
-of a step; where it can't, the clock waits for it there, which makes the whole of it slower where a device works ahead:
-then the parts are for comparing with each other, less what the waiting itself takes. How long a step really takes comes
-from the timed passes. Batches are timed many at once, as the steps are that they are held against. The step is the
-trainer's own, which hands its loss to a scaler before the backward pass and its optimiser after it: a scaler that looks
-at the clock sees each part end.
+The steady state has no data to wait for: the same batch, on the device already, over and over, several steps to a
+sample, the clock waiting for the device at the two ends of each.
+
+The timed passes know when an epoch began and ended, no more. To take a step apart, an accelerator notes the time at the
+end of each part; where it can't, the clock waits for it there, which makes the whole of it slower where a device works
+ahead: then the parts are for comparing with each other, less what the waiting itself takes. Batches are timed many at
+once, as the steps are that they are held against. The step is the trainer's own, which hands its loss to a scaler
+before the backward pass and its optimiser after it: a scaler that looks at the clock sees each part end.
 
 More is taken that no part tells. What the input path alone takes, with no step between, says whether it or the step
 is what an epoch waits for, whether or not worker processes load ahead. A step with another number of images, by turns
@@ -25,12 +28,19 @@ import torch
 
 from photofinish.machine.memory import available_memory_bytes
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_steps
-from photofinish.measuring.steady_state import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.results.measurements import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
 from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
 from photofinish.training.trainer import Trainer
 
+_SAMPLES = 10
+_LEAST_SAMPLES = 5
+"""for an interval"""
+_MOST_STEPS_A_SAMPLE = 50
+_SAMPLES_SECONDS = 0.5
+_SLOW_SAMPLES_SECONDS = 1.0
+_SAMPLES_SHARE = 0.02
+"""of the training's time"""
 _MOST_SHARE = 0.01
 """of the training's time, for each of two passes"""
 _LEAST_SECONDS = 0.05
@@ -50,6 +60,52 @@ _FEW_IMAGES = 2
 the time of two where it was tried."""
 _BYTES_AN_IMAGE_BYTE = 1000
 """that a step keeps for its backward pass, generously: a few hundred for ResNet-50"""
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """How often steps are timed, and how many at once."""
+
+    samples: int
+    steps: int
+
+
+def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
+    """So many samples of so many steps as fit into the time there is: 2 % of the training, and half a second at most.
+
+    Slow steps may take longer than that half second, if there are just enough samples for an interval; of those that
+    are too slow for that, as many are taken as a second holds.
+    """
+    allowed_seconds = _SAMPLES_SHARE * training_seconds
+    seconds = min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, allowed_seconds))
+    steps = int(seconds / step_seconds)
+    if steps >= _SAMPLES:
+        return SamplePlan(_SAMPLES, min(_MOST_STEPS_A_SAMPLE, steps // _SAMPLES))
+    slow_seconds = max(_SLOW_SAMPLES_SECONDS, allowed_seconds)
+    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, int(slow_seconds / step_seconds))), 1)
+
+
+def measure_steps(trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None) -> SteadyState:
+    """Steps on the first batch, in the training's own order of memory or another."""
+    return measure_by_turns(trainer, plan, layout=layout)[0]
+
+
+def measure_by_turns(
+    trainer: Trainer, plan: SamplePlan, *other_images: int, layout: torch.memory_format | None = None
+) -> list[SteadyState]:
+    """Of the batch, and of batches of so many other images: a sample of each in turn, so that a slow spell of the
+    machine is no more in the one than in the other."""
+    with rehearsed_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
+        seconds: list[list[float]] = [[] for _ in all_steps]
+        for steps in all_steps:
+            for _ in range(-(-WARM_UP_STEPS // plan.steps)):
+                steps()
+        for _ in range(plan.samples):
+            for steps, taken in zip(all_steps, seconds, strict=True):
+                started_seconds = trainer.clock.now_seconds()
+                steps()
+                taken.append(trainer.clock.now_seconds() - started_seconds)
+    return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(taken)) for taken in seconds]
 
 
 @dataclass(frozen=True)

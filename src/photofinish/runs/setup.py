@@ -25,12 +25,10 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.files import add_sums, sha256_of_bytes, state_folder, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.memory import Room
-from photofinish.measuring.attribution import attribute, images_with_room, plan_attribution
-from photofinish.measuring.first_step import first_batch, first_step
+from photofinish.measuring.attribution import attribute, images_with_room, measure_steps, plan_attribution, plan_samples
+from photofinish.measuring.first_step import first_batch, first_step, refuse_what_cannot_be_trained
 from photofinish.measuring.operations import count_operations
-from photofinish.measuring.own_network import refuse_what_cannot_be_trained
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
-from photofinish.measuring.steady_state import measure_steps, plan_samples
 from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model, refuse_lone_images
 from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
