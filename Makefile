@@ -88,7 +88,7 @@ promote: setup ## register an experiment's model in MLflow, with an alias (EXPER
 	@python -m photofinish.tracking.registry "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
 
 overview: setup ## one report over the project and its sweeps: sweeps/report/index.html
-	python -m photofinish.report.overview
+	python -m photofinish.report.report
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))

@@ -48,7 +48,7 @@ def test_two_sweeps_have_their_own_lock_one_mlflow_store_and_one_report(project:
         ).fetchall()
     names = ("linear/cpu", "comparison")
     assert sorted(runs) == sorted((f"photofinish-{sweep}", name) for sweep in ("coarse", "fine") for name in names)
-    told = project.run("python", "-m", "photofinish.report.overview")
+    told = project.run("python", "-m", "photofinish.report.report")
     assert told.returncode == 0, told.stderr
     with (project.root / "sweeps" / "report" / "comparison.csv").open(encoding="utf-8") as file:
         assert {row["experiment"] for row in csv.DictReader(file)} == {"coarse.linear", "fine.linear"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -15,14 +16,19 @@ import jinja2
 from markupsafe import Markup, escape
 
 from photofinish.comparing.kept import Kept
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Pair, paired, read_results
 from photofinish.comparing.scaling import Series, all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
-from photofinish.files import to_json, write_text_atomically
+from photofinish.errors import MistakeError, run_stage
+from photofinish.files import folders_with_results, to_json, write_text_atomically
+from photofinish.params.base import read_plan
+from photofinish.params.compare import ComparePlan
 from photofinish.report import pictures, renting, rows, tables
 from photofinish.report.pictures import Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
+from photofinish.results import records
+from photofinish.results.references import read_references
 from photofinish.wording import markdown_text
 
 FIGURES, EXPERIMENTS = "figures", "experiments"
@@ -339,3 +345,35 @@ def number_columns(table: Table) -> set[str]:
     """Which columns hold figures: these are set flush right, and sorted by value."""
     columns = {heading: [row[heading] for row in table if row[heading] != tables.NOTHING] for heading in table[0]}
     return {heading for heading, cells in columns.items() if cells and all(map(_NUMBER.fullmatch, cells))}
+
+
+def pairs_of(folder: Path) -> list[Pair]:
+    """The pairs of the project's folder or a sweep's; one of a sweep has its name in front of the experiment's."""
+    plan, results = folder / "data" / "plan" / "compare.json", folder / "results"
+    if not plan.is_file():
+        return []
+    settings = read_plan(plan, ComparePlan)
+    evaluated = [
+        name for name in settings.experiments if (results / name / records.EVALUATED / records.EVALUATION).is_file()
+    ]
+    named = [
+        replace(result, experiment=f"{folder.name}.{result.experiment}" if folder.name else result.experiment)
+        for result in read_results(evaluated, results)
+    ]
+    return paired(named, settings, read_references(Path("reference"), settings.references))
+
+
+def main() -> None:
+    """One report over the project and its sweeps, of the experiments that have results: `make overview`."""
+    parser = argparse.ArgumentParser(prog="python -m photofinish.report.report", description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=Path("sweeps/report"))
+    args = parser.parse_args()
+    pairs = [pair for folder in folders_with_results() for pair in pairs_of(folder)]
+    if not pairs:
+        raise MistakeError("neither the project nor a folder in sweeps/ has results: run `dvc repro` there first")
+    write_report(pairs, args.out)
+    print(f"{len(pairs)} experiments: {args.out / 'index.html'}")
+
+
+if __name__ == "__main__":
+    run_stage(main)
