@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 from photofinish.own_code import is_reference
 
 if TYPE_CHECKING:
-    from photofinish.data.images import PartName
+    from photofinish.data.images import Dtype, PartName, Task
+    from photofinish.params.networks import CnnModel, Model, TorchvisionModel
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
-    from photofinish.data.images import Dtype, Task
-    from photofinish.params.networks import CnnModel, Model, TorchvisionModel
 
 _V1, _V2, _SWAG = ("IMAGENET1K_V1",), ("IMAGENET1K_V2",), ("IMAGENET1K_SWAG_E2E_V1", "IMAGENET1K_SWAG_LINEAR_V1")
 _WITH_V1 = (
