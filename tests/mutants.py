@@ -56,7 +56,7 @@ use_git_change_detection = false
 _IN_OTHER_PROCESSES = """\
 import os
 
-# mutmut asks which tests run which function; a process that a test starts in another folder has no settings of mutmut's.
+# mutmut asks which tests run which function: where a test starts a process in another folder, it has no settings of it.
 if os.environ.get("MUTANT_UNDER_TEST") == "stats":
     os.environ["MUTANT_UNDER_TEST"] = ""
 """
