@@ -85,8 +85,8 @@ def test_the_bound_is_of_slow_epochs_and_quick_batches(on_cpu: Any) -> None:
 
 
 def test_workers_batches_that_come_two_at_a_time_are_counted_by_rounds(on_cpu: Any) -> None:
-    """Nothing, then 24 ms, in turn: 12 ms a batch; the workers' start, 60 ms, once an epoch."""
-    attribution = made_up_attribution(0.06, batch_alone_seconds=(0.06, *(0.0, 0.024) * 4))
+    """Nothing, then 24 ms, in turn: 12 ms a batch, half a round left out; the workers' start, 60 ms, once an epoch."""
+    attribution = made_up_attribution(0.06, batch_alone_seconds=(0.06, *(0.0, 0.024) * 4, 0.0))
     found = bounds_of(on_cpu(workers=2, epoch_seconds=(STEPS * 0.07,) * 5, attribution=attribution)).epoch
     assert found
     assert found.staying_seconds == pytest.approx((0.06 + 37 * 0.012) / RUN)
