@@ -137,7 +137,7 @@ def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit)
     table = {row["of"]: row for row in seeds_table([pair])}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
-    assert any(detail.startswith("From 3 seeds its mean test accuracy is") for detail in verdict(pair).details)
+    assert any(detail.startswith("From 3 seeds its test accuracy is") for detail in verdict(pair).details)
 
 
 def with_seeds(result: Trained, *accuracies: float) -> Trained:
@@ -174,7 +174,7 @@ def test_of_values_it_is_their_mean_absolute_error_that_seeds_differ_by(make_res
     )
     others = with_seeds(result, 0.5)
     told = chance_in_words(over_seeds(0, scores, result.history, others.timings, others.seed_runs, 0.9), None)
-    assert told.startswith("From 2 seeds its mean mean absolute error is 2.5 (95 % interval -3.853 to 8.853); ")
+    assert told.startswith("From 2 seeds its mean absolute error is 2.5 in the mean (95 % interval -3.853 to 8.853); ")
     assert told.endswith("two seeds differ by 1.")
 
 

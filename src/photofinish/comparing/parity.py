@@ -300,7 +300,7 @@ def chance_in_words(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
     if gpu is None:
         low, high = map(cpu.in_words, spread.interval)
         return (
-            f"From {count} seeds its mean {name} is {cpu.in_words(spread.mean)} (95 % interval {low} to {high}); "
+            f"From {count} seeds its {name} is {cpu.in_words(spread.mean)} in the mean (95 % interval {low} to {high}); "
             f"two seeds differ by {cpu.in_words(spread.between_two)}."
         )
     apart = statistics.fmean(abs(one - other) for one, other in zip(spread.values, gpu.score.values, strict=True))
