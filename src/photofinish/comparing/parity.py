@@ -300,8 +300,8 @@ def chance_in_words(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
     if gpu is None:
         low, high = map(cpu.in_words, spread.interval)
         return (
-            f"From {count} seeds its {name} is {cpu.in_words(spread.mean)} in the mean (95 % interval {low} to {high}); "
-            f"two seeds differ by {cpu.in_words(spread.between_two)}."
+            f"From {count} seeds its {name} is {cpu.in_words(spread.mean)} in the mean (95 % interval {low} to "
+            f"{high}); two seeds differ by {cpu.in_words(spread.between_two)}."
         )
     apart = statistics.fmean(abs(one - other) for one, other in zip(spread.values, gpu.score.values, strict=True))
     chance = statistics.fmean([spread.between_two, gpu.score.between_two])
