@@ -53,6 +53,13 @@ process_isolation = forkserver
 debug = true
 use_git_change_detection = false
 """
+_IN_OTHER_PROCESSES = """\
+import os
+
+# mutmut asks which tests run which function: where a test starts a process in another folder, it has no settings of it.
+if os.environ.get("MUTANT_UNDER_TEST") == "stats":
+    os.environ["MUTANT_UNDER_TEST"] = ""
+"""
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,7 @@ def _try_mutants(module: Path) -> Tried:
     others = sorted(path.name for path in folder.iterdir() if path.name not in ("src", ".git", "tests"))
     settings = {"module": module.relative_to(ROOT), "others": _lines(others), "tests": _lines(tests_about(module))}
     (folder / "setup.cfg").write_text(_SETTINGS.format(**settings), encoding="utf-8")
+    (folder / "src/sitecustomize.py").write_text(_IN_OTHER_PROCESSES, encoding="utf-8")
     ran = _mutmut(folder, "run")
     meta = folder / "mutants" / module.relative_to(ROOT).with_name(f"{module.name}.meta")
     if (

@@ -13,7 +13,7 @@ from conftest import MakeExperiment
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.params.experiment import Experiment
-from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, Share
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, Share, derived_seed
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -134,6 +134,10 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_ex
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
     assert numbers(numbered_batches(make_experiment(seed=1)), epoch=4) != order
+
+
+def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
+    assert derived_seed("order", 0, 1) == 8783113041400999520
 
 
 @SOURCES

@@ -14,8 +14,8 @@ from conftest import Project
 from fleet_parts import BOX, LAB, LIKE_LAB, arrival, like_this_with, make_head, task
 from training_stage import wait_for
 
-from photofinish.errors import UserError
-from photofinish.fleet import jobs, worker
+from photofinish.errors import MistakeError, UserError
+from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
 from photofinish.fleet.spread import require_remote
 from photofinish.fleet.trainings import Board
@@ -80,6 +80,16 @@ def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureF
         board.ended("second", "the loss is no longer finite")
     assert (board.open, board.failed) == ([], ["second"])
     assert "second: failed: the loss is no longer finite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5:8786", "localhost:8786", "tcp://localhost:99999"])
+def test_what_is_no_address_of_a_head_is_told_before_anything_is_done(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program, option in ((spread, ["--listen"]), (worker, [])):
+        monkeypatch.setattr("sys.argv", ["program", *option, address])
+        with pytest.raises(MistakeError, match=f"{address}: a head's address is as tcp://name:8786"):
+            program.main()
 
 
 def test_without_dask_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A trained network is handed on plain: nothing of the processes that trained it together goes with it."""
+"""A trained network as a file: whole, of its own seed, and plain, with nothing of the processes that trained it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import MakeExperiment
+from conftest import MakeExperiment, MakeResult
+from result_files import trained
+from safetensors.torch import load as from_safetensors
 from torch import nn
 
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
-from photofinish.results.learned import rebuilt
+from photofinish.results import records
+from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
 from photofinish.runs.views import summarise
 from photofinish.training.teams import Ranks
 
@@ -51,3 +56,25 @@ def test_a_network_trained_by_several_processes_is_summarised_and_pickled_as_one
 def test_torch_can_not_pickle_what_holds_a_process_group(adapted: nn.Module) -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
         torch.save(adapted, io.BytesIO())
+
+
+def test_weights_that_layers_share_are_written_for_each_of_them() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    network[1].weight = network[0].weight
+    written = from_safetensors(weights_of(network))
+    assert {name: tensor.tolist() for name, tensor in written.items()} == {
+        name: tensor.tolist() for name, tensor in network.state_dict().items()
+    }
+
+
+def test_the_network_of_a_further_seed_is_read_from_a_file_of_its_own(make_result: MakeResult, tmp_path: Path) -> None:
+    record = trained(make_result).record
+    data = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5))
+    file = tmp_path / records.SEEDS / "5.safetensors"
+    assert seed_weights(tmp_path, 5) == file
+    write_bytes_atomically(file, data)
+    run = records.SeedRun(seed=5, weights_sha256=sha256_of_bytes(data), history=())
+    assert weights_of(load_network(tmp_path, record, run)) == data
+    file.write_bytes(data[:-1])
+    with pytest.raises(UserError, match=r"5\.safetensors is damaged"):
+        load_network(tmp_path, record, run)

@@ -82,6 +82,7 @@ FAULTS = {
     "whole numbers": (image_and("[0, 2]"), "a vector of whole numbers other than 0 and 1: give floats for values"),
     "a table of targets": (image_and("torch.zeros(2, 2)"), r"its target is of shape \(2, 2\)"),
     "no pair": (items("return {'image': 1}"), r"item 0: it is a dict: an item is a pair"),
+    "three of a kind": (items("return torch.zeros(2), 0, 0"), r"item 0: it is a tuple: an item is a pair"),
     "no array": (items("return 'a sentence', 0"), "its input is a str: give a tensor, a NumPy array or a PIL image"),
     "complex": (items("return np.zeros(2, dtype='c8'), 0"), "its input is of complex64: give real numbers"),
     "a single number": (items("return np.array(3.0), 0"), r"its input is of shape \(\)"),
@@ -95,6 +96,10 @@ FAULTS = {
     "all": (items("raise OSError('no disk')"), r"(?s)item 9: .*and it was read no further"),
     "empty": (items("return 0, 0", count=0), "has no items: its length is 0"),
     "endless": (f"{HEAD}def Scans(): return iter([1])\n", "it must give a map-style data set"),
+    "without a length": (
+        f"{HEAD}class Scans:\n    def __getitem__(self, i): ...\n",
+        "it must give a map-style data set",
+    ),
     "a number": (f"{HEAD}def Scans(): return 3\n", "gives a int: it must give a map-style data set"),
     "its constructor": (
         items("...", more="    def __init__(self): self.file = open('no.csv')\n"),

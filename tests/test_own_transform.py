@@ -37,11 +37,11 @@ Load = Callable[..., Batches]
 def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
     """The batches of twelve images, each changed by `change` in a file of this source."""
 
-    def batches(source: str, part: PartName = "train", workers: int = 0, **arguments: Any) -> Batches:
+    def batches(source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **arguments: Any) -> Batches:
         transform = {"name": f"{own_files.write('t.py', source)}:noise", **arguments}
         given = {"name": "loader", "workers": workers, "transform": transform}
         packed = Part(part, IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
-        return make_batches(make_experiment(input=given, batch_size=5), packed, CPU)
+        return make_batches(make_experiment(input=given, batch_size=5, seed=seed), packed, CPU)
 
     return batches
 
@@ -61,6 +61,7 @@ def test_an_item_is_changed_anew_each_epoch_and_alike_by_any_number_of_workers(l
     first, second = changes(alone, 0), changes(alone, 1)
     assert len(set(first.values())) > 6
     assert first != second
+    assert changes(load(NOISE, seed=1), 0) != first
     assert changes(alone, 0) == first
     assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
 

@@ -13,7 +13,7 @@ from result_files import changed_history, trained
 from torch import nn
 
 from photofinish.comparing.pairs import Trained
-from photofinish.comparing.parity import Parity, Predictions, mcnemar_p_value, parity, values_held_together
+from photofinish.comparing.parity import Parity, Predictions, mcnemar_p_value, parity
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.measuring.first_step import first_batch, first_step
@@ -196,13 +196,25 @@ def test_predictions_of_other_images_are_not_compared(learn: Learn) -> None:
     assert found.mcnemar_p is None
 
 
-def test_of_several_labels_an_image_counts_once_and_of_several_values_each_goes_by_its_own_spread() -> None:
+def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None:
+    made_up = trained(make_result)
+    labelled = replace(made_up, record=made_up.record.model_copy(update={"task": "labels"}))
     actual = np.array([1, 0] * 8)
     right, wrong = Predictions(actual, actual), Predictions(actual, 0 * actual)
     first, others = predictions(*[True] * 8), predictions(*[False] * 8)
     assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(first, others) == 2 / 2**8
-    values = np.array([0.0, 0.0, 1000.0, 1.0])
-    same, off = Predictions(values, values), Predictions(values, np.array([0.0, 0.1, 1000.0, 1.1]))
-    layer, _ = values_held_together(same, off, 2, 0.01)
-    assert layer.finding == "they differ by 0.2 of the spread of a value, in the mean"
-    assert not layer.within_rounding
+    cpu, gpu = (replace(labelled, predictions=each) for each in (right, wrong))
+    layer = next(layer for layer in parity(cpu, gpu).layers if layer.name == "test predictions")
+    assert layer.finding == "8 of 8 images get other labels"
+
+
+def test_of_several_values_each_goes_by_its_own_spread(learn: Learn) -> None:
+    cpu, values = learn(), np.array([0.0, 0.0, 1000.0, 1.0])
+    record = cpu.record.model_copy(update={"task": "values", "class_names": ("width", "height")})
+    runs = [
+        replace(cpu, record=record, predictions=Predictions(values, predicted))
+        for predicted in (values, np.array([0.0, 0.1, 1000.0, 1.1]))
+    ]
+    found = parity(*runs)
+    assert parting(found) == ("test predictions", "they differ by 0.2 of the spread of a value, in the mean")
+    assert found.mcnemar_p is None

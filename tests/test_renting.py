@@ -88,6 +88,9 @@ def test_an_epoch_takes_no_less_than_the_loading_that_stays_on_the_cpu(make_pair
     assert ceiling.job
     assert offer.epoch_seconds == ceiling.epoch.staying_seconds > 2
     assert offer.job_seconds == pytest.approx(ceiling.job.staying_seconds)
+    both = pair_of(cpu, settings=Comparing(accelerators=("T4", "H100"))).renting.sentence
+    assert both
+    assert "on T4 and H100, the quickest by their data sheets" in both
     assert offer.target_seconds == pytest.approx(offer.job_seconds - (EPOCHS - 1) * offer.epoch_seconds)
 
 
@@ -125,6 +128,12 @@ def test_a_price_is_old_half_a_year_before_the_training_that_it_is_held_against(
     assert price
     assert not price.is_old(date(2026, 12, 1))
     assert price.is_old(date(2027, 2, 1))
+
+
+def test_whose_prices_are_used_is_told_where_some_are_the_users_own(make_pair: MakePair) -> None:
+    names, own = ("T4", "H100"), Prices(accelerator_hour={"T4": 0.01})
+    assert make_pair(accelerators=names, prices=own).renting.prices == "your own prices and list prices of 2026-07-20"
+    assert make_pair(accelerators=names[:1], prices=own).renting.prices == "your own prices"
 
 
 def test_a_cost_is_told_as_a_bound() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from result_files import BUSY, pair_of, trained
 
-from photofinish.comparing.speedups import speedups
+from photofinish.comparing.speedups import speedups, students_t
 from photofinish.report.rows import comparison_rows
 from photofinish.results.records import Timings
 
@@ -131,3 +131,7 @@ def test_on_a_busy_machine_only_a_wide_lead_of_a_step_is_a_win(make_result: Make
     cpu, near = (timings(make_result, step_seconds=(seconds,) * 5, load=(BUSY,)) for seconds in (0.03, 0.02))
     assert speedups(cpu, near)["step"].is_faster is None
     assert speedups(cpu, timings(make_result, step_seconds=(0.01,) * 5))["step"].is_faster is True
+
+
+def test_an_interval_of_few_values_is_as_wide_as_students() -> None:
+    assert [students_t(freedom) for freedom in (1, 4, 30, 1000)] == [12.706, 2.776, 2.042, 2.042]

@@ -42,12 +42,12 @@ from dataclasses import dataclass
 
 from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
-from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread, times
+from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
 from photofinish.params.experiment import Experiment
 from photofinish.results.measurements import Attribution, Operations
 from photofinish.results.records import Timings, Training
-from photofinish.wording import seconds
+from photofinish.wording import at_most, seconds
 
 HIGH = 20.0
 """times as fast: a bound above says nothing against a GPU"""
@@ -84,6 +84,11 @@ class Bound:
         return max(1.0, self.whole_seconds / self.staying_seconds) if self.staying_seconds else math.inf
 
     @property
+    def told(self) -> str:
+        """`1.34 times`: never less than it is."""
+        return f"{at_most(self.at_most)} times"
+
+    @property
     def is_high(self) -> bool:
         """So high that it says nothing against a GPU."""
         return self.at_most > HIGH
@@ -115,24 +120,24 @@ class Ceiling:
         if epoch and not epoch.is_high:
             lifted = ""
             if self.job_if_resident:
-                left = f"the job's would then be {times(self.job_if_resident.at_most)}"
+                left = f"the job's would then be {self.job_if_resident.told}"
                 lifted = f" (`input: resident` would lift that, where the images fit into the GPU's memory; {left})"
             return (
-                f"Even a GPU that computes in no time would make an epoch at most {times(epoch.at_most)} as fast in "
-                f"this machine, and the whole job at most {times(job.at_most)}: {epoch.evidence} an epoch are spent "
+                f"Even a GPU that computes in no time would make an epoch at most {epoch.told} as fast in "
+                f"this machine, and the whole job at most {job.told}: {epoch.evidence} an epoch are spent "
                 f"loading its data, which stays on the CPU{lifted}."
             )
         what, high = "start-up", ""
         if epoch:
-            what, high = "start-up and loading", f" ({times(epoch.at_most)} as fast is its bound)"
+            what, high = "start-up and loading", f" ({epoch.told} as fast is its bound)"
         if job.is_high:
             return (
                 f"Nothing measured here keeps a GPU from being much faster{high}: {what}, which stays on the CPU, is "
-                f"{job.evidence} of the whole job, whose bound is {times(job.at_most)} as fast."
+                f"{job.evidence} of the whole job, whose bound is {job.told} as fast."
             )
         return (
             f"Nothing measured here keeps a GPU from making an epoch much faster{high}, but even one that computes in "
-            f"no time would make the whole job at most {times(job.at_most)} as fast in this machine: {job.evidence} "
+            f"no time would make the whole job at most {job.told} as fast in this machine: {job.evidence} "
             f"are {what}, which stays on the CPU."
         )
 

@@ -23,7 +23,7 @@ from photofinish.comparing.step_costs import spread
 from photofinish.params.compare import Accelerator, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings, Training
-from photofinish.wording import money, seconds
+from photofinish.wording import listed, money, seconds
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
@@ -99,15 +99,15 @@ class Renting:
     """why start-up and loading, which stay on the CPU, aren't in them"""
 
     @property
-    def listed(self) -> str | None:
-        """Of when the list prices are that are used, and which are old."""
-        dated = [(offer.accelerator.name, offer.price) for offer in self.offers if offer.price and offer.price.as_of]
-        days = sorted({f"{price.as_of}" for _, price in dated})
-        if not days:
-            return None
-        old = [name for name, price in dated if price.is_old(self.trained_on)]
-        told = f"; over half a year old when this was trained, and to be looked up: {', '.join(old)}" if old else ""
-        return f"list prices of {' to '.join(dict.fromkeys([days[0], days[-1]]))}{told}"
+    def prices(self) -> str:
+        """Whose are used, of when those of lists are, and which are old."""
+        used = [(offer.accelerator.name, offer.price) for offer in self.offers if offer.price]
+        told = ["your own prices"] if any(price.as_of is None for _, price in used) else []
+        if days := sorted({f"{price.as_of}" for _, price in used if price.as_of}):
+            told.append(f"list prices of {' to '.join(dict.fromkeys([days[0], days[-1]]))}")
+        old = [name for name, price in used if price.is_old(self.trained_on)]
+        looked_up = f"; over half a year old when this was trained, and to be looked up: {', '.join(old)}"
+        return listed(told) + (looked_up if old else "")
 
     @property
     def sentence(self) -> str | None:
@@ -115,14 +115,15 @@ class Renting:
         fitting = [offer for offer in self.offers if offer.fits != "no"]
         if not fitting:
             return None
-        quickest = min(fitting, key=lambda offer: offer.job_seconds)
-        told = f"the job would take at least {seconds(quickest.job_seconds)} on {quickest.accelerator.name}"
+        least_seconds = min(offer.job_seconds for offer in fitting)
+        quickest = [offer.accelerator.name for offer in fitting if offer.job_seconds == least_seconds]
+        told = f"the job would take at least {seconds(least_seconds)} on {listed(quickest)}"
         costs = [(offer.cost, offer.accelerator.name, offer.price) for offer in fitting if offer.cost is not None]
         if costs:
             cost, name, price = min(costs, key=lambda each: each[0])
             amount = at_least(cost, price.currency if price else "")
-            prices = self.listed or "by your own prices"
-            told += f", the quickest by its data sheet, and cost {amount} on {name}, the cheapest ({prices})"
+            sheets = "its data sheet" if len(quickest) == 1 else "their data sheets"
+            told += f", the quickest by {sheets}, and cost {amount} on {name}, the cheapest ({self.prices})"
         told = f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
         return (
             f"{told} The CPU's start-up and loading, not known ({self.without}), come on top." if self.without else told

@@ -24,7 +24,7 @@ from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
 from photofinish.fleet.jobs import committed
 from photofinish.fleet.project import HERE, Project, Task
 from photofinish.fleet.trainings import Board, Connected, Trainings
-from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_dask
+from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, help="the file that says what jobs of SLURM's are to be workers")
     args = parser.parse_args()
     require_dask()
+    require_address(args.listen, "LISTEN")  # before data is made and pushed
     import dask
 
     dask.config.set(DASK)  # before anything imports distributed, which then takes over how much it logs

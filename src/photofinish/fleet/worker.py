@@ -12,12 +12,14 @@ import platform
 import signal
 import time
 import uuid
+from contextlib import suppress
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from photofinish.errors import TerminatedError, UserError, run_stage
+from photofinish.errors import MistakeError, TerminatedError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.fleet.jobs import end_with_input, is_leaving, stop_training
 from photofinish.locks import machine_identity, sole_writer
@@ -43,6 +45,15 @@ def require_dask() -> None:
     """It is no dependency of a project on one machine."""
     if util.find_spec("distributed") is None:
         raise UserError("spreading over machines needs Dask: `python -m pip install distributed`, on each of them")
+
+
+def require_address(address: str, setting: str) -> None:
+    """Refuse what no scheduler can be reached at."""
+    with suppress(ValueError):  # a port beyond 65535
+        parts = urlsplit(address)
+        if parts.scheme and parts.hostname and parts.port != 0:
+            return
+    raise MistakeError(f"{setting}={address}: a head's address is as tcp://name:8786")
 
 
 @cache
@@ -122,8 +133,7 @@ def main() -> None:
         parser.add_argument(of_dask, help="which dask-jobqueue gives to each worker; of no use here")
     args = parser.parse_args()
     require_dask()
-    if "://" not in args.head:
-        raise UserError(f"the head's address {args.head} must be as tcp://name:8786")
+    require_address(args.head, "HEAD")
     if args.end_with_parent:
         end_with_input(and_group=False)
     serve(args.head, args.name, args.death_timeout)

@@ -140,7 +140,7 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         drawing.dot((x(time), y(cost)), _RECORDED, square=True, title=title)
     told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
     told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
-    caption = f"{pair.experiment}: {pair.renting.listed or 'your own prices'}"
+    caption = f"{pair.experiment}: {pair.renting.prices}"
     return Picture(f"renting-{pair.experiment}", caption, told, drawing.svg)
 
 

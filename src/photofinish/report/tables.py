@@ -16,7 +16,7 @@ from photofinish.report.rows import Rows, is_known
 from photofinish.results.measurements import StepsTaken
 from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
 from photofinish.results.references import hardware
-from photofinish.wording import energy, listed, money, ratio, seconds, utc_day, utc_minute
+from photofinish.wording import at_most, energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
 """where there is no figure"""
@@ -37,7 +37,7 @@ def overview_table(pairs: Iterable[Pair]) -> Table:
         for heading, kind in (("whole job", "end_to_end"), ("an epoch", "epoch")):
             row[f"speed-up, {heading}"] = f"{ratio(speedups[kind].ratio)}x" if speedups else NOTHING  # type: ignore[index]
         for heading, bound in (("whole job", pair.ceiling.job), ("an epoch", pair.ceiling.epoch)):
-            told = f"{ratio(bound.at_most)}x" if bound and not pair.compared else NOTHING
+            told = f"{at_most(bound.at_most)}x" if bound and not pair.compared else NOTHING
             row[f"a GPU at most, {heading} (bound)"] = told
         row["95 % interval"] = " to ".join(map(ratio, interval)) if interval else NOTHING
         for device, result in (("CPU", cpu), ("GPU", gpu)):
@@ -103,7 +103,7 @@ def ceiling_table(pairs: Iterable[Pair]) -> Table:
             "whole": seconds(bound.whole_seconds) if bound else NOTHING,
             "stays on the CPU (measured)": seconds(bound.measured_seconds) if bound else NOTHING,
             "sure to stay": seconds(bound.staying_seconds) if bound else NOTHING,
-            "a GPU at most (bound)": f"{ratio(bound.at_most)}x" if bound else NOTHING,
+            "a GPU at most (bound)": f"{at_most(bound.at_most)}x" if bound else NOTHING,
         }
         for pair in pairs
         if not pair.compared and pair.ceiling.job
