@@ -10,9 +10,12 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
+from photofinish.machine.fingerprint import CpuHost
 from photofinish.runs import fit
 from photofinish.runs.fit import largest, largest_batch, run_of
+from photofinish.runs.run import Run
 
 GIB = 2**30
 PARAMS = """
@@ -89,3 +92,13 @@ def test_a_wrong_name_and_a_split_that_is_not_there_are_told(tmp_path: Path) -> 
         run_of("smal", "cpu", tmp_path / "params.yaml", tmp_path)
     with pytest.raises(UserError, match=r"splits/digits is not there yet: run `dvc repro split@digits` first"):
         run_of("small", "cpu", tmp_path / "params.yaml", tmp_path)
+
+
+def test_several_devices_find_no_larger_batch_than_there_are_images(
+    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost
+) -> None:
+    images = packed_split.manifest.counts["train"]
+    host = cpu_host.model_copy(update={"processes": 2, "nodes": 2})
+    told = fit.fit(Run("small", "cpu", make_experiment(batch_size=4), host, packed_split.folder, Path()))
+    assert f"at most {images:,} images (all there are) fit into a batch over 4 devices" in told
+    assert f"experiments.small.batch_size: {images}\n" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from photofinish.files import project_root
 from photofinish.machine.host import git_commit
+from photofinish.processes import note_start_of_stage, seconds_since_stage_start
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
@@ -20,6 +22,16 @@ def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
         begun = time.time()
         output, _ = process.communicate()
     assert before - 0.05 < float(output) < begun + 0.05
+
+
+def test_a_clock_that_is_set_is_no_part_of_a_jobs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr("os.environ", os.environ.copy())  # which is written to
+    note_start_of_stage(0.0)
+    before_seconds = seconds_since_stage_start()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert seconds_since_stage_start() >= before_seconds
 
 
 def git(folder: Path, *arguments: str) -> str:

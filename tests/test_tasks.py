@@ -144,6 +144,8 @@ def test_values_and_labels_are_scored_as_by_hand() -> None:
     scores = scores_of_values(actual, predicted, 0.5)
     assert scores.metrics == pytest.approx({"mean_absolute_error": 0.5, "root_mean_squared_error": 0.5**0.5, "r2": 0.5})
     assert (scores.test_accuracy, scores.macro_f1, scores.classes) == (None, None, {})
+    always_the_same = np.full((361, 2), 0.1, np.float32)
+    assert "r2" not in scores_of_values(always_the_same, always_the_same + 0.01, 0.5).metrics  # there is no variance
     yes, told = np.array([[1, 0], [1, 1]]), np.array([[1, 1], [1, 0]])
     scores = scores_of_labels(yes, told, 0.5, ("a", "b"))
     assert (scores.test_accuracy, scores.metrics) == (0.5, {"all_labels_right": 0.0})

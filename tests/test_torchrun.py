@@ -246,7 +246,7 @@ def test_a_mistake_that_needs_no_process_to_be_found_is_told_and_nothing_is_left
 def test_a_fault_in_every_process_is_left_to_the_stage_to_tell(make_stage: MakeStage) -> None:
     stage = make_stage("diverged", optimizer={"name": "sgd", "lr": 1e30})
     word = stage.folder / "word.json"
-    given_by_stage = {"PHOTOFINISH_STAGE_STARTED_AT_UNIX_SECONDS": "0", "TORCHELASTIC_ERROR_FILE": str(word)}
+    given_by_stage = {"PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS": "0", "TORCHELASTIC_ERROR_FILE": str(word)}
     assert _fork_ranks(stage, stage, **given_by_stage) == [("", EXIT_FAILED)] * 2
     assert "the loss is no longer finite" in json.loads(word.read_text(encoding="utf-8"))["message"]
 

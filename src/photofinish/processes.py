@@ -30,7 +30,8 @@ def seconds_since_process_start() -> float:
 
 
 _GIVEN_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_UNIX_SECONDS"
+_STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
+"""by the clock that nobody sets, which all processes of a machine share"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def own_node() -> Node | None:
 def note_start_of_stage(waited_seconds: float) -> None:
     """Tell the processes that the stage is about to start what came before them: it is part of the job's time, but for
     the time it waited its turn."""
-    os.environ[_STARTED_AT] = repr(time.time() - seconds_since_process_start() + waited_seconds)
+    os.environ[_STARTED_AT] = repr(time.monotonic() - seconds_since_process_start() + waited_seconds)
 
 
 def is_started_by_stage() -> bool:
@@ -93,7 +94,7 @@ def is_started_by_stage() -> bool:
 def seconds_since_stage_start() -> float:
     """How long the job has run: with several processes, since the one that started them began."""
     if is_started_by_stage():
-        return time.time() - float(os.environ[_STARTED_AT])
+        return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
 
 

@@ -169,13 +169,13 @@ def scores_of_labels(
 def scores_of_values(actual: Floats, predicted: Floats, loss: float) -> records.DeviceEvaluation:
     """How far off values are, over all of an item's; R2 is the share of their variance that is explained."""
     errors = np.asarray(predicted, dtype=float) - actual
-    squares, variance = np.mean(errors**2), np.mean((actual - actual.mean(axis=0)) ** 2)
+    squares = np.mean(errors**2)
     metrics = {
         records.MEAN_ABSOLUTE_ERROR: float(np.mean(np.abs(errors))),
         "root_mean_squared_error": float(np.sqrt(squares)),
     }
-    if variance > 0:
-        metrics["r2"] = float(1 - squares / variance)
+    if np.ptp(actual, axis=0).any():  # else there is nothing to explain, but for what a mean is rounded by
+        metrics["r2"] = float(1 - squares / np.var(actual, axis=0, dtype=float).mean())
     return records.DeviceEvaluation(
         test_accuracy=None, test_loss=loss, macro_f1=None, metrics=metrics, classes={}, confusion=()
     )

@@ -135,21 +135,21 @@ def run_of(name: str, device: DeviceLabel, params_file: Path, data: Path) -> Run
 def fit(run: Run) -> str:
     """Find it, and say it in a line of params.yaml."""
     run.check()
-    host = run.host
+    host, shares = run.host, run.host.processes * run.host.nodes
     try:
         with machine_to_itself(run.title), team_for(run, None) as (device, team):
             apply_policy_of(run, device)
             with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
                 trainer = Setup(run, device, team).new_trainer()
-                found = largest_batch(trainer, partial(print, flush=True)) * host.processes
+                most = trainer.training.image_count
+                found = min(most, shares * largest_batch(trainer, partial(print, flush=True)))
             what = host.cpu.model if device == CPU and host.cpu else device_name(device)
-            most = trainer.training.image_count
     except NoAcceleratorError as error:
         raise UserError(str(error)) from error
     if not found:
         raise UserError(f"not even {_FEWEST} images of {run.name} fit on {what}")
     whole = "all there are" if found == most else f"of {most:,}"
-    shared = f" over {host.processes} devices" if host.processes > 1 else ""
+    shared = f" over {shares} devices" if shares > 1 else ""
     return (
         f"{run.name} on {what}: at most {found:,} images ({whole}) fit into a batch{shared}.\n"
         f"The line:  experiments.{run.name}.batch_size: {found}\n"
