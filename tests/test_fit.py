@@ -66,10 +66,15 @@ def test_any_other_failure_is_told(make_trainer: MakeTrainer, make_experiment: M
         largest_batch(trainer, print)
 
 
+@pytest.mark.parametrize(("processes", "most"), [(1, 31), (2, 15)])
 def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    most: int,
 ) -> None:
-    """A quarter of a GiB an image, and 10 GiB free at first."""
+    """A quarter of a GiB an image, and 10 GiB free at first, for all processes together."""
     used = [1]
     step: Callable[..., object] = fit._try
 
@@ -81,9 +86,9 @@ def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
     monkeypatch.setattr(fit, "peak_memory_bytes", lambda _device: used[0] * GIB // 4)
     monkeypatch.setattr(fit, "available_memory_bytes", lambda: 10 * GIB - used[0] * GIB // 4)
     told: list[str] = []
-    assert largest_batch(make_trainer(make_experiment()), told.append) == 31
-    assert used[0] == 32
-    assert "32 images: not tried, they would take nearly all the memory that is free" in told
+    assert largest_batch(make_trainer(make_experiment()), told.append, processes) == most
+    assert used[0] == most + 1
+    assert f"{most + 1} images: not tried, they would take nearly all the memory that is free" in told
 
 
 def test_a_wrong_name_and_a_split_that_is_not_there_are_told(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import UserError
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
@@ -299,6 +300,15 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_says_where_and_which_le
 ) -> None:
     trainer = make_trainer(make_experiment(schedule=SCHEDULES[schedule]), FailsAtStep(failing_step))
     with pytest.raises(NonFiniteLossError, match=rf"{where}\..*lower {key}"):
+        trained(trainer)
+
+
+def test_a_loss_that_weighs_no_validation_image_is_told(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(make_experiment())
+    monkeypatch.setattr(trainer.criterion, "parts", lambda outputs, _labels: (outputs.sum(), 0.0))
+    with pytest.raises(UserError, match="gives each image of the validation part a weight of 0"):
         trained(trainer)
 
 

@@ -58,11 +58,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 class MemoryEstimate:
-    """What a batch takes of the main memory, by those that were tried: no less than what they say."""
+    """What a batch takes of this process's part of the main memory, by those that were tried: no less than they say."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int) -> None:
         self._begun_bytes = peak_memory_bytes(CPU) or 0
-        self._room_bytes = _MOST_SHARE * available_memory_bytes()
+        self._share = _MOST_SHARE / processes
+        self._room_bytes = self._share * available_memory_bytes()
         self._bytes_an_image = 0.0
 
     def tried(self, images: int) -> None:
@@ -73,12 +74,12 @@ class MemoryEstimate:
         """Whether so many are sure to leave others room."""
         taken_bytes = images * self._bytes_an_image
         more_bytes = self._begun_bytes + taken_bytes - (peak_memory_bytes(CPU) or 0)
-        return taken_bytes <= self._room_bytes and more_bytes <= _MOST_SHARE * available_memory_bytes()
+        return taken_bytes <= self._room_bytes and more_bytes <= self._share * available_memory_bytes()
 
 
-def largest_batch(trainer: Trainer, tell: Callable[[str], None]) -> int:
-    """Of so many images, up to all there are; each attempt is told."""
-    estimate = MemoryEstimate() if trainer.device.type == "cpu" else None
+def largest_batch(trainer: Trainer, tell: Callable[[str], None], processes: int = 1) -> int:
+    """Of so many images, up to all there are, for each of the processes on this machine; each attempt is told."""
+    estimate = MemoryEstimate(processes) if trainer.device.type == "cpu" else None
 
     def fits(images: int) -> bool:
         """Whether a few steps of the trainer on so many images go through."""
@@ -142,7 +143,7 @@ def fit(run: Run) -> str:
             with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
                 trainer = Setup(run, device, team).new_trainer()
                 most = trainer.training.image_count
-                found = min(most, shares * largest_batch(trainer, partial(print, flush=True)))
+                found = min(most, shares * largest_batch(trainer, partial(print, flush=True), host.processes))
             what = host.cpu.model if device == CPU and host.cpu else device_name(device)
     except NoAcceleratorError as error:
         raise UserError(str(error)) from error

@@ -193,6 +193,11 @@ class Trainer:
         first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())
         parts = self.team.gather([loss_sum, *validation, first_not_finite])
         training_loss_sum, validation_loss_sum, weight, hits, _ = map(sum, zip(*parts, strict=True))
+        if not weight:
+            raise UserError(
+                "the loss gives each image of the validation part a weight of 0, so there is no validation loss: "
+                "give their classes a weight, or validate on more images"
+            )
         validation_loss = validation_loss_sum / weight
         self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
         self.state.schedule.epoch_ended(validation_loss)
