@@ -334,3 +334,9 @@ def test_another_fault_stays_what_it_is(experiment: Experiment, error: Any) -> N
     with pytest.raises(type(error)) as raised, failures_explained("big", experiment, ON_CPU):
         raise error
     assert raised.value is error
+
+
+def test_of_code_of_ones_own_that_fails_the_experiment_is_named_for_it_may_be_a_loss(experiment: Experiment) -> None:
+    named = pytest.raises(UserError, match=r"^experiments\.big: code of its own failed:\n(.*\n)+LookupError: mine$")
+    with named, failures_explained("big", experiment, ON_CPU, runs_own_code=True):
+        raise LookupError("mine")

@@ -94,7 +94,7 @@ def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_ow
         if told:
             raise told from error
         if runs_own_code and runs_through_users_code(error):
-            raise UserError(f"model {experiment.model.name} failed:\n{users_traceback(error)}") from error
+            raise UserError(f"experiments.{name}: code of its own failed:\n{users_traceback(error)}") from error
         raise
 
 
