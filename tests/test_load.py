@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,13 @@ def test_a_watch_sees_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, "-c", _BURN], check=True)
     observer._look(1, 1)
     assert observer.windows[0].others_cpu_seconds > 0.25
+
+
+def test_a_core_is_found_by_its_number_where_one_before_it_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, busy, quiet = (SimpleNamespace(user=seconds) for seconds in (0.0, 70.0, 1.0))
+    monkeypatch.setattr(watch, "read_or_empty", lambda _path: "cpu  71 0\ncpu0 0 0\ncpu2 70 0\ncpu3 1 0\nintr 5\n")
+    monkeypatch.setattr("psutil.cpu_times", lambda **_: [idle, busy, quiet])
+    assert [watch._busy_seconds([core]) for core in (0, 2, 3)] == [0.0, 70.0, 1.0]
 
 
 def test_readings_are_so_far_apart_that_they_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,8 +186,10 @@ class MachineWatch:
 def _busy_seconds(cores: list[int]) -> float:
     """All that these cores did since the machine started; time that a hypervisor took away counts too."""
     times = psutil.cpu_times(percpu=True)
+    listed = re.findall(r"^cpu(\d+) ", read_or_empty(Path("/proc/stat")), re.MULTILINE)  # one may be offline
+    numbered = zip(map(int, listed) if listed else range(len(times)), times, strict=False)
     fields = ("user", "nice", "system", "irq", "softirq", "steal")
-    return sum(getattr(times[core], field, 0.0) for core in cores if core < len(times) for field in fields)
+    return sum(getattr(each, field, 0.0) for core, each in numbered if core in cores for field in fields)
 
 
 def _tree_cpu_seconds(root: psutil.Process) -> float:
