@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFont
 
 from photofinish.runs.views import MOST_BYTES, MOST_IMAGES, draw_grid
 from photofinish.training.batches import Normaliser
@@ -100,3 +100,17 @@ def test_a_batch_of_one_image_is_a_picture_of_one() -> None:
 
 def test_the_same_batch_gives_the_same_bytes() -> None:
     assert draw(random_images(64, 3, 32, 32)) == draw(random_images(64, 3, 32, 32))
+
+
+def test_of_a_long_label_no_more_is_laid_out_than_a_picture_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[str] = []
+    measured = ImageFont.FreeTypeFont.getlength
+
+    def noted(font: ImageFont.FreeTypeFont, text: str) -> float:
+        laid_out.append(text)
+        return measured(font, text)
+
+    monkeypatch.setattr(ImageFont.FreeTypeFont, "getlength", noted)
+    images = random_images(1, 1, 8, 8)
+    assert draw(images, ["0.25, " * 50]) == draw(images, ["0.25, " * 60])
+    assert sum(map(len, laid_out)) < 2000

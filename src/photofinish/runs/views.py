@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
+from bisect import bisect
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -95,6 +96,7 @@ def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normal
         shares = shares.mean(dim=1, keepdim=True)  # what has other channels than colours is shown as their grey
     pixels = (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     tiles = [_tile(each) for each in pixels]
+    labels = [label[: _WIDEST_LABEL_PIXELS + 1] for label in labels]  # a thousand values take long to lay out
     png = b""
     for count in range(MOST_IMAGES, 0, -_COLUMNS):
         png = _arrange(tiles[:count], labels[:count])
@@ -135,9 +137,11 @@ def _arrange(tiles: list[Image.Image], labels: Sequence[str]) -> bytes:
     return png.getvalue()
 
 
-def _shortened(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: int) -> str:
-    shorter = (label[:length] + "…" for length in range(len(label) - 1, -1, -1))
-    return next(text for text in chain([label], shorter) if font.getlength(text) <= most_pixels)
+def _shortened(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, most_pixels: float) -> str:
+    if font.getlength(label) <= most_pixels:
+        return label
+    fitting = bisect(range(1, len(label)), most_pixels, key=lambda length: font.getlength(label[:length] + "…"))
+    return label[:fitting] + "…"
 
 
 _HEADER = ("layer", "type", "output", "parameters")
