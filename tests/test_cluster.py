@@ -179,7 +179,7 @@ def test_a_real_slurms_job_trains_and_is_gone_afterwards(tmp_path: Path) -> None
             "--cluster",
             "slurm.yaml",
             "--listen",
-            "tcp://127.0.0.1:0",
+            "tcp://127.0.0.1",
         )
         told = head.run(*spread, **environment)
         assert told.returncode == 0, told.stdout + told.stderr

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
@@ -22,7 +23,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank, own_rank
 from photofinish.runs.run import Run
-from photofinish.training.teams import DataParallelTeam, NoAcceleratorError, Team, UnusableAcceleratorError
+from photofinish.training.teams import DataParallelTeam, NoAcceleratorError, Ranks, Team, UnusableAcceleratorError
 from photofinish.training.torch_device import CPU
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
@@ -334,6 +335,24 @@ def test_a_port_that_another_program_holds_is_told_in_one_line(
         with refused as caught, distributed.team_for(run, Rank(0, 2, 0)):
             pytest.fail("it was let through")
     assert "\n" not in str(caught.value)
+
+
+def test_processes_hand_on_what_they_have(tmp_path: Path) -> None:
+    """A group of one: with more, the tests above see what comes of it."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        ranks = Ranks(0, 1, CPU)
+        assert ranks.gather([1.0, 1 / 3]) == [[1.0, 1 / 3]]
+        assert ranks.gather_lists(["a", None]) == [["a", None]]
+        assert ranks.from_leader({"a": 1}) == {"a": 1}
+        assert ranks.sum_of(torch.tensor([2.0])).tolist() == [2.0]
+        assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
+        assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
+        assert 0 < (Team(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
+        with pytest.raises(MistakeError, match=r"BatchNorm.* set devices\.cpu\.processes to 1 in params\.yaml"):
+            ranks.adapt(nn.BatchNorm1d(2))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_one_device_is_a_team_that_wraps_nothing() -> None:

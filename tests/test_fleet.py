@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_what_is_no_address_of_a_head_is_told_before_anything_is_done(
         monkeypatch.setattr("sys.argv", ["program", *option, address])
         with pytest.raises(MistakeError, match=f"{address}: a head's address is as tcp://name:8786"):
             program.main()
+
+
+def test_nothing_that_dask_logs_is_shown() -> None:
+    """Among it, where the head ends while a worker speaks, a traceback at the highest level there is."""
+    loggers = ("distributed.scheduler", "distributed.client", "distributed.gc", "distributed.worker")
+    script = (
+        "import dask, logging; from photofinish.fleet.worker import DASK\n"
+        f"dask.config.set(DASK); import distributed\nfor name in {loggers}: logging.getLogger(name).critical(name)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout + ran.stderr == ""
 
 
 def test_without_dask_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import platform
 import subprocess
 import sys
@@ -105,9 +104,7 @@ def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
     address = urlsplit(listen)
     host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
     try:
-        cluster = LocalCluster(
-            n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD, silence_logs=logging.CRITICAL
-        )
+        cluster = LocalCluster(n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD)
     except OSError as error:
         raise UserError(
             f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import platform
 import signal
 import time
@@ -34,8 +35,8 @@ HEAD = "tcp://127.0.0.1:8786"
 DASK = {
     "distributed.worker.profile.enabled": False,  # which costs the timed training time
     "distributed.comm.timeouts.tcp": "20s",  # after which a cut network or a dead machine is noticed
-    # What matters of it is told in words of our own.
-    "distributed.logging": {"distributed": "critical", "distributed.client": "critical"},
+    # Nothing: what matters of it is told in words of our own, and a message to who has just left is a page to Dask.
+    "distributed.logging": dict.fromkeys(("distributed", "distributed.client", "distributed.gc"), logging.CRITICAL + 1),
 }
 _PAUSE_SECONDS = 0.2
 _RETRY_SECONDS = 2.0
