@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import warm_python
 import yaml
 
 from photofinish.data.images import LabelledImages, from_array
@@ -302,11 +303,11 @@ class Project:
     environment: dict[str, str]
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in it, as a user with the environment activated; output is captured."""
+        """Run a command in it, as a user with the environment activated, but with a warm Python; output is captured."""
         return subprocess.run(
             command,
             cwd=self.root,
-            env=self.environment | environment,
+            env=self.environment | {"PATH": warm_python.path(self.environment["PATH"])} | environment,
             capture_output=True,
             text=True,
             check=False,

@@ -47,7 +47,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
     project.write_params(_PARAMS)
     project.commit()
-    first_output.append(project.repro())
+    first_output.append(project.repro(PATH=project.environment["PATH"]))  # all as a user has it
     first_output.append(project.git("status", "--porcelain"))
     project.commit()
     return project

@@ -1,0 +1,193 @@
+"""A Python that begins with torch and MLflow imported: the suite starts hundreds, and imports take most of their time.
+
+The process started here imports them once, then waits at a socket. A `python` in a folder for the front of PATH asks it
+for a fork of itself, which goes on as the script or module that the call names, with the caller's folder, environment
+and files. What a test kills or interrupts is better started without.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+_CALLED = """\
+#!{base} -IS
+import json, os, signal, socket, sys
+
+if sys.argv[1:2] != ["-m"] and (sys.argv[1:] or ["-"])[0].startswith("-"):  # options of Python's
+    os.execv("{python}", ["{python}", *sys.argv[1:]])
+server = socket.socket(socket.AF_UNIX)
+server.connect("{address}")
+where = [os.getcwd(), dict(os.environ), os.getsid(0), os.getpgid(0), [*os.sched_getaffinity(0)]]
+call = json.dumps([sys.argv, *where]).encode()
+socket.send_fds(server, [len(call).to_bytes(4, "big")], [0, 1, 2])
+server.sendall(call)
+answers = server.makefile()
+process = int(answers.readline())
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: os.kill(process, number))
+status = int(answers.readline())
+if status < 0:
+    if status != -signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+sys.exit(status)
+"""
+
+
+def path(folders: str) -> str:
+    """The value of PATH with a warm Python before other folders; where the system can't have one, those alone."""
+    return f"{_started()}{os.pathsep}{folders}" if hasattr(os, "pidfd_open") else folders
+
+
+@cache
+def _started() -> Path:
+    """The folder with `python`; its server ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    called, address = folder / "python", folder / "socket"
+    base = Path(sys.executable).resolve()
+    called.write_text(_CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8")
+    called.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command, pipe = [sys.executable, __file__, str(address)], subprocess.PIPE
+    server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
+    atexit.register(server.communicate)
+    assert server.stdout
+    assert server.stdout.readline(), "it did not start"
+    return folder
+
+
+class Call(NamedTuple):
+    """What a fork is to go on as."""
+
+    command: list[str]
+    folder: str
+    environment: dict[str, str]
+    session: int
+    group: int
+    cores: list[int]
+
+
+def _import_what_takes_long() -> None:
+    import matplotlib.figure  # noqa: F401
+    import mlflow.pytorch
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+    import pandas as pd  # noqa: F401
+    import sklearn.datasets  # noqa: F401
+    import torch
+    import torchvision  # noqa: F401
+
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)]).zero_grad()  # imports torch's compiler
+
+
+def _fork_for_each_call(listener: socket.socket) -> Call:
+    """Returns in the forks alone. A caller that is killed takes its fork with it, the tests' end the server."""
+    running = selectors.DefaultSelector()
+    running.register(listener, selectors.EVENT_READ)
+    running.register(sys.stdin, selectors.EVENT_READ)
+    while True:
+        for key, _ in running.select():
+            if key.fileobj is sys.stdin:
+                sys.exit()
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                length, files, _, _ = socket.recv_fds(connection, 4, 3)
+                with connection.makefile("rb") as sent:
+                    call = Call(*json.loads(sent.read(int.from_bytes(length, "big"))))
+                if (process := os.fork()) == 0:
+                    _take_on(call, files)
+                    return call
+                for file in files:
+                    os.close(file)
+                connection.sendall(f"{process}\n".encode())
+                ended = os.pidfd_open(process)
+                running.register(ended, selectors.EVENT_READ, (process, ended, connection))
+                running.register(connection, selectors.EVENT_READ, (process, ended, connection))
+            elif key.fileobj in running.get_map():
+                process, ended, connection = key.data
+                if key.fileobj is connection:
+                    os.kill(process, signal.SIGKILL)
+                status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+                for one in (ended, connection):
+                    running.unregister(one)
+                os.close(ended)
+                with connection, suppress(BrokenPipeError):
+                    connection.sendall(f"{status}\n".encode())
+
+
+def _take_on(call: Call, files: list[int]) -> None:
+    """Take on the caller's files, folder, environment and process group, and leave the server's."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    if call.session == os.getsid(0):
+        os.setpgid(0, call.group)
+    else:
+        os.setsid()
+    os.sched_setaffinity(0, call.cores)
+    os.chdir(call.folder)
+    os.environ.clear()
+    os.environ.update(call.environment)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    sys.executable, *arguments = sys.orig_argv = command
+    folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if arguments[0] == "-m":
+        sys.path[:1] = [str(Path.cwd()), *folders]
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *folders]
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+class _QuickEnd:
+    """Python itself takes half a second to take all modules down: this ends it when all else is done at its exit."""
+
+    def __init__(self) -> None:
+        self.status = 1
+        atexit.register(self._end)  # before any import does: who registers first is called last
+
+    def _end(self) -> None:
+        sys.stdout.flush()
+        os._exit(self.status)
+
+
+def main() -> None:
+    """Serve; in a fork, be what was called for."""
+    end = _QuickEnd()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(sys.argv[1])
+    listener.listen(64)
+    _import_what_takes_long()
+    assert threading.active_count() == 1, "a fork has but one thread"
+    gc.freeze()
+    print("ready", flush=True)
+    call = _fork_for_each_call(listener)
+    try:
+        _run(call.command, call.environment)
+        end.status = 0
+    except SystemExit as ended:
+        end.status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+
+
+if __name__ == "__main__":
+    main()
