@@ -23,12 +23,11 @@ from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
 from photofinish.fleet.jobs import committed
 from photofinish.fleet.project import HERE, Project, Task
 from photofinish.fleet.trainings import Board, Connected, Trainings
-from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask
+from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask, root_cause
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
 _POLL_SECONDS = 0.5
-_DEFAULT_PORT = 8786
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
@@ -67,7 +66,7 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
     """Let workers train them; those that failed."""
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     with (
-        _scheduler(listen) as (client, address),
+        scheduler_at(listen) as (client, address),
         _own_worker(tasks, listen) as own_worker,
         _cluster(tasks, address, jobs) as cluster,
         Board(tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as board,
@@ -98,19 +97,22 @@ def _connected(client: Any) -> list[Connected]:
 
 
 @contextmanager
-def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
+def scheduler_at(listen: str) -> Iterator[tuple[Any, str]]:
+    """A client of it, and the address that workers reach it at."""
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)
-    host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
+    host, _, port = address.netloc.rpartition(":")
+    place: dict[str, Any] = {"host": f"{address.scheme}://{host}", "scheduler_port": int(port)}
     try:
-        cluster = LocalCluster(n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD)
-    except OSError as error:
+        cluster = LocalCluster(n_workers=0, **place, scheduler_kwargs=_NO_DASHBOARD)
+    except (OSError, RuntimeError) as error:
         raise UserError(
-            f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"
+            f"{listen} can't be listened at: {root_cause(error)}; is there another `make spread`? LISTEN=... names "
+            f"another address"
         ) from error
     with cluster, Client(cluster) as client:
-        name = platform.node() if address.hostname in ("0.0.0.0", "::") else address.hostname  # noqa: S104
+        name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
         yield client, f"{address.scheme}://{name}:{port}"
 
 
