@@ -19,7 +19,7 @@ from training_stage import wait_for
 from photofinish.errors import MistakeError, UserError
 from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
-from photofinish.fleet.spread import require_remote, scheduler_at
+from photofinish.fleet.spread import missing_of, require_remote, scheduler_at
 from photofinish.fleet.trainings import Board
 from photofinish.fleet.worker import key_of, require_dask
 
@@ -82,6 +82,13 @@ def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureF
         board.ended("second", "the loss is no longer finite")
     assert (board.open, board.failed) == ([], ["second"])
     assert "second: failed: the loss is no longer finite" in capsys.readouterr().out
+
+
+def test_a_training_that_two_projects_lack_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacked = {None: [task("first"), task("second")], "lab": [task("second"), task("third")]}
+    monkeypatch.setattr(spread.Project, "missing", lambda project, _commit: lacked[project.further])
+    projects = [spread.Project(Path()), spread.Project(Path(), "lab")]
+    assert [each.job.title for each in missing_of(projects, "")] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,7 +37,7 @@ def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
     commit = committed(Path())
     require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
-    tasks = [task for project in projects for task in project.missing(commit)]
+    tasks = missing_of(projects, commit)
     print(f"{len(tasks)} to be trained", flush=True)
     if tasks and (failed := _train(tasks, listen, jobs)):
         raise UserError(
@@ -46,6 +46,12 @@ def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
         )
     for project in reversed(projects):  # the report of the own one shows the records of the further ones
         project.bring_back()
+
+
+def missing_of(projects: Iterable[Project], commit: str) -> list[Task]:
+    """What no machine has done yet, each once: a further machine may be one that params.yaml names, too."""
+    tasks = [task for project in projects for task in project.missing(commit)]
+    return list({task.job.title: task for task in tasks}.values())
 
 
 def require_remote() -> None:
