@@ -91,6 +91,20 @@ def test_a_training_that_two_projects_lack_is_done_once(monkeypatch: pytest.Monk
     assert [each.job.title for each in missing_of(projects, "")] == ["first", "second", "third"]
 
 
+def test_on_a_further_machine_relative_paths_start_at_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        assert settings["env"]["DVC_ROOT"] == str(tmp_path.resolve())
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(UserError, match="dvc repro --pull evaluate failed"):
+        spread.Project(Path("clone"), "lab").bring_back()
+
+
 @pytest.mark.parametrize(
     "address", ["10.0.0.5:8786", "tcp://localhost:99999", "http://10.0.0.5:8786", "tcp://10.0.0.5"]
 )
