@@ -147,7 +147,16 @@ def _cluster(tasks: list[Task], address: str, jobs: JobSettings | None) -> Abstr
         return nullcontext()
     if all(task.where == HERE for task in tasks):
         print("all of that is this machine's: no job is submitted (devices.gpu: {machine: ...} or ON=...)", flush=True)
+    require_jobs(tasks, jobs)
     return Cluster(jobs, address, tasks[0].job.commit)
+
+
+def require_jobs(tasks: list[Task], jobs: JobSettings) -> None:
+    """Refuse a training that takes more machines than there will be jobs, which would wait for ever."""
+    for task in tasks:
+        if task.where != HERE and task.nodes > jobs.jobs:
+            takes = f"{task.job.title} takes {task.nodes} machines at once"
+            raise UserError(f"{takes}: the file of jobs has jobs: {jobs.jobs}")
 
 
 def _log() -> Path:
