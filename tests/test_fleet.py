@@ -205,6 +205,15 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(reposit
         clone_at(repository, clone, "a" * 40)
 
 
+def test_a_clone_that_was_cut_off_is_not_taken_for_the_project_around_it(repository: Path) -> None:
+    clone = repository / ".photofinish" / "worker"
+    (clone / ".git").mkdir(parents=True)
+    (repository / "dvc.yaml").write_text("stages: {}  # not committed yet\n", encoding="utf-8")
+    with pytest.raises(UserError, match="not a git repository"):
+        clone_at(repository, clone, git(repository, "rev-parse", "HEAD"))
+    assert "not committed" in (repository / "dvc.yaml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
