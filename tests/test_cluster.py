@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, clone_project
+from fleet_parts import task
 from slurm_cluster import missing_programs, slurm
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.fleet import cluster
 from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
+from photofinish.fleet.project import HERE
+from photofinish.fleet.spread import require_jobs
 
 HEAD = "tcp://127.0.0.1:8786"
 SETTINGS = JobSettings(jobs=2, cores=8, memory="32GiB", queue="gpu", job_extra_directives=("--gres=gpu:1",))
@@ -110,7 +115,10 @@ def test_what_slurm_does_not_take_is_told_in_its_words(jobs: Path, monkeypatch: 
     [
         ("jobs: 2\ncores: 8\nmemory: 32GiB\npartition: gpu\n", r"slurm\.yaml:4  partition = \"gpu\"\n.*unknown key"),
         ("jobs: 0\ncores: 8\n", r"(?s)slurm\.yaml:1  jobs = 0\n.*slurm\.yaml:1  memory\n +this key is required"),
-        ("jobs: 1\ncores: 8\nmemory: much\n", r"slurm\.yaml:3  memory = much"),
+        *(
+            (f"jobs: 1\ncores: 8\nmemory: {size}\n", rf"slurm\.yaml:3  memory = {size}\n +must be a size above 0")
+            for size in ("much", "0GB", "-5GB", "1e400GB")
+        ),
         ("jobs: 1\ncores: 8\nmemory: 1GiB\nwalltime: 60\n", r"slurm\.yaml:4  walltime = 60\n +must be text, so in quo"),
         ("- 1\n", r"slurm\.yaml:1  jobs\n +this key is required"),
     ],
@@ -128,6 +136,15 @@ def test_the_file_in_the_documentation_is_one_that_is_taken(tmp_path: Path) -> N
     )
     settings = read_job_settings(tmp_path / "slurm.yaml")
     assert (settings.walltime, settings.job_extra_directives) == ("4:00:00", ("--gres=gpu:1", "--exclusive"))
+
+
+@pytest.mark.parametrize(("jobs", "where", "is_refused"), [(2, "lab", True), (3, "lab", False), (2, HERE, False)])
+def test_a_training_over_more_machines_than_jobs_is_refused(jobs: int, where: str, is_refused: bool) -> None:
+    shared = task("small", where=where)
+    shared = replace(shared, host=shared.host.model_copy(update={"nodes": 3}))
+    told = "small takes 3 machines at once: the file of jobs has jobs: 2"
+    with pytest.raises(UserError, match=told) if is_refused else nullcontext():
+        require_jobs([shared], SETTINGS.model_copy(update={"jobs": jobs}))
 
 
 def test_ctrl_c_still_interrupts_though_dask_jobqueue_takes_it_for_a_good_end(tmp_path: Path) -> None:
@@ -179,7 +196,7 @@ def test_a_real_slurms_job_trains_and_is_gone_afterwards(tmp_path: Path) -> None
             "--cluster",
             "slurm.yaml",
             "--listen",
-            "tcp://127.0.0.1",
+            HEAD,
         )
         told = head.run(*spread, **environment)
         assert told.returncode == 0, told.stdout + told.stderr

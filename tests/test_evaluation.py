@@ -138,6 +138,18 @@ def test_a_network_is_never_judged_on_other_data_than_it_was_trained_for(learned
         evaluate("small-mlp", {"cpu": learned}, PackedSplit(tmp_path / "other"))
 
 
+def test_a_loss_that_is_not_finite_on_the_test_data_is_told(
+    learned: Path, network: torch.nn.Module, packed_split: PackedSplit
+) -> None:
+    next(network.parameters()).data.fill_(torch.nan)
+    write_bytes_atomically(learned / records.WEIGHTS, weights := weights_of(network))
+    record = records.read_record(learned / records.RECORD, records.Training)
+    changed = record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)})
+    records.write_record(learned / records.RECORD, changed)
+    with pytest.raises(UserError, match="the loss on the test data is nan, though"):
+        evaluate("small-mlp", {"cpu": learned}, packed_split)
+
+
 def test_the_file_holds_all_of_it(learned: Path, packed_split: PackedSplit, tmp_path: Path) -> None:
     judged = evaluate("small-mlp", {"cpu": learned}, packed_split)
     write_evaluation(judged, tmp_path)

@@ -90,6 +90,13 @@ def test_only_what_would_change_something_is_proposed(make_experiment: MakeExper
     assert "input" not in text
 
 
+def test_where_the_batch_is_one_image_no_smaller_one_is_proposed(make_experiment: MakeExperiment) -> None:
+    text = explained(make_experiment(batch_size=1), ON_CPU, MemoryError())
+    assert "batch_size" not in text
+    least = explained(make_experiment(batch_size=1, precision="bf16", input={"name": "loader"}), ON_CPU, MemoryError())
+    assert "its share of a batch is 1 image. It takes a smaller network or smaller images. Nothing was" in least
+
+
 @pytest.mark.usefixtures("_a_gpu_in_use")
 def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(experiment: Experiment) -> None:
     text = explained(experiment, _OneOfFour(CUDA), torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))

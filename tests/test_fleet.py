@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from training_stage import wait_for
 from photofinish.errors import MistakeError, UserError
 from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
-from photofinish.fleet.spread import require_remote
+from photofinish.fleet.spread import missing_of, require_remote, scheduler_at
 from photofinish.fleet.trainings import Board
 from photofinish.fleet.worker import key_of, require_dask
 
@@ -83,7 +84,30 @@ def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureF
     assert "second: failed: the loss is no longer finite" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("address", ["10.0.0.5:8786", "localhost:8786", "tcp://localhost:99999"])
+def test_a_training_that_two_projects_lack_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacked = {None: [task("first"), task("second")], "lab": [task("second"), task("third")]}
+    monkeypatch.setattr(spread.Project, "missing", lambda project, _commit: lacked[project.further])
+    projects = [spread.Project(Path()), spread.Project(Path(), "lab")]
+    assert [each.job.title for each in missing_of(projects, "")] == ["first", "second", "third"]
+
+
+def test_on_a_further_machine_relative_paths_start_at_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        assert settings["env"]["DVC_ROOT"] == str(tmp_path.resolve())
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(UserError, match="dvc repro --pull evaluate failed"):
+        spread.Project(Path("clone"), "lab").bring_back()
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.5:8786", "tcp://localhost:99999", "http://10.0.0.5:8786", "tcp://10.0.0.5"]
+)
 def test_what_is_no_address_of_a_head_is_told_before_anything_is_done(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +115,36 @@ def test_what_is_no_address_of_a_head_is_told_before_anything_is_done(
         monkeypatch.setattr("sys.argv", ["program", *option, address])
         with pytest.raises(MistakeError, match=f"{address}: a head's address is as tcp://name:8786"):
             program.main()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open
+def test_an_address_that_is_in_use_is_refused_in_a_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        told = f"{address} can't be listened at: .*Address already in use; is there another `make spread`"
+        with pytest.raises(UserError, match=told), scheduler_at(address):
+            pass
+    gc.collect()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="a machine without IPv6")
+def test_a_head_listens_at_an_address_of_ipv6_too() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
+        address = f"tcp://[::1]:{free.getsockname()[1]}"
+    with scheduler_at(address) as (_, reached_at):
+        assert reached_at == address
+
+
+def test_a_worker_says_why_it_cannot_reach_a_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker.time, "sleep", lambda _seconds: sys.exit())
+    with pytest.raises(SystemExit):
+        worker.serve("tls://127.0.0.1:1", None, None)  # without a certificate
+    assert "not taken: TLS expects" in capsys.readouterr().out
 
 
 def test_nothing_that_dask_logs_is_shown() -> None:
@@ -149,6 +203,15 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(reposit
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
         clone_at(repository, clone, "a" * 40)
+
+
+def test_a_clone_that_was_cut_off_is_not_taken_for_the_project_around_it(repository: Path) -> None:
+    clone = repository / ".photofinish" / "worker"
+    (clone / ".git").mkdir(parents=True)
+    (repository / "dvc.yaml").write_text("stages: {}  # not committed yet\n", encoding="utf-8")
+    with pytest.raises(UserError, match="not a git repository"):
+        clone_at(repository, clone, git(repository, "rev-parse", "HEAD"))
+    assert "not committed" in (repository / "dvc.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

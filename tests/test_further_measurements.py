@@ -206,6 +206,11 @@ def test_a_tensors_print_tells_it_from_others(change: str) -> None:
     assert tensor_print(tensor.view(10, 100).clone()) == tensor_print(tensor)
 
 
+def test_what_is_not_finite_in_a_tensor_counts_as_0_in_its_print() -> None:
+    masked = torch.tensor([1.0, -torch.inf, torch.nan, torch.inf, 2.0])
+    assert tensor_print(masked) == tensor_print(torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0]))
+
+
 def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("photofinish.measuring.first_step._CHUNK", 7)
     norm, _ = tensor_print(torch.ones(100))

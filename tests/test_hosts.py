@@ -381,6 +381,7 @@ def test_how_gpus_talk_to_each_other_is_part_of_their_fingerprint(monkeypatch: p
         ("1,9,2", ["GPU 1"]),
         ("GPU-00000002", ["GPU 2"]),
         ("7", []),
+        ("1,2,1", []),  # the driver then shows none
     ],
 )
 def test_only_the_gpus_that_cuda_may_see_count(monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:

@@ -203,6 +203,17 @@ def test_seconds_and_losses_are_drawn_from_0_and_the_first_point_is_whole() -> N
     assert all(3 < x < 263 and 3 < y < 261 for x, y in places)
 
 
+@pytest.mark.parametrize("losses", [(1.0, 0.2, -3.0), (-0.1, -0.5, -0.9)])
+def test_a_loss_below_0_lies_within_the_picture(losses: tuple[float, ...]) -> None:
+    rows = history(cpu=[1.0, 2.0, 3.0])
+    for row, loss in zip(rows, losses, strict=True):
+        row["validation_loss"] = loss
+    (picture,) = learning_curves(rows)
+    heights = [float(y) for y in re.findall(r'cy="([-\d.]+)"', picture.svg)[1:]]  # the first is the legend's
+    assert all(18 <= y <= 108 for y in heights[:3])
+    assert all(146 <= y <= 236 for y in heights[3:])
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"), [(0, 10, [0, 2, 4, 6, 8, 10]), (0, 0.3, [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])]
 )

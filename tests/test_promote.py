@@ -76,6 +76,15 @@ def test_the_same_result_has_one_version_and_another_one_the_next(store: Store, 
     assert {alias: int(version) for alias, version in aliases.items()} == {"champion": 2, "challenger": 1}
 
 
+def test_whatever_mlflows_experiment_is_called_the_registry_takes_the_models_name(
+    store: Store, results: Path, report: Path
+) -> None:
+    store.client.rename_experiment(store.experiment_id, "Anna's: a/b")
+    sync_all(store, [NAME], results, report)
+    for is_new in (True, False):
+        assert promote(store, NAME, "cpu", results, report, "champion") == Promoted(f"Anna-s- a-b-{NAME}", "1", is_new)
+
+
 def test_a_device_that_was_not_there_has_no_model(store: Store, results: Path, report: Path) -> None:
     with pytest.raises(UserError, match="was not trained on gpu"):
         promote(store, NAME, "gpu", results, report, "champion")

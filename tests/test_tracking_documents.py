@@ -32,6 +32,14 @@ def test_settings_become_flat_parameters(make_experiment: MakeExperiment) -> Non
     assert params["device"] == "cpu"
 
 
+def test_a_setting_with_keys_that_mlflow_does_not_take_is_one_parameter(make_experiment: MakeExperiment) -> None:
+    weights = {"cats, dogs": 2.0, "other": 1.0}
+    model = {"name": "./net.py:Net", "weights": weights, "größe": {"deep": 3}}
+    params = run_facts("own", "cpu", make_experiment(model=model), None, {}, None, None).params
+    assert params["model.weights"] == str(weights)
+    assert params["model.größe.deep"] == "3"
+
+
 @pytest.mark.parametrize("git_commit", [None, "c0ffee-dirty"])
 def test_host_packages_and_commit_become_tags(
     make_experiment: MakeExperiment, cpu_host: CpuHost, git_commit: str | None

@@ -59,8 +59,9 @@ def read_job_settings(path: Path) -> JobSettings:
         raise MistakeError(f"{path} can't be used; nothing was started\n" + "\n".join(texts))
     try:
         _job(settings, "", "", Path())
-    except ValueError as error:  # of its memory: dask's words name it
-        raise MistakeError(f"{path}:{document.line_of(('memory',))}  memory = {settings.memory}\n    {error}") from None
+    except (TypeError, ValueError, OverflowError):  # of its memory, which alone Dask looks into
+        at = f"{path}:{document.line_of(('memory',))}  memory = {settings.memory}"
+        raise MistakeError(f"{at}\n    must be a size above 0, such as 32GiB") from None
     return settings
 
 

@@ -258,7 +258,7 @@ def _run_shown(command: list[str], name: str) -> None:
 
 def git(folder: Path, *arguments: str) -> str:
     """What it prints; its own words where it fails."""
-    ran = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    ran = _run_git(folder, *arguments)
     if ran.returncode:
         raise UserError(f"git {arguments[0]} in {folder.resolve()}: {ran.stderr.strip() or 'failed'}")
     return ran.stdout.strip()
@@ -295,8 +295,14 @@ def environment_of(clone: Path) -> dict[str, str]:
 
 
 def _has(folder: Path, commit: str) -> bool:
-    asked = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
-    return not subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode
+    return not _run_git(folder, "cat-file", "-e", f"{commit}^{{commit}}").returncode
+
+
+def _run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A clone that was cut off is not taken for the project around it, whose files would be overwritten."""
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def _fetch(source: Path, folder: Path, commit: str) -> None:

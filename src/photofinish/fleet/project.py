@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import read_summed, state_folder
+from photofinish.files import project_root, read_summed, state_folder
 from photofinish.fleet.jobs import PLAN, Job, clone_at, environment_of
 from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, name_problem, read_machines
 from photofinish.params.base import read_plan
@@ -151,7 +151,9 @@ class Project:
             raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as told above")
 
     def _run(self, *arguments: str, capture: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**(environment_of(self.folder) if self.further else os.environ), **variables}
+        environment = {**os.environ, **variables}
+        if self.further:  # the user's images and mirrors lie where the project has them
+            environment = {**environment_of(self.folder), "DVC_ROOT": str(project_root()), **variables}
         command = [sys.executable, "-m", "dvc", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
 

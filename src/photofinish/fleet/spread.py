@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,12 +23,11 @@ from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
 from photofinish.fleet.jobs import committed
 from photofinish.fleet.project import HERE, Project, Task
 from photofinish.fleet.trainings import Board, Connected, Trainings
-from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask
+from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask, root_cause
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
 _POLL_SECONDS = 0.5
-_DEFAULT_PORT = 8786
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
@@ -38,7 +37,7 @@ def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
     commit = committed(Path())
     require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
-    tasks = [task for project in projects for task in project.missing(commit)]
+    tasks = missing_of(projects, commit)
     print(f"{len(tasks)} to be trained", flush=True)
     if tasks and (failed := _train(tasks, listen, jobs)):
         raise UserError(
@@ -47,6 +46,12 @@ def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
         )
     for project in reversed(projects):  # the report of the own one shows the records of the further ones
         project.bring_back()
+
+
+def missing_of(projects: Iterable[Project], commit: str) -> list[Task]:
+    """What no machine has done yet, each once: a further machine may be one that params.yaml names, too."""
+    tasks = [task for project in projects for task in project.missing(commit)]
+    return list({task.job.title: task for task in tasks}.values())
 
 
 def require_remote() -> None:
@@ -67,7 +72,7 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
     """Let workers train them; those that failed."""
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     with (
-        _scheduler(listen) as (client, address),
+        scheduler_at(listen) as (client, address),
         _own_worker(tasks, listen) as own_worker,
         _cluster(tasks, address, jobs) as cluster,
         Board(tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as board,
@@ -98,19 +103,22 @@ def _connected(client: Any) -> list[Connected]:
 
 
 @contextmanager
-def _scheduler(listen: str) -> Iterator[tuple[Any, str]]:
+def scheduler_at(listen: str) -> Iterator[tuple[Any, str]]:
+    """A client of it, and the address that workers reach it at."""
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)
-    host, port = f"{address.scheme}://{address.hostname}", address.port or _DEFAULT_PORT
+    host, _, port = address.netloc.rpartition(":")
+    place: dict[str, Any] = {"host": f"{address.scheme}://{host}", "scheduler_port": int(port)}
     try:
-        cluster = LocalCluster(n_workers=0, host=host, scheduler_port=port, scheduler_kwargs=_NO_DASHBOARD)
-    except OSError as error:
+        cluster = LocalCluster(n_workers=0, **place, scheduler_kwargs=_NO_DASHBOARD)
+    except (OSError, RuntimeError) as error:
         raise UserError(
-            f"{listen} can't be listened at: {error}; is there another `make spread`? LISTEN=... names another address"
+            f"{listen} can't be listened at: {root_cause(error)}; is there another `make spread`? LISTEN=... names "
+            f"another address"
         ) from error
     with cluster, Client(cluster) as client:
-        name = platform.node() if address.hostname in ("0.0.0.0", "::") else address.hostname  # noqa: S104
+        name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
         yield client, f"{address.scheme}://{name}:{port}"
 
 
@@ -139,7 +147,16 @@ def _cluster(tasks: list[Task], address: str, jobs: JobSettings | None) -> Abstr
         return nullcontext()
     if all(task.where == HERE for task in tasks):
         print("all of that is this machine's: no job is submitted (devices.gpu: {machine: ...} or ON=...)", flush=True)
+    require_jobs(tasks, jobs)
     return Cluster(jobs, address, tasks[0].job.commit)
+
+
+def require_jobs(tasks: list[Task], jobs: JobSettings) -> None:
+    """Refuse a training that takes more machines than there will be jobs, which would wait for ever."""
+    for task in tasks:
+        if task.where != HERE and task.nodes > jobs.jobs:
+            takes = f"{task.job.title} takes {task.nodes} machines at once"
+            raise UserError(f"{takes}: the file of jobs has jobs: {jobs.jobs}")
 
 
 def _log() -> Path:

@@ -52,9 +52,14 @@ def require_address(address: str, setting: str) -> None:
     """Refuse what no scheduler can be reached at."""
     with suppress(ValueError):  # a port beyond 65535
         parts = urlsplit(address)
-        if parts.scheme and parts.hostname and parts.port != 0:
+        if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
             return
     raise MistakeError(f"{setting}={address}: a head's address is as tcp://name:8786")
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Where Dask says no more than that something failed to start, what was wrong."""
+    return root_cause(error.__cause__) if error.__cause__ else error
 
 
 @cache
@@ -119,7 +124,7 @@ def serve(head: str, name: str | None, patience_seconds: float | None) -> None:
             except TimeoutError:
                 raise UserError(f"no head at {head} within {patience_seconds:g} s") from None
             except RuntimeError as error:  # the head was going, or knows another of this address
-                print(f"not taken: {error}", flush=True)
+                print(f"not taken: {root_cause(error)}", flush=True)
                 time.sleep(_RETRY_SECONDS)
 
 

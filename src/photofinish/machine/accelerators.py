@@ -129,7 +129,7 @@ def _gpus_by_cuda(why: str, driver: str | None = None) -> tuple[list[Accelerator
 
 def _chosen(gpus: Iterable[tuple[str, _T]], visible: str) -> list[_T]:
     """Of those with these UUIDs the ones that a variable names, by number or by the start of the UUID; the driver
-    stops at a wrong name."""
+    stops at a wrong name, and shows none where one is named twice."""
     listed, chosen = list(gpus), []
     for name in map(str.strip, visible.split(",")):
         if name.isdecimal():
@@ -138,6 +138,8 @@ def _chosen(gpus: Iterable[tuple[str, _T]], visible: str) -> list[_T]:
             named = [gpu for uuid, gpu in listed if name and uuid.startswith(name)]
         if len(named) != 1:
             break
+        if named[0] in chosen:
+            return []
         chosen += named
     return chosen
 

@@ -123,10 +123,11 @@ def fallbacks_counted() -> Iterator[Counter[str]]:
 
 
 def tensor_print(tensor: torch.Tensor) -> Print:
-    """In double precision on the CPU, chunk by chunk, so that equal tensors give equal figures on every device."""
+    """In double precision on the CPU, chunk by chunk, so that equal tensors give equal figures on every device. What
+    isn't finite (masked scores, say) counts as 0, for no record holds it."""
     squares = signed = 0.0
     for chunk in torch.split(tensor.detach().flatten(), _CHUNK):
-        values = chunk.cpu().double()
+        values = chunk.cpu().double().nan_to_num(0.0, 0.0, 0.0)
         squares += float(values.square().sum())
         signed += float(values @ _signs()[: len(values)])
     return squares**0.5, signed

@@ -200,13 +200,14 @@ def learning_curves(history: Rows) -> list[Picture]:
     pictures = []
     for (experiment,), rows in grouped(history, "experiment").items():
         devices = {device: own for (device,), own in grouped(rows, "device").items()}
-        highest = max((row["validation_loss"] for row in rows if math.isfinite(row["validation_loss"])), default=1.0)
+        losses = [loss for row in rows if math.isfinite(loss := row["validation_loss"])]
+        lowest, highest = min([0.0, *losses]), max([0.0, *losses])
         drawing = Drawing(264.0)
         _legend(drawing, dict.fromkeys(devices, ""), 8.0)
         shown = (18.0, "epoch", "epoch"), (146.0, "training_seconds_so_far", "seconds of training")
         for top, column, label in shown:
             x = Scale(0.0, max(row[column] for row in rows), _LEFT, _RIGHT - 4)
-            y = Scale(0.0, 1.05 * highest or 1.0, top + 90, top)
+            y = Scale(1.05 * lowest, 1.05 * highest if lowest or highest else 1.0, top + 90, top)
             drawing.x_axis(x, top, y.start, label)
             drawing.y_axis(y, _LEFT, _RIGHT, "validation loss")
             for device, own in devices.items():

@@ -108,8 +108,9 @@ def _explained(failures: dict[int, ProcessFailure], processes: int) -> UserError
     if told := _told(failure):
         return MistakeError(told) if failure.exitcode == EXIT_MISTAKE else UserError(told)
     if failure.exitcode < 0:
-        hint = "; Linux does so when memory runs out" if failure.exitcode == -signal.SIGKILL else ""
-        how = f"was killed by {signal.Signals(-failure.exitcode).name}{hint}"
+        number, hint = -failure.exitcode, "; Linux does so when memory runs out"
+        name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+        how = f"was killed by {name}{hint if number == signal.SIGKILL else ''}"
     else:
         how = f"ended with exit status {failure.exitcode}"
     return UserError(

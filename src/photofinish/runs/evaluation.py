@@ -88,6 +88,11 @@ def _evaluate_one(
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with users_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, torch.from_numpy(targets)).item()
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss on the test data is {loss}, though that on the validation data was finite: look at which of the "
+            f"test data the network or the loss gives no finite number for"
+        )
     further = further_scores(metrics, record.task, outputs, torch.from_numpy(targets))
     predicted: npt.NDArray[Any] = outputs.numpy()
     if record.task == "values":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ TAG_MIRRORED = "sha256.mirrored"
 TAG_RESTORED = "photofinish.restored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
+_KEY = re.compile(r"[\w. -]{1,250}")
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 
 
@@ -131,10 +133,13 @@ def run_facts(
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """`{"optimizer": {"lr": 0.1}}` as `optimizer.lr`."""
+    """`{"optimizer": {"lr": 0.1}}` as `optimizer.lr`. What has keys that MLflow doesn't take is told as it is."""
     if not isinstance(value, dict):
         return [(prefix, value)]
-    return [pair for key, child in value.items() for pair in _flat(child, f"{prefix}.{key}" if prefix else str(key))]
+    children = {f"{prefix}.{key}" if prefix else str(key): child for key, child in value.items()}
+    if not all(map(_KEY.fullmatch, children)):
+        return [(prefix, value)]
+    return [pair for key, child in children.items() for pair in _flat(child, key)]
 
 
 def is_written(folder: Path) -> bool:

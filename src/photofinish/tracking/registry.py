@@ -64,7 +64,7 @@ def promote(store: Store, name: str, device: DeviceLabel, results: Path, report:
         raise UserError(f"MLflow hasn't all of {name} on {device} and its report as they are here: `make ui` sends it")
     client = store.client
     project = client.get_experiment(store.experiment_id).name  # a registry is all projects' that share the store
-    registered = re.sub("[/:]", "-", f"{project}-{name}")
+    registered = re.sub("[/:']", "-", f"{project}-{name}")
     with store.mirroring:
         found = client.search_model_versions(
             f"name = '{registered}' and tags.`{documents.TAG_RESULT}` = '{document.result}'"

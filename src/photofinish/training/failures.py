@@ -159,24 +159,28 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     used_bytes, total_bytes = memory_bytes(device)
     # The data set lies on the first of a process's devices only.
     holds_data = experiment.input.name == "resident" and device == team.devices[0]
+    share = -(-experiment.batch_size // team.device_count)
     facts = [
         f"{byte_size(asked_bytes)} more were asked for" if asked_bytes else "",
         f"{byte_size(used_bytes)} were in use" if used_bytes else "",
         f"{byte_size(peak_bytes)} at the peak" if peak_bytes else "",
         f"the device has {byte_size(total_bytes)}" if total_bytes else "",
         "input: resident puts all images there" if holds_data else "",
-        f"its share of a batch is {-(-experiment.batch_size // team.device_count):,} images",
+        f"its share of a batch is {share:,} image{'' if share == 1 else 's'}",
     ]
-    changes = [f"lower experiments.{name}.batch_size (it is {experiment.batch_size})"]
+    changes = []
+    if share > 1:
+        changes.append(f"lower experiments.{name}.batch_size (it is {experiment.batch_size})")
     if experiment.precision in ("fp32", "tf32"):
         is_data_parallel = team.device_count > team.size  # which has no bf16
         changes.append(f"set its precision to {'fp16' if is_data_parallel else 'bf16'}")
     if holds_data:
         changes.append("set its input to loader, which leaves the data set in the main memory or on disk")
     name_of_device = "the CPU" if device.type == "cpu" else f"{device} ({device_name(device)})"
+    advice = f"In params.yaml, {', or '.join(changes)}" if changes else "It takes a smaller network or smaller images"
     return (
-        f"out of memory on {name_of_device}: {', '.join(filter(None, facts))}. "
-        f"In params.yaml, {', or '.join(changes)}. Nothing was made smaller behind your back"
+        f"out of memory on {name_of_device}: {', '.join(filter(None, facts))}. {advice}. "
+        f"Nothing was made smaller behind your back"
     )
 
 
