@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from photofinish.errors import UserError
 from photofinish.params.experiment import Experiment
 from photofinish.training import failures as memory_failures
-from photofinish.training.failures import PeerLostError, failures_explained
+from photofinish.training.failures import PeerLostError, failures_explained, too_large_a_network_explained
 from photofinish.training.teams import DataParallelTeam, Team
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -120,6 +120,16 @@ def test_an_absurd_allocation_on_the_cpu_is_told_in_bytes_by_the_real_allocator(
     told = pytest.raises(UserError, match=r"out of memory on the CPU: 4,096\.0 TiB more were asked for, .* in use")
     with told, failures_explained("big", experiment, ON_CPU):
         torch.empty(2**50)
+
+
+def test_of_a_network_that_is_too_large_for_the_main_memory_no_batch_size_is_blamed() -> None:
+    told = pytest.raises(
+        UserError, match=r"^the network of experiments\.big doesn't fit .* 4,096\.0 TiB .* smaller layers"
+    )
+    with told, too_large_a_network_explained("big"):
+        torch.empty(2**50)
+    with pytest.raises(RuntimeError, match="something else"), too_large_a_network_explained("big"):
+        raise RuntimeError("something else")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")

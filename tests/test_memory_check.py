@@ -98,6 +98,10 @@ def test_the_message_names_the_key_both_figures_and_the_alternative(make_experim
         refuse_too_large("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
     for said in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
         assert said in str(refused.value)
+    with pytest.raises(
+        MistakeError, match=r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
+    ):
+        refuse_too_large("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
 
 
 def test_processes_that_share_the_memory_hold_a_copy_each(make_experiment: MakeExperiment) -> None:

@@ -141,6 +141,12 @@ def test_a_class_of_a_single_image_is_named() -> None:
         divide(raw, digits_plan())
 
 
+def test_of_many_such_classes_the_first_are_named() -> None:
+    raw = from_array(np.zeros((5000, 1, 1, 1), dtype=np.uint8), np.arange(5000), tuple(map(str, range(5000))))
+    with pytest.raises(MistakeError, match=r"only one image left of '0', .*'11' and 4988 more$"):
+        divide(raw, digits_plan())
+
+
 def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_training_part(tmp_path: Path) -> None:
     manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
     training = PackedSplit(tmp_path).images("train") / 255.0

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 _MOST_CHARACTERS = 70
+_MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
 
 
 def seconds(value: float) -> str:
@@ -59,6 +60,13 @@ def at_most(value: float) -> str:
 def listed(texts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([part for part in (", ".join(texts[:-1]), *texts[-1:]) if part])
+
+
+def all_or_some(names: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    if len(names) <= _MOST_NAMES_SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_FIRST_NAMES])} and {len(names) - _FIRST_NAMES} more"
 
 
 def byte_size(count: float) -> str:

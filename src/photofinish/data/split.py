@@ -21,7 +21,7 @@ from photofinish.data.packed import Manifest, images_file, labels_file, rows_fil
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
-from photofinish.wording import listed, printable, shortened
+from photofinish.wording import all_or_some, listed, printable, shortened
 
 Channels = tuple[float, ...]
 Fingerprints = npt.NDArray[np.uint64]
@@ -109,7 +109,7 @@ def _draw(
         # Often a label that is written wrongly.
         of_class = np.bincount(raw.labels[rows], minlength=len(raw.class_names))
         lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
-        why = f"there is only one image left of {', '.join(lone)}" if lone else error
+        why = f"there is only one image left of {all_or_some(lone)}" if lone else error
         raise MistakeError(
             f"a {part} part of {count} images can't be drawn evenly in params.yaml, datasets.{plan.name}: {why}"
         ) from None

@@ -99,6 +99,8 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
     """Tell the user where images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
+    padding = experiment.augmentation.crop_padding
+    border = f", a border of {padding} pixels added for training (augmentation.crop_padding)," if padding else ""
     for room in rooms:
         needed_bytes = bytes_needed(experiment, split, room)
         if needed_bytes > room.available_bytes:
@@ -109,7 +111,7 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
                 )
             raise MistakeError(
                 f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
-                f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))} take "
+                f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))}{border} take "
                 f"{byte_size(needed_bytes)} as {split.placed_dtype}{each}; {room.what} has "
                 f"{byte_size(room.available_bytes)}. "
                 f"`input: loader` reads them from disk batch by batch and gives the same result"

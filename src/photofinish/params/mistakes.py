@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from photofinish.params.base import BUILT_IN, OWN, is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
-from photofinish.wording import did_you_mean, printable, shortened
+from photofinish.wording import all_or_some, did_you_mean, printable, shortened
 
 if TYPE_CHECKING:
     from photofinish.params.yaml_reader import KeyPath
@@ -23,7 +23,6 @@ REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 _KEY = "[key]"
 """what pydantic adds to where a key is that is wrong itself"""
-_MOST_NAMES_SHOWN, _FIRST_NAMES = 40, 12
 _TYPES_IN_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -58,13 +57,6 @@ class Mistake:
 def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     """'unknown optimizer; did you mean adam? allowed: ...'"""
     return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
-
-
-def all_or_some(names: Sequence[str]) -> str:
-    """The names, or the first of many."""
-    if len(names) <= _MOST_NAMES_SHOWN:
-        return ", ".join(names)
-    return f"{', '.join(names[:_FIRST_NAMES])} and {len(names) - _FIRST_NAMES} more"
 
 
 def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:

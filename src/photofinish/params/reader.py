@@ -22,10 +22,10 @@ from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, LoaderInput, Metric, OwnLoss
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, all_or_some, mistakes_of, unknown_name
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
 from photofinish.params.yaml_reader import KeyPath, YamlDocument
-from photofinish.wording import did_you_mean, nearest_name
+from photofinish.wording import all_or_some, did_you_mean, nearest_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)

@@ -39,6 +39,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
+from photofinish.training.failures import too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, refuse_other_count
 from photofinish.training.teams import Team
@@ -94,7 +95,8 @@ class Setup:
         model, seed = run.experiment.model, run.experiment.seed
         with self._experiment_named():
             shape, dtype, count = manifest.shape, manifest.dtype, training.image_count
-            network = build_model(model, shape, len(manifest.class_names), seed, run.weights_file(), dtype)
+            with too_large_a_network_explained(run.name):
+                network = build_model(model, shape, len(manifest.class_names), seed, run.weights_file(), dtype)
             refuse_lone_images(network, shape, count, training.batch_size, self.team.normalised_images, dtype)
             return network
 

@@ -153,8 +153,7 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     device, named = team.devices[0], _DEVICE.search(text)
     if named and device.type != "cpu":  # one of the several that a process may use
         device = torch.device(device.type, int(named[1]))
-    asked = _ASKED.search(text)
-    asked_bytes = int(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower())) if asked else None
+    asked_bytes = _asked_bytes(text)
     peak_bytes = peak_memory_bytes(device)
     used_bytes, total_bytes = memory_bytes(device)
     # The data set lies on the first of a process's devices only.
@@ -182,6 +181,27 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
         f"out of memory on {name_of_device}: {', '.join(filter(None, facts))}. {advice}. "
         f"Nothing was made smaller behind your back"
     )
+
+
+def _asked_bytes(text: str) -> int | None:
+    asked = _ASKED.search(text)
+    return int(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower())) if asked else None
+
+
+@contextmanager
+def too_large_a_network_explained(name: str) -> Iterator[None]:
+    """Around its making, in the main memory: what it takes there no size of a batch changes."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        asked_bytes = _asked_bytes(str(error))
+        asked = f": {byte_size(asked_bytes)} more were asked for" if asked_bytes else ""
+        raise UserError(
+            f"the network of experiments.{name} doesn't fit into the main memory, where it is made{asked}. Give its "
+            f"model smaller layers, or its data set smaller images"
+        ) from error
 
 
 def _line_on_two_devices(text: str) -> str | None:
