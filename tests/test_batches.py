@@ -58,6 +58,27 @@ def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
 
 
 @pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second_copy(
+    make_experiment: MakeExperiment, augmentation: dict[str, Any]
+) -> None:
+    class Watched(Normaliser):
+        most_bytes = 0
+
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            normalised = super().__call__(images)
+            self.most_bytes = max(self.most_bytes, normalised.nbytes)
+            return normalised
+
+    images = np.random.default_rng(0).integers(0, 256, size=(5000, 1, 32, 32), dtype=np.uint8)
+    watched = Watched((0.5,), (0.2,))
+    part = Part("train", images, np.arange(len(images)), watched)
+    batches = make_batches(make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU)
+    ((placed, _),) = batches.in_order()
+    assert watched.most_bytes <= 16 << 20 < placed.nbytes
+    assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
+
+
+@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
 @LOADED
 def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]

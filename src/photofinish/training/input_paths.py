@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _VALIDATION_BYTES = 4 << 20
 """Of images as float32. Without gradients there is room for more than in training, and fewer calls cost less."""
+_PLACED_AT_A_TIME_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
 _Key = tuple[int, Draw | None, int | None]
 """an image's row, what happens to it, and the epoch for a transform of the user's own; None where it stays as it is"""
@@ -73,8 +75,9 @@ class ResidentBatches(Batches):
         self._place(part)
 
     def _place(self, part: Part) -> None:
-        # Normalised on the CPU, so that every device starts from the same bits.
-        self._images = part.normalise(torch.from_numpy(np.array(part.images))).to(self._device)
+        self._images = _on_device(
+            part.images, lambda some: part.normalise(torch.from_numpy(np.array(some))), self._device
+        )
 
     def _order(self, epoch: int) -> torch.Tensor:
         return self._plan.order(epoch)
@@ -118,6 +121,19 @@ class ResidentBatches(Batches):
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
 
+def _on_device(
+    images: npt.NDArray[Any], made: Callable[[npt.NDArray[Any]], torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """As they are made on the CPU, so that every device starts from the same bits; some at a time, so that nothing
+    holds a second copy of them."""
+    first = made(images[:1])
+    placed = torch.empty((len(images), *first.shape[1:]), dtype=first.dtype, device=device)
+    at_a_time = max(1, _PLACED_AT_A_TIME_BYTES // first.nbytes)
+    for start in range(0, len(images), at_a_time):
+        placed[start : start + at_a_time] = made(images[start : start + at_a_time])
+    return placed
+
+
 def _split(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
     """None of no rows, of which torch makes one part."""
     return torch.split(rows, size) if len(rows) else ()
@@ -135,8 +151,11 @@ class AugmentedResidentBatches(ResidentBatches):
 
     def _place(self, part: Part) -> None:
         device = self._device
-        bordered = part.normalise(torch.from_numpy(with_border(part.images, self._padding)))
-        self._lines = bordered.flatten(0, 2).to(device)
+
+        def bordered(some: npt.NDArray[Any]) -> torch.Tensor:
+            return part.normalise(torch.from_numpy(with_border(some, self._padding)))
+
+        self._lines = _on_device(part.images, bordered, device).flatten(0, 2)
         self._shape = channels, height, width = part.images.shape[1:]
         self._lines_a_channel = height + 2 * self._padding
         lines = torch.arange(channels)[:, None] * self._lines_a_channel + torch.arange(height)
