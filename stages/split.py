@@ -23,12 +23,12 @@ def main() -> None:
         from photofinish.data.split import split
         from photofinish.params.base import read_plan
         from photofinish.params.datasets import DatasetPlan
-        from photofinish.wording import printable
+        from photofinish.wording import all_or_some, printable
 
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    print(f"{len(manifest.class_names)} {manifest.task}: {', '.join(map(printable, manifest.class_names))}")
+    print(f"{len(manifest.class_names)} {manifest.task}: {all_or_some([*map(printable, manifest.class_names)])}")
 
 
 if __name__ == "__main__":

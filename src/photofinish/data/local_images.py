@@ -341,6 +341,8 @@ def _fault_of_file(image: _ListedImage) -> str | None:
     except UnicodeEncodeError:  # bytes that aren't UTF-8 are kept as halves of characters, which can't be written again
         return f"{image.path!a}: the name is not UTF-8; give the file another one"
     shown = shortened(image.path)
+    if Path(image.path).is_absolute():
+        return f"{shown} is absolute: images' paths start at {image.folder}, in which they must lie"
     if not image.is_within:
         return f"{shown} leads out of {image.folder}: images must lie in it, and links in it too"
     try:
