@@ -41,14 +41,16 @@ plan: setup ## take over params.yaml; `dvc status` and `dvc repro --dry` then te
 	$(ready)
 	dvc repro plan
 
+new: own = $(or $(FILE),my_model.py)
 new: ## begin a network of your own: writes my_model.py and says what goes into params.yaml (FILE=net.py: another name)
-	@test ! -e $(or $(FILE),my_model.py) || { echo "error: $(or $(FILE),my_model.py) is there already: name another, make new FILE=net.py"; exit 2; }
-	@cp examples/my_model.py $(or $(FILE),my_model.py)
-	@echo "Wrote $(or $(FILE),my_model.py). Add to params.yaml, below experiments, then make repro:"
+	@[[ "$(own)" =~ ^[^[:space:]]+\.py$$ ]] || { echo "error: FILE=$(own): name a Python file, as in make new FILE=net.py"; exit 2; }
+	@test ! -e $(own) || { echo "error: $(own) is there already: name another, make new FILE=net.py"; exit 2; }
+	@cp examples/my_model.py $(own)
+	@echo "Wrote $(own). Add to params.yaml, below experiments, then make repro:"
 	@echo "  mine:"
 	@echo "    dataset: digits"
 	@echo "    model:"
-	@echo "      name: ./$(or $(FILE),my_model.py):Net"
+	@echo "      name: ./$(own):Net"
 	@echo "      width: 32"
 
 example:
