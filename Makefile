@@ -96,7 +96,8 @@ reference: setup ## record this machine's results in reference/, for others (MAC
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
 
 machine: setup ## write down what this machine is, for params.yaml to name (NAME=lab: machines/lab.json)
-	@test -n "$(NAME)" || { echo "error: give it a name: make machine NAME=lab"; exit 2; }
+	@[[ "$(NAME)" =~ ^[A-Za-z0-9][A-Za-z0-9_-]*$$ ]] || \
+		{ echo "error: give it a name of letters, digits, '-' and '_': make machine NAME=lab"; exit 2; }
 	@mkdir -p machines
 	python -m photofinish.machine.fingerprint > machines/$(NAME).json
 

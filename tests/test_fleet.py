@@ -17,11 +17,15 @@ from fleet_parts import BOX, LAB, LIKE_LAB, arrival, like_this_with, make_head, 
 from training_stage import wait_for
 
 from photofinish.errors import MistakeError, UserError
+from photofinish.files import state_folder
 from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
+from photofinish.fleet.project import HERE
 from photofinish.fleet.spread import missing_of, require_remote, scheduler_at
 from photofinish.fleet.trainings import Board
-from photofinish.fleet.worker import key_of, require_dask
+from photofinish.fleet.worker import WORKER, key_of, require_dask
+from photofinish.locks import sole_writer
+from photofinish.machine.fingerprint import Machine
 
 AWAITED = "a worker there"
 
@@ -145,6 +149,16 @@ def test_a_worker_says_why_it_cannot_reach_a_head(
     with pytest.raises(SystemExit):
         worker.serve("tls://127.0.0.1:1", None, None)  # without a certificate
     assert "not taken: TLS expects" in capsys.readouterr().out
+
+
+def test_where_the_clone_has_a_worker_already_the_head_starts_no_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = task("small", Machine.here(), HERE)
+    with sole_writer(state_folder() / "locks", WORKER), spread.worker_here([here], "tcp://head:1") as started:
+        assert started is None
+    assert "it must be one for tcp://head:1" in capsys.readouterr().out
 
 
 def test_nothing_that_dask_logs_is_shown() -> None:

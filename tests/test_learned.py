@@ -61,6 +61,8 @@ def test_torch_can_not_pickle_what_holds_a_process_group(adapted: nn.Module) -> 
 def test_weights_that_layers_share_are_written_for_each_of_them() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     network[1].weight = network[0].weight
+    network.register_buffer("table", torch.arange(10.0))
+    network.register_buffer("end_of_table", network.get_buffer("table")[5:])
     written = from_safetensors(weights_of(network))
     assert {name: tensor.tolist() for name, tensor in written.items()} == {
         name: tensor.tolist() for name, tensor in network.state_dict().items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_a_wrong_name_is_told_by_its_line_with_the_nearest_right_one(params_file
     (machines / "lab.json").unlink()
     with pytest.raises(MistakeError, match=r"has no machine yet: `make machine NAME=lab`"):
         read(params_file, machines, "lab")
+
+
+@pytest.mark.parametrize("name", ["", "my lab", "../lab", "lab.json"])
+def test_a_machine_is_written_down_by_a_name_that_params_yaml_takes_alone(tmp_path: Path, name: str) -> None:
+    command = ["make", "--file", str(ROOT / "Makefile"), "--old-file", "setup", "machine", f"NAME={name}"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.stdout.startswith("error: give it a name of letters, digits, '-' and '_'")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_machine_is_refused(params_file: Path, machines: Path) -> None:

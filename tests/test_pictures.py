@@ -203,6 +203,11 @@ def test_seconds_and_losses_are_drawn_from_0_and_the_first_point_is_whole() -> N
     assert all(3 < x < 263 and 3 < y < 261 for x, y in places)
 
 
+def test_a_row_too_long_for_its_picture_is_made_narrower() -> None:
+    pictures = [speedup_pictures(ratios((name, "step", 123.45, 100.11, 150.22)))[0] for name in ("x" * 64, "x" * 20)]
+    assert ['textLength="250"' in picture.svg for picture in pictures] == [True, False]
+
+
 @pytest.mark.parametrize("losses", [(1.0, 0.2, -3.0), (-0.1, -0.5, -0.9)])
 def test_a_loss_below_0_lies_within_the_picture(losses: tuple[float, ...]) -> None:
     rows = history(cpu=[1.0, 2.0, 3.0])

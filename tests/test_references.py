@@ -197,7 +197,8 @@ def test_a_record_tells_no_folder_outside_of_the_project_and_is_of_the_same_trai
     gpu_elsewhere: Trained, tmp_path: Path
 ) -> None:
     code = {"net.py": "a", "../jane/lib/layers.py": "b", "package torch": "2"}
-    model = OwnModel.model_validate({"name": "/home/jane/net.py:Net", "vocabulary": "~jane/words.txt", "depth": 2})
+    vocabulary = {"vocabulary": "~jane/words.txt", "further": "file:///home/jane/more.txt"}
+    model = OwnModel.model_validate({"name": "/home/jane/net.py:Net", **vocabulary, "depth": 2})
     mine = with_settings(gpu_elsewhere, model=model)
     mine = replace(mine, record=mine.record.model_copy(update={"own_code": code}))
     written = recorded(mine)
@@ -207,6 +208,7 @@ def test_a_record_tells_no_folder_outside_of_the_project_and_is_of_the_same_trai
     assert written.training.experiment.model.model_dump(exclude_defaults=True) == {
         "name": "net.py:Net",
         "vocabulary": "words.txt",
+        "further": "more.txt",
         "depth": 2,
     }
     assert same_training(read_references(tmp_path, "all")[0].training, mine.record)

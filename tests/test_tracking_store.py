@@ -51,8 +51,9 @@ def test_the_experiment_is_the_one_that_was_named_else_the_projects_own(
         shutil.copy(empty_database, project / database)
     for variable, value in {"MLFLOW_TRACKING_URI": uri, "MLFLOW_EXPERIMENT_NAME": given}.items():
         monkeypatch.setenv(variable, value or "")
-    store = open_store(project, tmp_path / "state")
+    store, sweep = open_store(project, tmp_path / "state"), open_store(project, tmp_path / "state", "batches")
     assert store.client.get_experiment(store.experiment_id).name == name
+    assert store.client.get_experiment(sweep.experiment_id).name == f"{name}-batches"
 
 
 def test_an_experiment_of_the_users_own_is_found_by_its_id_and_keeps_the_place_of_its_artifacts(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from photofinish.params.experiment import Experiment
 from photofinish.results.measurements import Attribution
 from photofinish.results.records import Timings
+from photofinish.wording import at_most
 
 PARTS = {
     "waiting for data": "waiting_seconds",
@@ -43,7 +44,7 @@ class Gain(NamedTuple):
 
     def __str__(self) -> str:
         if self.low == 1:
-            return f"at most {times(self.high)} as fast"
+            return f"at most {at_most(self.high)} times as fast"
         return f"{times(self.low).removesuffix(' times')} to {times(self.high)} as fast"
 
 

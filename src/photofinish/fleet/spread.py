@@ -23,8 +23,8 @@ from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
 from photofinish.fleet.jobs import committed
 from photofinish.fleet.project import HERE, Project, Task
 from photofinish.fleet.trainings import Board, Connected, Trainings
-from photofinish.fleet.worker import DASK, HEAD, TOPIC, key_of, require_address, require_dask, root_cause
-from photofinish.locks import sole_writer
+from photofinish.fleet.worker import DASK, HEAD, TOPIC, WORKER, key_of, require_address, require_dask, root_cause
+from photofinish.locks import retired, sole_writer
 from photofinish.machine.fingerprint import Machine
 
 _POLL_SECONDS = 0.5
@@ -73,7 +73,7 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     with (
         scheduler_at(listen) as (client, address),
-        _own_worker(tasks, listen) as own_worker,
+        worker_here(tasks, listen) as own_worker,
         _cluster(tasks, address, jobs) as cluster,
         Board(tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as board,
     ):
@@ -123,10 +123,16 @@ def scheduler_at(listen: str) -> Iterator[tuple[Any, str]]:
 
 
 @contextmanager
-def _own_worker(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
-    """One for this machine, as long as something is to be trained on it."""
+def worker_here(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
+    """One for this machine, as long as something is to be trained on it; None where this clone has one already."""
     here = Machine.here()
     if not any(key_of(task.machine, task.job.device) == key_of(here, task.job.device) for task in tasks):
+        yield None
+        return
+    with retired(state_folder() / "locks", WORKER) as is_free:
+        pass
+    if not is_free:
+        print(f"the worker that is here already is to train here, too: it must be one for {address}", flush=True)
         yield None
         return
     command = [sys.executable, "-m", "photofinish.fleet.worker", address, "--end-with-parent"]

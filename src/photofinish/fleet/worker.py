@@ -31,6 +31,8 @@ from photofinish.source_code import stage_code
 
 TOPIC = "photofinish"
 """of the messages that workers leave at the scheduler"""
+WORKER = "worker"
+"""the lock that a clone's one worker holds"""
 HEAD = "tcp://127.0.0.1:8786"
 DASK = {
     "distributed.worker.profile.enabled": False,  # which costs the timed training time
@@ -113,7 +115,7 @@ def serve(head: str, name: str | None, patience_seconds: float | None) -> None:
 
     dask.config.set(DASK)
     machine = Machine.here()
-    with sole_writer(state_folder() / "locks", "worker", patience_seconds=patience_seconds or 0):
+    with sole_writer(state_folder() / "locks", WORKER, patience_seconds=patience_seconds or 0):
         while True:
             is_leaving.clear()
             print(f"waiting for a head at {head} (`make spread` there)", flush=True)

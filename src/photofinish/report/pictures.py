@@ -30,6 +30,8 @@ _LEFT, _RIGHT = 40.0, WIDTH - 8
 """of what is drawn beside a y axis"""
 _LEAST_SPAN = 2.0
 """the axis reaches as far as this on each side of 1, so that a difference of a few percent looks small"""
+_LONGEST_ROW = 58
+"""of characters that fit as they are, as a rule"""
 _MOST_MARKED_EPOCHS = 30
 _MOST_NUMBERED, _MOST_NAMED, _LONGEST_NAME = 12, 25, 12
 """classes: with more, figures or names would lie upon each other"""
@@ -80,14 +82,11 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
             told.append(f"{row['experiment']} {found}")
             y = 20 + _ROW * number
             _estimate(drawing, x, row["speedup"], y, interval)
-            drawing.text(
-                (8.0, y - 10),
-                f"{row['experiment']}: {found}",
-                "start",
-                stroke=PAPER,
-                stroke_width=4,
-                paint_order="stroke",
-            )
+            label = f"{row['experiment']}: {found}"
+            look: dict[str, Any] = {"stroke": PAPER, "stroke_width": 4, "paint_order": "stroke"}
+            if len(label) > _LONGEST_ROW:
+                look |= {"textLength": _RIGHT - 8, "lengthAdjust": "spacingAndGlyphs"}
+            drawing.text((8.0, y - 10), label, "start", **look)
         name = NAMES[kind]  # type: ignore[index]
         caption = name[0].upper() + name[1:]
         pictures.append(_picture(drawing, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))

@@ -28,8 +28,9 @@ def weights_of(network: nn.Module) -> bytes:
 def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
     """The same of a state alone."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network_state.items()}
-    starts = Counter(tensor.data_ptr() for tensor in state.values())  # tied weights, which safetensors refuses
-    return bytes(to_safetensors({name: t.clone() if starts[t.data_ptr()] > 1 else t for name, t in state.items()}))
+    places = {name: tensor.untyped_storage().data_ptr() for name, tensor in state.items()}
+    shared = Counter(places.values())  # tied weights, or parts of one tensor, which safetensors refuses
+    return bytes(to_safetensors({name: t.clone() if shared[places[name]] > 1 else t for name, t in state.items()}))
 
 
 def load_network(folder: Path, record: records.Training, seed_run: records.SeedRun | None = None) -> nn.Module:

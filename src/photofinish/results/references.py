@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 _SHA256 = "sha256"
 _TELLTALE = re.compile(r"[/\\]|GPU-|MIG-")
 """in a variable's value: folders, which may hold a user's name, and the number of one single GPU"""
-_OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|[A-Za-z]:[/\\]")
+_OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """what a path that leads out of the project begins with"""
 
 

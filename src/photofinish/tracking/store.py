@@ -148,15 +148,17 @@ def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     database, artifacts = root / "mlflow.db", None
-    uri = _in_project(os.environ.get("MLFLOW_TRACKING_URI"), root)
+    given_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    uri = _in_project(given_uri, root)
     if not uri:
         uri, artifacts = f"sqlite:///{database}", root / "mlruns" / _OWN_EXPERIMENT
-    own_name = _OWN_EXPERIMENT if artifacts else root.name
     given_id, given_name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
-    name = given_name or (f"{own_name}-{sweep}" if sweep else own_name)
+    name = given_name or (_OWN_EXPERIMENT if artifacts else root.name)
+    name = f"{name}-{sweep}" if sweep else name
     # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
         mlflow.set_tracking_uri(uri)
+        os.environ["MLFLOW_TRACKING_URI"] = given_uri  # MLflow sets it: the next store would be taken for the user's
         client = MlflowClient(uri)
         experiment = client.get_experiment(given_id) if given_id else client.get_experiment_by_name(name)
         if given_id and given_name and experiment.name != given_name:
