@@ -137,11 +137,14 @@ def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:
 def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_planning(cpu_host: CpuHost) -> None:
     assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
     assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
-    assert room_ever(cpu_host, gpu_host(8 * GIB, 6 * GIB))[0].copies == 2
+    assert room_ever(cpu_host, gpu_host(None, None))[0].copies == 2
+    assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(GIB), cpu_is_here=False)] == [GIB]
     assert [room.has_graphs for room in room_ever(cpu_host, gpu_host(8 * GIB))] == [False, True]
-    rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)  # through the main memory, twice, on their way
+    rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)
     assert not any(room.has_graphs for room in rooms)
-    assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1), (GIB // 2, 2)]
+    assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1)]
+    without_memory_of_its_own = room_now(gpu_host(None), 2)
+    assert [(room.available_bytes, room.copies) for room in without_memory_of_its_own] == [(GIB // 2, 2)]
 
 
 @pytest.mark.usefixtures("one_gibibyte")

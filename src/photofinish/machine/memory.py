@@ -146,19 +146,24 @@ def window_bytes(experiment: Experiment, split: SplitSize) -> int:
 
 
 def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
-    """The memory left as the training starts, by other programs too. All images pass through the main memory on
-    their way to a GPU."""
-    main = Room("the main memory now", available_memory_bytes(), processes)
-    return [main] if isinstance(host, CpuHost) else [*_gpu_room(host), main]
+    """The memory left as the training starts, by other programs too."""
+    main = [Room("the main memory now", available_memory_bytes(), processes)] if _is_in_main_memory(host) else []
+    return main if isinstance(host, CpuHost) else [*_gpu_room(host), *main]
 
 
 def room_ever(
     cpu_host: CpuHost, gpu_host: GpuHost, *, cpu_is_here: bool = True, gpu_is_here: bool = True
 ) -> list[Room]:
     """The memory of both devices when nothing else runs; of other machines' main memory nothing is known."""
-    here = [host.processes for host, is_here in ((cpu_host, cpu_is_here), (gpu_host, gpu_is_here)) if is_here]
+    hosts = ((cpu_host, cpu_is_here), (gpu_host, gpu_is_here))
+    here = [host.processes for host, is_here in hosts if is_here and _is_in_main_memory(host)]
     main = [Room("the main memory", total_memory_bytes(), max(here))] if here else []
     return [*main, *_gpu_room(gpu_host)]
+
+
+def _is_in_main_memory(host: CpuHost | GpuHost) -> bool:
+    """Whether what lies on its device does; to another GPU the images only pass through, some at a time."""
+    return isinstance(host, CpuHost) or not all(gpu.memory_bytes for gpu in host.accelerators)
 
 
 def _gpu_room(host: GpuHost) -> list[Room]:
