@@ -71,7 +71,7 @@ def test_a_wrong_name_is_told_by_its_line_with_the_nearest_right_one(params_file
 def test_a_machine_is_written_down_by_a_name_that_params_yaml_takes_alone(tmp_path: Path, name: str) -> None:
     command = ["make", "--file", str(ROOT / "Makefile"), "--old-file", "setup", "machine", f"NAME={name}"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.stdout.startswith("error: give it a name of letters, digits, '-' and '_'")
+    assert "error: give it a name of letters, digits, '-' and '_'" in ran.stdout
     assert list(tmp_path.iterdir()) == []
 
 
