@@ -447,12 +447,13 @@ def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("variables", "names"),
     [
-        ({}, ["gfx90a 0", "gfx90a 1", "gfx1036"]),
+        ({}, ["gfx90a 0", "gfx90a 1", "gfx1036", "gfx1036"]),
         ({"HIP_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
         ({"CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 0"]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000b1,0"}, ["gfx90a 1", "gfx90a 0"]),
         ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx1036"]),
+        ({"HIP_VISIBLE_DEVICES": "2,3"}, ["gfx1036", "gfx1036"]),
         ({"HIP_VISIBLE_DEVICES": "-1"}, []),
     ],
     ids=str,
@@ -460,7 +461,9 @@ def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pyte
 def test_rocms_own_variables_hide_gpus_too(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], names: list[str]
 ) -> None:
-    found = [(f"GPU-{number:016x}", name) for number, name in ((176, "gfx90a 0"), (177, "gfx90a 1"), (0, "gfx1036"))]
+    alike = (0, "gfx1036")  # which has no number of its own
+    numbered = ((176, "gfx90a 0"), (177, "gfx90a 1"), alike, alike)
+    found = [(f"GPU-{number:016x}", name) for number, name in numbered]
     gpus = [(uuid, accelerators.AcceleratorFacts("cuda", name, None, "6.8")) for uuid, name in found]
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: gpus)
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")

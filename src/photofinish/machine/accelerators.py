@@ -130,18 +130,18 @@ def _gpus_by_cuda(why: str, driver: str | None = None) -> tuple[list[Accelerator
 def _chosen(gpus: Iterable[tuple[str, _T]], visible: str) -> list[_T]:
     """Of those with these UUIDs the ones that a variable names, by number or by the start of the UUID; the driver
     stops at a wrong name, and shows none where one is named twice."""
-    listed, chosen = list(gpus), []
+    listed, chosen = list(gpus), list[int]()  # by their places: two GPUs may be alike in all that is known of them
     for name in map(str.strip, visible.split(",")):
         if name.isdecimal():
-            named = [gpu for _, gpu in listed[int(name) : int(name) + 1]]
+            named = [int(name)] if int(name) < len(listed) else []
         else:
-            named = [gpu for uuid, gpu in listed if name and uuid.startswith(name)]
+            named = [place for place, (uuid, _) in enumerate(listed) if name and uuid.startswith(name)]
         if len(named) != 1:
             break
         if named[0] in chosen:
             return []
         chosen += named
-    return chosen
+    return [listed[place][1] for place in chosen]
 
 
 def _nvidia_memory_bytes(handle: object) -> int | None:

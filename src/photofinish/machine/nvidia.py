@@ -2,7 +2,8 @@
 figures are of the whole; by CUDA itself, which there are, where NVML doesn't answer or knows whole GPUs alone.
 
 CUDA's driver is asked in a process of its own (`python -m photofinish.machine.nvidia`), which ends with whatever it
-did. It heeds CUDA_VISIBLE_DEVICES by itself. No torch here, which would take seconds.
+did. It heeds CUDA_VISIBLE_DEVICES by itself. No torch here, which would take seconds; and ctypes on the driver's public
+functions, for cuda-bindings comes with torch's CUDA builds alone, and a torch without CUDA is to be told of its GPU.
 """
 
 from __future__ import annotations
