@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,7 @@ def test_every_fit_result_of_this_machine_is_recorded(
     assert [(found.machine, found.experiment, found.training.device) for found in recorded] == [
         ("my-desk", "small-mlp", "cpu")
     ]
+    assert recorded[0].photofinish_version == metadata.version("photofinish")
     assert "Recorded 1." in capsys.readouterr().out
 
 
