@@ -43,6 +43,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ONE_THREAD = {"cpu": {"threads": 1}}
 """The same for the `devices` of a project's params.yaml."""
 
+# MLflow's server starts ten processes of 2 s for jobs (of language models' judges) that nobody here has.
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+
 # A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,6 +57,12 @@ MakeResult = Callable[..., "DeviceResult"]
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for processes to start and to end."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests side by side share one warm Python."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        warm_python.path("")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,10 +21,11 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+_FOLDER = "WARM_PYTHON"
+"""the variable with the folder of a `python` that is served"""
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -51,12 +53,15 @@ sys.exit(status)
 
 def path(folders: str) -> str:
     """The value of PATH with a warm Python before other folders; where the system can't have one, those alone."""
-    return f"{_started()}{os.pathsep}{folders}" if hasattr(os, "pidfd_open") else folders
+    if not hasattr(os, "pidfd_open"):
+        return folders
+    if _FOLDER not in os.environ:
+        start()
+    return f"{os.environ[_FOLDER]}{os.pathsep}{folders}"
 
 
-@cache
-def _started() -> Path:
-    """The folder with `python`; its server ends with this process."""
+def start() -> None:
+    """For this process and those that it starts; the server ends with this one."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     called, address = folder / "python", folder / "socket"
     base = Path(sys.executable).resolve()
@@ -65,10 +70,11 @@ def _started() -> Path:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command, pipe = [sys.executable, __file__, str(address)], subprocess.PIPE
     server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
+    atexit.register(shutil.rmtree, folder)
     atexit.register(server.communicate)
     assert server.stdout
     assert server.stdout.readline(), "it did not start"
-    return folder
+    os.environ[_FOLDER] = str(folder)
 
 
 class Call(NamedTuple):
@@ -143,6 +149,7 @@ def _take_on(call: Call, files: list[int]) -> None:
     os.chdir(call.folder)
     os.environ.clear()
     os.environ.update(call.environment)
+    tempfile.tempdir = None  # found anew, by the caller's variables
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
@@ -176,10 +183,10 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])
     listener.listen(64)
+    print("it listens, and answers once all is imported", flush=True)
     _import_what_takes_long()
     assert threading.active_count() == 1, "a fork has but one thread"
     gc.freeze()
-    print("ready", flush=True)
     call = _fork_for_each_call(listener)
     try:
         _run(call.command, call.environment)
