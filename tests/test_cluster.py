@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 from conftest import ROOT, clone_project
 from fleet_parts import task
 from slurm_cluster import missing_programs, slurm
@@ -188,7 +189,7 @@ def test_a_real_slurms_job_trains_and_is_gone_afterwards(tmp_path: Path) -> None
     head.run("dvc", "remote", "add", "--default", "shared", str(tmp_path / "remote"))
     head.commit()
     with slurm() as environment:
-        environment["PATH"] = f"{head.environment['PATH']}{os.pathsep}{environment['PATH']}"
+        environment["PATH"] = f"{warm_python.path(head.environment['PATH'])}{os.pathsep}{environment['PATH']}"
         spread = (
             "python",
             "-m",
