@@ -77,10 +77,13 @@ probe: setup ## what an experiment's whole job would take here, from a few epoch
 
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync
-	@case "$$MLFLOW_TRACKING_URI" in \
+	@# By itself, MLflow starts 15 processes for one browser, 2.3 GB: half of them for jobs of language models' judges. With
+	@# one worker, Ctrl-C ends in a traceback of its server's.
+	@export MLFLOW_SERVER_ENABLE_JOB_EXECUTION="$${MLFLOW_SERVER_ENABLE_JOB_EXECUTION:-false}"; \
+	case "$$MLFLOW_TRACKING_URI" in \
 		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
-		"") mlflow ui $(if $(PORT),--port $(PORT)) ;; \
-		*) mlflow ui --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
+		"") mlflow ui --workers 2 $(if $(PORT),--port $(PORT)) ;; \
+		*) mlflow ui --workers 2 --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
 
 promote: setup ## register an experiment's model in MLflow, with an alias (EXPERIMENT=name, DEVICE=cpu or gpu, ALIAS=champion)
