@@ -59,6 +59,9 @@ MODELS = {
     "missing of a neighbour's": ({"name": "./nets/deep.py:Deeper"}, "takes width, and has no default for it"),
     "a package's that it imports from within": ({"name": "./nets/pack/__init__.py:Net", "with": 8}, "did you mean"),
     "of a base with a syntax error": ({"name": "./of_broken.py:Deeper"}, ""),  # which is told where code is listed
+    "defined where another can't be imported": ({"name": "./tries.py:Net"}, ""),
+    "decorated, so that it may take something else": ({"name": "./decorated.py:Net"}, ""),
+    "a dot in the file's name": ({"name": "./net.v2.py:Net"}, "Python imports no file with a dot in its name"),
     "inherited and misspelt": ({"name": "./net.py:Deeper", "with": 8}, "did you mean 'width'?"),
 }
 
@@ -71,6 +74,9 @@ def test_what_is_wrong_with_a_network_of_one_s_own_is_told_by_line(
     own_files.write("broken.py", "x = 1\nclass Net(:\n")
     own_files.write("random.py", NET)
     own_files.write("of_broken.py", "from broken import Net\nclass Deeper(Net): pass\n")
+    own_files.write("tries.py", "try:\n    import lightning\nexcept ImportError:\n    def Net(classes): ...\n")
+    own_files.write("decorated.py", "from elsewhere import give\n@give(width=8)\ndef Net(width): ...\n")
+    own_files.write("net.v2.py", NET)
     own_files.write("nets/base.py", NET)
     own_files.write("nets/deep.py", "from base import Net as Base\nclass Deeper(Base): pass\n")
     own_files.write("nets/pack/__init__.py", "from .net import Net\n")
@@ -171,6 +177,14 @@ def test_code_on_the_path_of_python_counts_by_its_files_too(
     monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
     assert code_of_users([Reference.of("./net.py:Net")]).keys() == {"net.py", "lib/layers.py", "lib/deeper.py"}
     assert code_of_users([Reference.of("layers:Net")]).keys() == {"lib/layers.py", "lib/deeper.py"}
+
+
+def test_a_project_may_lie_in_a_folder_that_is_called_like_one_of_packages(
+    own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_files.write("my-packages/project/nets/net.py", NET)
+    monkeypatch.chdir(own_files.folder / "my-packages/project")
+    assert "nets/net.py" in code_of_users([Reference.of("nets.net:Net")])
 
 
 def test_two_files_that_python_would_take_for_one_are_refused(own_files: OwnFiles) -> None:

@@ -33,6 +33,7 @@ TIMM = "timm"
 """whose networks are named by what it calls them: timm:resnet18"""
 REFERENCE_RULE = "name code as file.py:Name, or package.module:Name"
 _TIMM_NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
+_INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 _Definition = ast.ClassDef | ast.FunctionDef
 _EMPTY_BASES = ("object", "Module", "nn.Module", "torch.nn.Module")
 """whose __init__ takes nothing"""
@@ -93,7 +94,7 @@ class Reference:
         if self.is_file:
             return _root_of(self._path)
         file = self.file
-        if file is None or "-packages/" in str(file) or not is_users_file(str(file)):
+        if file is None or _INSTALLED.search(str(file)) or not is_users_file(str(file)):
             return None
         return file.parents[self.module.count(".") + (file.name == "__init__.py")]
 
@@ -118,6 +119,8 @@ class Reference:
             return f"there is no module {self.module} in this environment: install its package, or correct the name"
         if self.is_file and self.module_name.partition(".")[0] in sys.stdlib_module_names:
             return f"{file.name} has the name of a module of Python's own: rename it"
+        if self.is_file and "." in file.stem:
+            return f"Python imports no file with a dot in its name, as {file.name}: rename it"
         if self.module == TIMM:
             names = _timm_names(file.parent)
             hint = did_you_mean(self.name, names)
@@ -126,7 +129,7 @@ class Reference:
         try:
             top = _parsed(file.read_bytes())
         except SyntaxError as error:
-            return f"{self.module}, line {error.lineno}: {error.msg}"
+            return f"{self.module}, line {error.lineno or 1}: {error.msg}"
         if self.name.partition(".")[0] in top.names or top.has_more:
             return None
         hint = did_you_mean(self.name, top.names)
@@ -182,7 +185,7 @@ def imports_forgotten() -> Iterator[None]:
         sys.path[:] = paths
         for name in sys.modules.keys() - before:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and "-packages/" not in file and is_users_file(file):
+            if file and not _INSTALLED.search(file) and is_users_file(file):
                 del sys.modules[name]
 
 
@@ -210,8 +213,8 @@ def runs_through_users_code(error: BaseException) -> bool:
 
 def is_users_file(filename: str) -> bool:
     """Whether it is neither this package's, nor PyTorch's, nor Python's own."""
-    if "-packages/" in filename:
-        return "-packages/torch/" not in filename
+    if installed := _INSTALLED.search(filename):
+        return installed["package"] != "torch"
     return not filename.startswith((str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<"))
 
 
@@ -244,15 +247,18 @@ def _parsed(source: bytes) -> _TopLevel:
             names.update(
                 {name.id: None for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
             )
-        elif isinstance(node, ast.If | ast.Try | ast.With):
+        else:  # an `if`, a `try` and what it excepts, a loop: what is in it
             todo += ast.iter_child_nodes(node)
     return _TopLevel(names, has_more)
 
 
 def _takes(file: Path, name: str, led_here: tuple[tuple[Path, str], ...] = ()) -> Takes | None:
-    """Of a class without a constructor, that of its base; of what is imported, from where it is."""
+    """Of a class without a constructor, that of its base; of what is imported, from where it is.
+
+    What a decorator makes of it, only running it would tell.
+    """
     node = _parsed(file.read_bytes()).names.get(name)
-    if (file, name) in led_here:
+    if (file, name) in led_here or getattr(node, "decorator_list", None):
         return None
     led_here = (*led_here, (file, name))
     if isinstance(node, ast.ImportFrom) and node.module:
@@ -262,11 +268,11 @@ def _takes(file: Path, name: str, led_here: tuple[tuple[Path, str], ...] = ()) -
         return _takes(origin, called, led_here) if origin else None
     if isinstance(node, ast.FunctionDef):
         return _of_arguments(node.args, is_class=False)
-    if not isinstance(node, ast.ClassDef) or node.decorator_list:
+    if not isinstance(node, ast.ClassDef):
         return None
     for child in node.body:
         if isinstance(child, ast.FunctionDef) and child.name == "__init__":
-            return _of_arguments(child.args, is_class=True)
+            return None if child.decorator_list else _of_arguments(child.args, is_class=True)
     bases = [ast.unparse(base) for base in node.bases]
     if all(base in _EMPTY_BASES for base in bases):
         return Takes((), frozenset(), any_more=False, is_class=True)

@@ -129,7 +129,7 @@ def _modules_named_in(path: Path, root: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
-        raise MistakeError(f"{os.path.relpath(path)}, line {error.lineno}: {error.msg}") from None
+        raise MistakeError(f"{os.path.relpath(path)}, line {error.lineno or 1}: {error.msg}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
