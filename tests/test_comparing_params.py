@@ -60,6 +60,8 @@ def test_what_is_given_is_read(params_file: Path) -> None:
         ),
         ("{accelerators: [T4, H10]}", 'compare.accelerators.1 = "H10"', "unknown accelerator; did you mean 'H100'?"),
         ("{accelerators: most}", 'compare.accelerators = "most"', "must be 'all', 'none', or a list of"),
+        ("{accelerators: [T4, T4]}", 'compare.accelerators = ["T4", "T4"]', "must name each once"),
+        ("{references: [lab, lab]}", 'compare.references = ["lab", "lab"]', "must name each once"),
         ("{accelerators: T4}", 'compare.accelerators = "T4"', "in brackets: [T4]"),
         ("{references: some}", 'compare.references = "some"', "must be 'all', 'none', or a list of names"),
         ("{references: [../secret]}", 'compare.references = ["../secret"]', "must be 'all', 'none', or a list"),

@@ -90,6 +90,12 @@ ONE_MISTAKE = [
     ("batch_size: 128", "batch_size: -4", "4  defaults.batch_size = -4", "must be at least 1"),
     ("seed: 0", "seed: -1", "2  defaults.seed = -1", "must be at least 0"),
     ("seed: 0", "seed: 4294967296", "2  defaults.seed = 4294967296", "must be less than 4294967296"),
+    (
+        "seed: 0",
+        "seeds: 3\n  seed: 4294967294",
+        "2  defaults.seeds = 3",
+        "seed 4294967294 has no 2 after it: the last one is 4294967295",
+    ),
     # rates and other numbers
     ("lr: 0.1", "lr: -0.1", "5  defaults.optimizer.lr = -0.1", "must be greater than 0"),
     ("lr: 0.1", "lr: 0", "5  defaults.optimizer.lr = 0", "must be greater than 0"),

@@ -28,7 +28,9 @@ Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+MOST_SEEDS = 2**32
+"""that NumPy takes"""
+Seed = Annotated[int, Field(ge=0, lt=MOST_SEEDS)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 

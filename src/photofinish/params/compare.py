@@ -97,11 +97,17 @@ def _check_currency(value: Any) -> Any:
     raise ValueError("must be a currency's name or sign, such as USD")
 
 
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("must name each once")
+    return names
+
+
 def _check_references(value: Any) -> Any:
     if value in ("all", "none"):
         return value
     if isinstance(value, list | tuple) and all(map(is_name, value)):
-        return tuple(value)
+        return _each_once(tuple(value))
     raise ValueError("must be 'all', 'none', or a list of names of folders in reference/")
 
 
@@ -154,7 +160,9 @@ class Comparing(Settings):
     watts: Watts = Watts()
     references: Annotated[Literal["all", "none"] | tuple[Name, ...], BeforeValidator(_check_references)] = "all"
     """which machines' records in reference/ are set beside this machine's results"""
-    accelerators: Annotated[tuple[AcceleratorName, ...], BeforeValidator(_all_or_none)] = SHORT_LIST
+    accelerators: Annotated[tuple[AcceleratorName, ...], BeforeValidator(_all_or_none), AfterValidator(_each_once)] = (
+        SHORT_LIST
+    )
     """which are told of by their data sheets: what training on them would at least take and cost"""
 
 

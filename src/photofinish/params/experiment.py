@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from photofinish.own_code import Reference, is_reference
 from photofinish.params.base import (
     BUILT_IN,
+    MOST_SEEDS,
     OWN,
     Decay,
     Name,
@@ -278,6 +279,13 @@ class Experiment(Settings):
     """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     """how many seeds it is trained from, `seed` and those after it; more tell what chance alone makes of it"""
+
+    @field_validator("seeds")
+    @classmethod
+    def _every_seed_is_one(cls, seeds: int, info: ValidationInfo) -> int:
+        if (seed := info.data.get("seed", 0)) + seeds > MOST_SEEDS:
+            raise ValueError(f"seed {seed} has no {seeds - 1} after it: the last one is {MOST_SEEDS - 1}")
+        return seeds
 
 
 def own_code_of(experiment: Experiment) -> list[OwnCode]:
