@@ -20,6 +20,7 @@ from photofinish.training.torch_device import (
     effective_precision,
     free_memory_bytes,
     gradient_scaler,
+    laid_out,
     memory_format,
     peak_memory_bytes,
 )
@@ -91,6 +92,14 @@ def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.backends.cudnn.benchmark is False
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    apply_policy(CPU, "fp32", threads=1, deterministic=False)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_only_images_have_an_order_in_memory() -> None:
+    images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3)
+    assert laid_out(images, torch.channels_last).is_contiguous(memory_format=torch.channels_last)
+    assert laid_out(rows, torch.channels_last) is rows
 
 
 @pytest.mark.usefixtures("_restored_policy")
