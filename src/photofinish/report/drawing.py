@@ -115,12 +115,17 @@ class Drawing:
     ) -> None:
         """Round or square; the title is shown to who points at it."""
         x, y = place
-        content = f"<title>{html.escape(plain(title), quote=False)}</title>" if title else ""
+        content = _title(title)
         look = {"fill": colour if filled else "none", "stroke": colour}
         if square:
             self.shape("rect", content, x=x - radius, y=y - radius, width=2 * radius, height=2 * radius, **look)
         else:
             self.shape("circle", content, cx=x, cy=y, r=radius, **look)
+
+    def outline(self, place: Point, path: str, colour: str, title: str) -> None:
+        """A hollow mark around the place, drawn from its tip on."""
+        x, y = place
+        self.shape("path", _title(title), d=f"M{x:.5g} {y - 4:.5g}{path}", fill="none", stroke=colour)
 
     def x_axis(self, x: Scale, top: float, bottom: float, label: str) -> None:
         """Below, with lines across the picture at its ticks."""
@@ -137,6 +142,11 @@ class Drawing:
             self.text((left - 4, y(tick)), _written(tick), "end")
         self.line([(left, y.start), (left, y.end)])
         self.upright((6.0, (y.start + y.end) / 2), label)
+
+
+def _title(text: str) -> str:
+    """Shown to who points at a mark."""
+    return f"<title>{html.escape(plain(text), quote=False)}</title>" if text else ""
 
 
 def _written(tick: float) -> str:
