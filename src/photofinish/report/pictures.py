@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from photofinish.comparing.scaling import BreakEven
 from photofinish.comparing.speedups import NAMES
 from photofinish.report.drawing import CHARACTER, INK, PAPER, SOFT, WIDTH, Drawing, Scale, plain
 from photofinish.report.rows import Rows, grouped
@@ -132,17 +133,15 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
     return [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
 
 
-def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:
+def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> list[Picture]:
     """One for each series, all to one scale: the speed-up against the batch size or a width, and where it passes 1."""
     y, pictures = Scale(*_limits(points, "speedup_"), _FLOOR, 6.0, logarithmic=True), []
-    found = {(row["series"], row["x_name"]): row for row in break_evens}
     for (series, x_name), rows in grouped(points, "series", "x_name").items():
-        rows.sort(key=lambda row: row["x"])
         x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, _LEFT, _RIGHT, logarithmic=True)
         drawing = Drawing(_FLOOR + _BELOW)
         drawing.x_axis(x, 6.0, _FLOOR, x_name)
         drawing.y_axis(y, _LEFT, _RIGHT, "speed-up")
-        passes = _mark_break_even(drawing, x, y, found.get((series, x_name)))
+        passes = _mark_break_even(drawing, x, y, break_evens[series, x_name])
         drawing.line([(_LEFT, y(1.0)), (_RIGHT, y(1.0))])
         drawing.line([(x(row["x"]), y(row["speedup"])) for row in rows], DEVICE_COLOURS["gpu"])
         for row in rows:
@@ -153,12 +152,12 @@ def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:
     return pictures
 
 
-def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: dict[str, Any] | None) -> str:
+def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: BreakEven) -> str:
     """The line and what is said of it."""
-    if found is None or found["break_even"] is None:
+    if found.size is None:
         return "no break-even within what was measured"
-    told, low, high = f"break-even at {found['break_even']:,.3g}", found["low"], found["high"]
-    place = x(found["break_even"])
+    told, low, high = f"break-even at {found.size:,.3g}", found.low, found.high
+    place = x(found.size)
     drawing.line([(place, y.start), (place, y.end)], INK, stroke_dasharray="1 2", stroke_width=1.2)
     if low is None and high is None:
         return f"{told} by the medians, no interval"

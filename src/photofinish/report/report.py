@@ -285,7 +285,9 @@ def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) 
             "Where the GPU begins to pay",
             "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
             "scaling.csv",
-            pictures.break_even_pictures(rows.scaling_rows(series), rows.break_even_rows(series)),
+            pictures.break_even_pictures(
+                rows.scaling_rows(series), {(each.name, each.x_name): each.break_even for each in series}
+            ),
         ),
         Gallery(
             "How they learned",

@@ -277,15 +277,6 @@ def scaling_rows(series: Iterable[Series]) -> Rows:
     ]
 
 
-def break_even_rows(series: Iterable[Series]) -> Rows:
-    """A row for each series."""
-    return [
-        {"series": each.name, "x_name": each.x_name, "break_even": even.size, "low": even.low, "high": even.high}
-        for each in series
-        for even in [each.break_even]
-    ]
-
-
 def sharing_rows(shared: Iterable[Shared]) -> Rows:
     """A row for each number of devices that shared a training; `machine` is that of a record."""
     return [
