@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,14 @@ from photofinish.results import EpochMetrics
 from photofinish.results.records import (
     MEAN_ABSOLUTE_ERROR,
     DeviceEvaluation,
-    FirstStep,
     Print,
     SeedRun,
     Timings,
-    Training,
 )
 from photofinish.wording import ratio
+
+if TYPE_CHECKING:
+    from photofinish.comparing.pairs import Trained
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
@@ -42,26 +43,6 @@ class Predictions:
 
     actual: npt.NDArray[Any]
     predicted: npt.NDArray[Any]
-
-
-class Learned(Protocol):
-    """What is known of one device's model."""
-
-    @property
-    def record(self) -> Training:
-        """Settings, data, and the sha256 of the weights before and after."""
-
-    @property
-    def first_step(self) -> FirstStep:
-        """Its first batch, outputs and gradients."""
-
-    @property
-    def history(self) -> Sequence[EpochMetrics]:
-        """Of each epoch."""
-
-    @property
-    def predictions(self) -> Predictions:
-        """Of the test items."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +71,7 @@ class Parity:
         return next((layer for layer in self.layers if not layer.within_rounding), None)
 
 
-def parity(cpu: Learned, device: Learned) -> Parity:
+def parity(cpu: Trained, device: Trained) -> Parity:
     """Layer by layer, from the settings to the final weights."""
     records, first, second = (cpu.record, device.record), cpu.first_step, device.first_step
     # Of two types, the coarser one rounds.
