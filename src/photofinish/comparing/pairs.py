@@ -67,13 +67,6 @@ class Trained(Recorded):
     seed_runs: tuple[records.SeedRun, ...] = ()
     """the same training from further seeds"""
 
-    def over_seeds(self, target_accuracy: float | None) -> OverSeeds | None:
-        """What it came to from each seed; None where there is only one."""
-        if not self.seed_runs:
-            return None
-        seed = self.record.experiment.seed
-        return over_seeds(seed, self.scores, self.history, self.timings, self.seed_runs, target_accuracy)
-
 
 @dataclass(frozen=True)
 class NotTrained:
@@ -178,8 +171,8 @@ class Pair:
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
         """What the devices learned from several seeds, of those that trained so."""
-        found = {run.device: run.over_seeds(self.settings.target_accuracy) for run in self.trained}
-        return {device: each for device, each in found.items() if each}
+        target = self.settings.target_accuracy
+        return {run.device: over_seeds(run, target) for run in self.trained if run.seed_runs}
 
     @cached_property
     def elsewhere(self) -> tuple[Elsewhere, ...]:
