@@ -39,15 +39,18 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
 from photofinish.params.experiment import Experiment
-from photofinish.results.measurements import Attribution, Operations
-from photofinish.results.records import Timings, Training
+from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
+
+if TYPE_CHECKING:
+    from photofinish.comparing.pairs import Recorded
 
 HIGH = 20.0
 """times as fast: a bound above says nothing against a GPU"""
@@ -142,19 +145,18 @@ class Ceiling:
         )
 
 
-def ceiling(record: Training, timings: Timings, costs: StepCosts | None) -> Ceiling:
+def ceiling(run: Recorded) -> Ceiling:
     """Of one training on the CPU; no bound is told by figures that carry no cause either."""
-    attribution = timings.attribution
-    untold = why_nothing_is_told(record, timings, costs)
-    if untold or costs is None or attribution is None:
+    timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
+    if untold or costs is None:
         return Ceiling(None, None, None, untold)
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
-    if record.experiment.input.name == "resident":
+    if run.record.experiment.input.name == "resident":
         return Ceiling(None, startup_alone, None, None)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(record.experiment, attribution, costs) / (1 + RUN_TO_RUN)
+    least_seconds = _least_loading_seconds(run.record.experiment, costs) / (1 + RUN_TO_RUN)
     _, slow_step_seconds = costs.epoch_share_spread
     return Ceiling(
         epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
@@ -163,17 +165,17 @@ def ceiling(record: Training, timings: Timings, costs: StepCosts | None) -> Ceil
             startup_alone.staying_seconds + epochs * least_seconds,
             startup_seconds + epochs * loading_seconds,
         ),
-        job_if_resident=startup_alone if attribution.resident else None,
+        job_if_resident=startup_alone if costs.attribution.resident else None,
         untold=None,
     )
 
 
-def _least_loading_seconds(experiment: Experiment, attribution: Attribution, costs: StepCosts) -> float:
+def _least_loading_seconds(experiment: Experiment, costs: StepCosts) -> float:
     """Of an epoch: its first batch, for which workers may start, then batches as quick as the quickest tenth of them.
 
     What else goes on in a machine only ever slows a batch, so of two passes that took the same the quicker one counts.
     """
-    alone, waiting = attribution.batch_alone_seconds, attribution.parts.waiting_seconds
+    alone, waiting = costs.attribution.batch_alone_seconds, costs.attribution.parts.waiting_seconds
     first_seconds = min(alone[0], waiting[0])
     workers = experiment.input.workers if experiment.input.name == "loader" else 0
     passes = [alone] if costs.loads_ahead else [alone, waiting]

@@ -54,7 +54,7 @@ class Recorded:
     @cached_property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Of the job where it is mostly start-up; then of an epoch."""
-        return diagnose(self.experiment, self.record, self.timings, self.costs)
+        return diagnose(self)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Pair:
     @cached_property
     def ceiling(self) -> Ceiling:
         """How much faster than the CPU any GPU could be in the machine that it was trained in."""
-        return ceiling(self.cpu.record, self.cpu.timings, self.cpu.costs)
+        return ceiling(self.cpu)
 
     @cached_property
     def renting(self) -> Renting:

@@ -255,8 +255,8 @@ def attribution_rows(pairs: Iterable[Pair]) -> Rows:
             "share": result.costs.shares[part],
         }
         for result in _trained(pairs)
-        if result.costs and result.timings.attribution
-        for medians in [result.timings.attribution.parts.median_seconds]
+        if result.costs
+        for medians in [result.costs.attribution.parts.median_seconds]
         for part, field in PARTS.items()
     ]
 
