@@ -11,6 +11,10 @@ from dataclasses import dataclass
 INK, SOFT, PAPER = "#1c2127", "#5b636d", "#fffffe"
 WIDTH = 266.0
 """of each picture, in points: as wide as a phone, so that its text is as large there as the page's"""
+LEFT, RIGHT = 40.0, WIDTH - 8
+"""of what is drawn beside a y axis"""
+FLOOR, BELOW = 180.0, 26.0
+"""where an x axis lies that has no rows above it; what it takes with its label"""
 FONT = 8.0
 CHARACTER = 0.56 * FONT
 """how wide one is, about"""
@@ -135,12 +139,12 @@ class Drawing:
         self.line([(x.start, bottom), (x.end, bottom)])
         self.text(((x.start + x.end) / 2, bottom + 19), label)
 
-    def y_axis(self, y: Scale, left: float, right: float, label: str) -> None:
+    def y_axis(self, y: Scale, label: str) -> None:
         """On the left, likewise."""
         for tick in y.ticks:
-            self.line([(left, y(tick)), (right, y(tick))], stroke_opacity=0.25)
-            self.text((left - 4, y(tick)), _written(tick), "end")
-        self.line([(left, y.start), (left, y.end)])
+            self.line([(LEFT, y(tick)), (RIGHT, y(tick))], stroke_opacity=0.25)
+            self.text((LEFT - 4, y(tick)), _written(tick), "end")
+        self.line([(LEFT, y.start), (LEFT, y.end)])
         self.upright((6.0, (y.start + y.end) / 2), label)
 
 

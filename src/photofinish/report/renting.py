@@ -8,7 +8,7 @@ from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.compare import accelerators
-from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
+from photofinish.report.drawing import BELOW, CHARACTER, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import NOTHING, Table
@@ -33,8 +33,7 @@ _LEGEND = {
     "record": ("elsewhere", 0),
 }
 """what a mark is, and how far from it the next one is"""
-_LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
-_GIB = 2**30
+_TOP = 18.0
 _MOST_NAMED = 8
 """beside their marks; of more, those on the front alone"""
 
@@ -127,9 +126,9 @@ def _time_against_cost(pair: Pair) -> Picture | None:
             marks.append((run.device, f"{run.device.upper()}, measured:", (run.timings.total_seconds, amount)))
     marks += [("record", f"{name}, recorded elsewhere:", place) for name, place in _recorded_elsewhere(pair).items()]
     x, y = (_scale([place[axis] for *_, place in marks], axis) for axis in (0, 1))
-    drawing = Drawing(_FLOOR + _BELOW)
-    drawing.x_axis(x, _TOP, _FLOOR, "seconds of the whole job")
-    drawing.y_axis(y, _LEFT, _RIGHT, currency)
+    drawing = Drawing(FLOOR + BELOW)
+    drawing.x_axis(x, _TOP, FLOOR, "seconds of the whole job")
+    drawing.y_axis(y, currency)
     _legend(drawing, {kind for kind, *_ in marks})
     best = front(list(bounds.values()))
     drawing.line([(x(time), y(cost)) for time, cost in best], _COLOURS["bound"], stroke_dasharray="3 2")
@@ -158,7 +157,7 @@ def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
 
 
 def _scale(values: list[float], axis: int) -> Scale:
-    ends = (_LEFT, _RIGHT) if axis == 0 else (_FLOOR, _TOP)
+    ends = (LEFT, RIGHT) if axis == 0 else (FLOOR, _TOP)
     return Scale(min(values) / 1.5, max(values) * 1.5, *ends, logarithmic=True)
 
 
@@ -172,12 +171,12 @@ def _mark(drawing: Drawing, kind: str, place: Point, title: str = "") -> None:
 def _name(drawing: Drawing, place: Point, name: str) -> None:
     """Beside its mark, on the side where there is room."""
     x, y = place
-    is_left = x + 6 + CHARACTER * len(name) < _RIGHT
+    is_left = x + 6 + CHARACTER * len(name) < RIGHT
     drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
 
 
 def _legend(drawing: Drawing, shown: set[str]) -> None:
-    left = _LEFT + 4
+    left = LEFT + 4
     for kind, (told, width) in _LEGEND.items():
         if kind in shown:
             _mark(drawing, kind, (left, 8.0))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
@@ -25,6 +25,7 @@ from photofinish.machine.load import doubts
 from photofinish.params.base import Name, is_name
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
+from photofinish.results.measurements import Record
 
 SCHEMA_VERSION = 1
 _SHA256 = "sha256"
@@ -34,10 +35,8 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """what a path that leads out of the project begins with"""
 
 
-class Reference(BaseModel):
+class Reference(Record):
     """One experiment on one device of a machine."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     machine: Name
