@@ -1,36 +1,15 @@
 """Bounds: how many times as fast a training on the CPU could become in its machine at most, whatever computes, and what
-each accelerator's data sheet says that it takes at least.
+each accelerator's data sheet says that it takes at least. docs/before-you-rent.md explains them.
 
-**What no GPU can shorten.** Of a device that computes in no time, what is sure to stay is counted, and nothing else:
+Only what is sure to stay on the CPU counts: of an epoch, its batches, as quick as they are loaded with no step between
+(what a step waits for is more: while the CPU computes as well, loading is slower); of the job, start-up without its
+warm-up besides. What would perhaps stay isn't counted, which only makes the bound higher: handing out each operation,
+which may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
+loading for validation, which isn't timed by itself.
 
-* Of an epoch, loading its batches where a loader does: the time that they take with no step between. Workers load
-  while a device computes, so with one that takes no time an epoch is no shorter than that. What a step waits for its
-  batch isn't it: while the CPU computes as well, loading is slower. Batches that are gathered on the device
-  (`input: resident`) leave nothing behind.
-* Of the job, that, and start-up without its warm-up: imports, the data read and normalised, the network made.
-
-What a GPU takes itself only makes it slower than the bound: its start, copies to it, computing. What would perhaps stay
-isn't counted, which only makes the bound higher: handing out each operation, which can't be told from computing it here
-and may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
-loading for validation, which isn't timed by itself. A bound is higher than the medians tell, by what the samples vary
-and what a run may be off: see `Bound`.
-
-**What a data sheet says of a step**, the time that no PyTorch program beats:
-
-* Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
-  or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
-  computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
-  and stay there: only what a kernel reads or writes beyond that counts.
-* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least. That
-  is assumed, not measured: a fourth of what a node of a CUDA graph is thought to take (docs/performance.md).
-* After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
-* Meanwhile a loader's batches cross the link from the host, at its peak rate.
-
-All that happens in between might be done on the way. A real step takes longer, for kernels take microseconds to start,
-wait, and read and write far more. What it would take *about* is told beside it, by constants that were fitted on
-published training speeds: `python -m benchmarks.published.fit` fits them, and finds how far off they are, each
-accelerator estimated by the others. They are of steps that are long against the start of a kernel, of convolutional
-networks and transformers, and nearly all on NVIDIA's cards: nothing is told of others.
+Of a step by a data sheet, products of matrices and convolutions run one after the other, as PyTorch hands them to a
+device. What fits into the cache may lie there already, and stay there: only what a kernel reads or writes beyond that
+counts. After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
 """
 
 from __future__ import annotations
