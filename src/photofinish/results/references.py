@@ -22,10 +22,9 @@ from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.host import package_version
 from photofinish.machine.load import doubts
-from photofinish.params.base import Name, is_name
+from photofinish.params.base import Name, Record, is_name
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
-from photofinish.results.measurements import Record
 
 SCHEMA_VERSION = 1
 _SHA256 = "sha256"
