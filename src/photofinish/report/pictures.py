@@ -75,7 +75,8 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
         drawing.line([(x(1.0), 4.0), (x(1.0), bottom)])
         for number, row in enumerate(part):
             interval = _interval(row)
-            found = f"{ratio(row['speedup'])} ({_told(interval)})"
+            ends = " to ".join(map(ratio, interval)) if interval else "no interval"
+            found = f"{ratio(row['speedup'])} ({ends})"
             told.append(f"{row['experiment']} {found}")
             y = 20 + _ROW * number
             _estimate(drawing, x, row["speedup"], y, interval)
@@ -317,10 +318,6 @@ def _estimate(
 def _interval(row: dict[str, Any], prefix: str = "") -> tuple[float, float] | None:
     low, high = row[f"{prefix}low"], row[f"{prefix}high"]
     return None if low is None or high is None else (low, high)
-
-
-def _told(interval: tuple[float, float] | None) -> str:
-    return " to ".join(map(ratio, interval)) if interval else "no interval"
 
 
 def _limits(rows: Rows, prefix: str = "") -> tuple[float, float]:
