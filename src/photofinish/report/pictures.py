@@ -118,7 +118,7 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
     drawing = Drawing(FLOOR + BELOW)
     drawing.x_axis(x, 18.0, FLOOR, "seconds from start to end")
     drawing.y_axis(y, "test accuracy")
-    _legend(drawing, dict.fromkeys((row["device"] for row in trained), ""), 8.0)
+    _legend(drawing, dict.fromkeys((row["device"] for row in trained), ""))
     for row in trained:
         device, place = row["device"], (x(row["total_seconds"]), y(row["test_accuracy"]))
         colour, title = DEVICE_COLOURS[device], f"{row['experiment']} {device}"
@@ -174,7 +174,7 @@ def step_pictures(attribution: Rows) -> list[Picture]:
         row_height = thickness * len(devices) + 6
         bottom = 18 + row_height * len(parts)
         drawing, x = Drawing(bottom + BELOW), Scale(0.0, 100.0, left, RIGHT - 22)
-        _legend(drawing, whole, 8.0)
+        _legend(drawing, whole)
         drawing.x_axis(x, 18.0, bottom, "percent of a step")
         for number, ((part,), own) in enumerate(parts.items()):
             top = 21 + row_height * number
@@ -198,7 +198,7 @@ def learning_curves(history: Rows) -> list[Picture]:
         losses = [loss for row in rows if math.isfinite(loss := row["validation_loss"])]
         lowest, highest = min([0.0, *losses]), max([0.0, *losses])
         drawing = Drawing(264.0)
-        _legend(drawing, dict.fromkeys(devices, ""), 8.0)
+        _legend(drawing, dict.fromkeys(devices, ""))
         shown = (18.0, "epoch", "epoch"), (146.0, "training_seconds_so_far", "seconds of training")
         for top, column, label in shown:
             x = Scale(0.0, max(row[column] for row in rows), LEFT, RIGHT - 4)
@@ -284,10 +284,10 @@ def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
     return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)  # what addresses and file systems take
 
 
-def _legend(drawing: Drawing, devices: dict[str, str], y: float) -> None:
+def _legend(drawing: Drawing, devices: dict[str, str]) -> None:
     """Above what is drawn, each with a note; of one device alone too, as its colour tells nothing by itself."""
     for number, (device, note) in enumerate(devices.items()):
-        left, colour = LEFT + 100 * number, DEVICE_COLOURS[device]
+        left, y, colour = LEFT + 100 * number, 8.0, DEVICE_COLOURS[device]
         drawing.line([(left, y), (left + 18, y)], colour, stroke_width=1.5, stroke_dasharray=_DASHES[device])
         drawing.dot((left + 9, y), colour, square=device == "gpu", radius=1.5)
         drawing.text((left + 22, y), f"{device.upper()} {note}".strip(), "start")

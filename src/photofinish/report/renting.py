@@ -63,12 +63,13 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
     for pair in pairs:
         goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
         for offer in pair.renting.offers:
+            memory_gib = offer.accelerator.memory_gib
             row = {
                 "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
                 "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
                 "cost": _money(offer, offer.cost),
-                "fits, memory at least": _fits(offer),
+                "fits, memory at least": f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB",
                 "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
                 "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
                 _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
@@ -82,11 +83,6 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
         for row in rows:
             del row[_ESTIMATED]
     return rows
-
-
-def _fits(offer: Offer) -> str:
-    """No is sure; yes is with room to spare."""
-    return f"{offer.fits}, {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
 
 
 def _money(offer: Offer, amount: float | None) -> str:
@@ -125,7 +121,9 @@ def _time_against_cost(pair: Pair) -> Picture | None:
         if amount := pair.outlays[run.device].cost.amount:
             marks.append((run.device, f"{run.device.upper()}, measured:", (run.timings.total_seconds, amount)))
     marks += [("record", f"{name}, recorded elsewhere:", place) for name, place in _recorded_elsewhere(pair).items()]
-    x, y = (_scale([place[axis] for *_, place in marks], axis) for axis in (0, 1))
+    times, costs = zip(*(place for *_, place in marks), strict=True)
+    x = Scale(min(times) / 1.5, max(times) * 1.5, LEFT, RIGHT, logarithmic=True)
+    y = Scale(min(costs) / 1.5, max(costs) * 1.5, FLOOR, _TOP, logarithmic=True)
     drawing = Drawing(FLOOR + BELOW)
     drawing.x_axis(x, _TOP, FLOOR, "seconds of the whole job")
     drawing.y_axis(y, currency)
@@ -154,11 +152,6 @@ def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
         if name and timings.device_count == 1 and (price := price_of(name, pair.settings.prices)) and price.amount:
             found[name] = (timings.total_seconds, cost_of(timings.total_seconds, price))
     return found
-
-
-def _scale(values: list[float], axis: int) -> Scale:
-    ends = (LEFT, RIGHT) if axis == 0 else (FLOOR, _TOP)
-    return Scale(min(values) / 1.5, max(values) * 1.5, *ends, logarithmic=True)
 
 
 def _mark(drawing: Drawing, kind: str, place: Point, title: str = "") -> None:
