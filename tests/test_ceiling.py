@@ -47,7 +47,7 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
 
 def bounds_of(run: Trained) -> Ceiling:
-    return ceiling(run.record, run.timings, run.costs)
+    return ceiling(run)
 
 
 def test_an_epoch_through_a_loader_is_no_shorter_than_its_batches_alone_take(on_cpu: Any) -> None:

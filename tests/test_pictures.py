@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from photofinish.comparing.scaling import BreakEven
 from photofinish.report.drawing import Scale
 from photofinish.report.pictures import (
     DEVICE_COLOURS,
@@ -114,23 +114,23 @@ def test_the_parts_of_a_step_are_bars_with_their_shares_and_the_whole_in_seconds
 
 
 def scaling() -> Rows:
-    rows = [("mlp", "batch size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (200, 50, 100)]
+    rows = [("mlp", "batch size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (50, 100, 200)]
     return [dict(zip(COLUMNS["scaling.csv"], row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ([("mlp", "batch size", 100.0, 90.0, 110.0)], "mlp: break-even at 100 (90 to 110)"),
-        ([("mlp", "batch size", 100.0, None, 110.0)], "mlp: break-even at 100 (below to 110)"),
-        ([("mlp", "batch size", 100.0, None, None)], "mlp: break-even at 100 by the medians, no interval"),
-        ([("mlp", "batch size", None, None, None)], "mlp: no break-even within what was measured"),
-        ([], "mlp: no break-even within what was measured"),
+        ((100.0, 90.0, 110.0), "mlp: break-even at 100 (90 to 110)"),
+        ((100.0, None, 110.0), "mlp: break-even at 100 (below to 110)"),
+        ((100.0, None, None), "mlp: break-even at 100 by the medians, no interval"),
+        ((None, None, None), "mlp: no break-even within what was measured"),
     ],
 )
-def test_the_break_even_is_marked_with_its_interval_where_there_is_one(found: list[Any], told: str) -> None:
-    records = [dict(zip(("series", "x_name", "break_even", "low", "high"), row, strict=True)) for row in found]
-    (picture,) = break_even_pictures(scaling(), records)
+def test_the_break_even_is_marked_with_its_interval_where_there_is_one(
+    found: tuple[float | None, ...], told: str
+) -> None:
+    (picture,) = break_even_pictures(scaling(), {("mlp", "batch size"): BreakEven(*found, finding="")})
     assert picture.caption == told
     assert "batch size" in words(picture)
     assert picture.told.endswith("50: 0.50; 100: 1.00; 200: 2.00")

@@ -189,7 +189,7 @@ def test_what_no_gpu_can_shorten_is_what_was_planted(
 ) -> None:
     """An epoch has 8 batches of 128; the job has two epochs, after a start of 3 s of which a warm-up took 0.25 s."""
     slow = measured(job(settings={"input": LOADER}, loading_seconds=loading_seconds, startup_seconds=3.0))
-    found, computing_seconds = ceiling(slow.record, slow.timings, slow.costs), 0.001 + 128 * 0.0001 + 0.001
+    found, computing_seconds = ceiling(slow), 0.001 + 128 * 0.0001 + 0.001
     assert found.epoch
     assert found.epoch.measured_seconds == pytest.approx(8 * loading_seconds)
     assert found.epoch.at_most == pytest.approx(1.2 * (loading_seconds + computing_seconds) / loading_seconds)
@@ -203,7 +203,7 @@ def test_a_device_that_did_compute_in_no_time_would_stay_below_the_bound(
 ) -> None:
     slow = job(settings={"input": LOADER}, loading_seconds=0.02)
     before, after = measured(slow), measured(replace(slow, step_seconds=0.0, image_seconds=0.0))
-    bound = ceiling(before.record, before.timings, before.costs).epoch
+    bound = ceiling(before).epoch
     assert bound
     gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
     assert 1 < gain <= bound.at_most

@@ -20,7 +20,7 @@ from training_stage import contents
 
 from photofinish.comparing import trial
 from photofinish.comparing.pairs import Recorded
-from photofinish.comparing.trial import Outcomes, prescribe, remedy_told, try_out, with_values
+from photofinish.comparing.trial import prescribe, remedy_told, try_out, with_values
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes
@@ -112,9 +112,8 @@ def test_a_short_job_is_trained_both_ways_by_turns_and_a_long_one_held_against_i
     )
     found = prescribe(NAME, "cpu", Path("params.yaml"), Path("results"))
     timings = found.run.timings.model_copy(update={"total_seconds": job_seconds})
-    tried = try_out(replace(found, run=replace(found.run, timings=timings)))
-    assert tried.is_without_from_disk == ("without" not in ways)
-    assert (len(tried.without), len(tried.with_remedy)) == (max(1, ways.count("without")), ways.count("with"))
+    without, with_remedy = try_out(replace(found, run=replace(found.run, timings=timings)))
+    assert (len(without), len(with_remedy)) == (ways.count("without"), ways.count("with"))
     assert stages.told == [
         f"train device=cpu out=APART/results/{NAME}/cpu experiment=APART/experiments/{NAME}.json host=APART/cpu.json "
         f"data=PROJECT/data/splits/small weights=PROJECT/data/weights/{NAME}"
@@ -168,11 +167,11 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
         return replace(made_up, record=record, history=history)
 
     slow, slower, quick = outcome(0.09, 3.8, "a"), outcome(0.09, 4.2, "a"), outcome(0.001, 0.4, "a")
-    text = remedy_told(prescribed, Outcomes((slow, slower), (quick, quick), is_without_from_disk=False))
+    text = remedy_told(prescribed, (slow, slower), (quick, quick))
     assert "really:    10 times as fast; an epoch took 4.00 s without, 400 ms with." in text
     assert "learned:   the same, bit for bit." in text
     assert "not input-bound" in text
-    text = remedy_told(prescribed, Outcomes((slow,), (outcome(0.09, 3.8, "b"),), is_without_from_disk=True))
+    text = remedy_told(replace(prescribed, run=slow), (), (outcome(0.09, 3.8, "b"),))
     assert "really:    1.00 times as fast; an epoch took 3.80 s without (the results on disk), 3.80 s with." in text
     assert "validation accuracy 25.00%, without the remedy 50.00%" in text
     assert "still input-bound" in text

@@ -173,7 +173,7 @@ def test_of_values_it_is_their_mean_absolute_error_that_seeds_differ_by(make_res
         }
     )
     others = with_seeds(result, 0.5)
-    told = chance_in_words(over_seeds(0, scores, result.history, others.timings, others.seed_runs, 0.9), None)
+    told = chance_in_words(over_seeds(replace(others, scores=scores), 0.9), None)
     assert told.startswith("From 2 seeds its mean absolute error is 2.5 in the mean (95 % interval -3.853 to 8.853); ")
     assert told.endswith("two seeds differ by 1.")
 

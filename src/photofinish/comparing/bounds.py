@@ -1,36 +1,15 @@
 """Bounds: how many times as fast a training on the CPU could become in its machine at most, whatever computes, and what
-each accelerator's data sheet says that it takes at least.
+each accelerator's data sheet says that it takes at least. docs/before-you-rent.md explains them.
 
-**What no GPU can shorten.** Of a device that computes in no time, what is sure to stay is counted, and nothing else:
+Only what is sure to stay on the CPU counts: of an epoch, its batches, as quick as they are loaded with no step between
+(what a step waits for is more: while the CPU computes as well, loading is slower); of the job, start-up without its
+warm-up besides. What would perhaps stay isn't counted, which only makes the bound higher: handing out each operation,
+which may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
+loading for validation, which isn't timed by itself.
 
-* Of an epoch, loading its batches where a loader does: the time that they take with no step between. Workers load
-  while a device computes, so with one that takes no time an epoch is no shorter than that. What a step waits for its
-  batch isn't it: while the CPU computes as well, loading is slower. Batches that are gathered on the device
-  (`input: resident`) leave nothing behind.
-* Of the job, that, and start-up without its warm-up: imports, the data read and normalised, the network made.
-
-What a GPU takes itself only makes it slower than the bound: its start, copies to it, computing. What would perhaps stay
-isn't counted, which only makes the bound higher: handing out each operation, which can't be told from computing it here
-and may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
-loading for validation, which isn't timed by itself. A bound is higher than the medians tell, by what the samples vary
-and what a run may be off: see `Bound`.
-
-**What a data sheet says of a step**, the time that no PyTorch program beats:
-
-* Each product of matrices or convolution takes its arithmetic, the fewest operations at the peak rate of the precision,
-  or what it reads and writes, whichever is longer. Cards clock themselves above the boost clock that a data sheet
-  computes with, GeForce cards by up to a fifth: a quarter is allowed. What fits into the cache may lie there already,
-  and stay there: only what a kernel reads or writes beyond that counts.
-* They run one after the other, as PyTorch hands them to a device, each for half a microsecond at least. That
-  is assumed, not measured: a fourth of what a node of a CUDA graph is thought to take (docs/performance.md).
-* After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
-* Meanwhile a loader's batches cross the link from the host, at its peak rate.
-
-All that happens in between might be done on the way. A real step takes longer, for kernels take microseconds to start,
-wait, and read and write far more. What it would take *about* is told beside it, by constants that were fitted on
-published training speeds: `python -m benchmarks.published.fit` fits them, and finds how far off they are, each
-accelerator estimated by the others. They are of steps that are long against the start of a kernel, of convolutional
-networks and transformers, and nearly all on NVIDIA's cards: nothing is told of others.
+Of a step by a data sheet, products of matrices and convolutions run one after the other, as PyTorch hands them to a
+device. What fits into the cache may lie there already, and stay there: only what a kernel reads or writes beyond that
+counts. After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
 """
 
 from __future__ import annotations
@@ -39,15 +18,18 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
 from photofinish.params.experiment import Experiment
-from photofinish.results.measurements import Attribution, Operations
-from photofinish.results.records import Timings, Training
+from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
+
+if TYPE_CHECKING:
+    from photofinish.comparing.pairs import Recorded
 
 HIGH = 20.0
 """times as fast: a bound above says nothing against a GPU"""
@@ -142,19 +124,18 @@ class Ceiling:
         )
 
 
-def ceiling(record: Training, timings: Timings, costs: StepCosts | None) -> Ceiling:
+def ceiling(run: Recorded) -> Ceiling:
     """Of one training on the CPU; no bound is told by figures that carry no cause either."""
-    attribution = timings.attribution
-    untold = why_nothing_is_told(record, timings, costs)
-    if untold or costs is None or attribution is None:
+    timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
+    if untold or costs is None:
         return Ceiling(None, None, None, untold)
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
-    if record.experiment.input.name == "resident":
+    if run.record.experiment.input.name == "resident":
         return Ceiling(None, startup_alone, None, None)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(record.experiment, attribution, costs) / (1 + RUN_TO_RUN)
+    least_seconds = _least_loading_seconds(run.record.experiment, costs) / (1 + RUN_TO_RUN)
     _, slow_step_seconds = costs.epoch_share_spread
     return Ceiling(
         epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
@@ -163,17 +144,17 @@ def ceiling(record: Training, timings: Timings, costs: StepCosts | None) -> Ceil
             startup_alone.staying_seconds + epochs * least_seconds,
             startup_seconds + epochs * loading_seconds,
         ),
-        job_if_resident=startup_alone if attribution.resident else None,
+        job_if_resident=startup_alone if costs.attribution.resident else None,
         untold=None,
     )
 
 
-def _least_loading_seconds(experiment: Experiment, attribution: Attribution, costs: StepCosts) -> float:
+def _least_loading_seconds(experiment: Experiment, costs: StepCosts) -> float:
     """Of an epoch: its first batch, for which workers may start, then batches as quick as the quickest tenth of them.
 
     What else goes on in a machine only ever slows a batch, so of two passes that took the same the quicker one counts.
     """
-    alone, waiting = attribution.batch_alone_seconds, attribution.parts.waiting_seconds
+    alone, waiting = costs.attribution.batch_alone_seconds, costs.attribution.parts.waiting_seconds
     first_seconds = min(alone[0], waiting[0])
     workers = experiment.input.workers if experiment.input.name == "loader" else 0
     passes = [alone] if costs.loads_ahead else [alone, waiting]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -22,10 +22,11 @@ from photofinish.comparing.step_costs import Gain, StepCosts, spread
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import doubts
-from photofinish.params.experiment import Experiment
-from photofinish.results.measurements import Attribution, SteadyState
-from photofinish.results.records import Timings, Training
+from photofinish.results.measurements import SteadyState
 from photofinish.wording import listed, seconds
+
+if TYPE_CHECKING:
+    from photofinish.comparing.pairs import Recorded
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound", "CPU held back", "not known"
@@ -100,37 +101,34 @@ class Diagnosis:
         return f"To try: `{self.remedy.line}`, {self.remedy.prediction}"
 
 
-def diagnose(name: str, record: Training, timings: Timings, costs: StepCosts | None) -> tuple[Diagnosis, ...]:
-    """Of the job where it is mostly start-up; then of an epoch, or why nothing can be said of it.
-
-    `name` is the experiment's in params.yaml.
-    """
-    found = []
+def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
+    """Of the job where it is mostly start-up; then of an epoch, or why nothing can be said of it."""
+    timings, costs, found = run.timings, run.costs, []
     share = timings.startup_seconds / timings.total_seconds
     if share > MOST_STARTUP_SHARE:
         sentence = f"start-up (imports, device, data, warm-up) is {share:.0%} of the whole job"
         evidence = (
             f"{seconds(timings.startup_seconds)} of {seconds(timings.total_seconds)}; an epoch takes "
-            f"{seconds(timings.median_epoch_seconds)}, and there are {record.experiment.epochs}"
+            f"{seconds(timings.median_epoch_seconds)}, and there are {run.record.experiment.epochs}"
         )
         once = "it is paid once, however many epochs follow: a longer training feels it less"
         found.append(Diagnosis("the job", "start-up-bound", sentence, evidence, None, once))
-    why_not = why_nothing_is_told(record, timings, costs)
-    if costs and timings.attribution and not why_not:
-        cause, sentence, (remedy, why_none) = _cause(f"experiments.{name}", record, timings, timings.attribution, costs)
+    why_not = why_nothing_is_told(run)
+    if costs and not why_not:
+        cause, sentence, (remedy, why_none) = _cause(run, costs)
         if remedy and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
             why_none = f"by what was measured, `{remedy.line}` would be {remedy.predicted}: no gain"
             remedy = None
-        evidence = _evidence(record, timings, timings.attribution, costs)
-        found.append(Diagnosis("an epoch", cause, sentence, evidence, remedy, why_none))
+        found.append(Diagnosis("an epoch", cause, sentence, _evidence(run, costs), remedy, why_none))
     elif why_not:
         sentence = "why an epoch takes as long as it does is not known"
         found.append(Diagnosis("an epoch", "not known", sentence, why_not, None, why_not))
     return tuple(found)
 
 
-def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | None) -> str | None:
+def why_nothing_is_told(run: Recorded) -> str | None:
     """What keeps the figures from carrying a cause; None where they do."""
+    timings, costs = run.timings, run.costs
     if costs is None:
         return timings.not_attributed
     if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
@@ -140,25 +138,23 @@ def why_nothing_is_told(record: Training, timings: Timings, costs: StepCosts | N
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
     explained = parts / costs.epoch_share_seconds
     # An accelerator that has to be waited for after each part may take longer than it does in an epoch.
-    too_much = record.device == "cpu" and explained > 1 + MOST_UNEXPLAINED_SHARE
+    too_much = run.device == "cpu" and explained > 1 + MOST_UNEXPLAINED_SHARE
     if explained < 1 - MOST_UNEXPLAINED_SHARE or too_much:
         steps = seconds(parts * costs.steps_per_epoch)
         return f"its steps, taken apart after the training, make up {steps}, and an epoch took {epoch}"
     apart_seconds = parts - costs.parts_seconds["waiting for data"] - costs.copying_seconds
     off = costs.step_alone_seconds / apart_seconds - 1
     # After its batch was loaded, a step on the CPU has cold caches and threads that went to sleep.
-    may_be_quicker = record.device != "cpu" or record.experiment.input.name == "loader"
+    may_be_quicker = run.device != "cpu" or run.record.experiment.input.name == "loader"
     if off > MOST_UNEXPLAINED_SHARE or (off < -MOST_UNEXPLAINED_SHARE and not may_be_quicker):
         one, other = seconds(apart_seconds), seconds(costs.step_alone_seconds)
         return f"a step, taken apart after the training, took {one}, and over and over on one batch {other}"
     return None
 
 
-def _cause(
-    key: str, record: Training, timings: Timings, attribution: Attribution, costs: StepCosts
-) -> tuple[Cause, str, Found]:
+def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Found]:
     """What an epoch waits for, a sentence of it, and what can be done against it."""
-    experiment, host = record.experiment, timings.host
+    host = run.timings.host
     cores = allowed_cores(host.cpu) if host.cpu else 1
     step, epoch_seconds = seconds(costs.step_alone_seconds), costs.epoch_share_seconds
     if costs.input_seconds > costs.step_alone_seconds and costs.copying_seconds > costs.batch_alone_seconds:
@@ -166,20 +162,20 @@ def _cause(
             f"copying to the device takes {min(1.0, costs.copying_seconds / epoch_seconds):.0%} of an epoch's time: "
             f"{seconds(costs.copying_seconds)} for a batch, and a step on it takes {step}"
         )
-        return "copy-bound", sentence, _against_copying(key, experiment, costs, attribution)
+        return "copy-bound", sentence, _against_copying(run, costs)
     if costs.input_seconds > costs.step_alone_seconds:
-        source = "the loader" if experiment.input.name == "loader" else "gathering the batches"
+        source = "the loader" if run.record.experiment.input.name == "loader" else "gathering the batches"
         sentence = (
             f"{source} takes {min(1.0, costs.input_seconds / epoch_seconds):.0%} of an epoch's time: "
             f"{seconds(costs.batch_alone_seconds)} for a batch, and a step on it takes {step}"
         )
-        return "input-bound", sentence, _against_waiting(key, experiment, costs, attribution, cores)
+        return "input-bound", sentence, _against_waiting(run, costs, cores)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
         sentence = (
             f"most of a step is not its images' arithmetic: {seconds(costs.fixed_seconds)} of {step} it would take "
-            f"with none, for starting each operation and updating {record.parameter_count:,} weights"
+            f"with none, for starting each operation and updating {run.record.parameter_count:,} weights"
         )
-        return "launch-bound", sentence, _against_launching(key, record, timings, attribution, costs)
+        return "launch-bound", sentence, _against_launching(run, costs)
     sentence = f"the arithmetic of its images is {costs.images_seconds / costs.step_alone_seconds:.0%} of a step"
     if isinstance(host, CpuHost) and host.threads != cores:
         count = "one thread computes" if host.threads == 1 else f"{host.threads} threads compute"
@@ -189,20 +185,19 @@ def _cause(
         of_cores = f"{host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
         raised = f"no line of params.yaml gives more: the container may use {of_cores}; raise its limit"
         return "CPU held back", f"{sentence}, and a limit leaves the CPU {of_cores}", (None, raised)
-    return "compute-bound", sentence, _against_computing(key, costs, attribution)
+    return "compute-bound", sentence, _against_computing(run, costs)
 
 
-def _evidence(record: Training, timings: Timings, attribution: Attribution, costs: StepCosts) -> str:
+def _evidence(run: Recorded, costs: StepCosts) -> str:
     parts = listed([f"{part} {share:.0%}" for part, share in costs.shares.items() if share >= _NAMED_SHARE])
-    in_graphs = timings.steps_taken is not None and timings.steps_taken.kind == "graph"
-    one_by_one = " handed out by itself, as none was in the training" if in_graphs else ""
-    tried, fixed = attribution.other_batch_images, ""
-    if tried != record.experiment.batch_size and costs.issuing_is_hidden:
-        issuing = seconds(min(attribution.issuing_seconds))
+    taken, tried, fixed = run.timings.steps_taken, costs.attribution.other_batch_images, ""
+    one_by_one = " handed out by itself, as none was in the training" if taken and taken.kind == "graph" else ""
+    if tried != run.record.experiment.batch_size and costs.issuing_is_hidden:
+        issuing = seconds(min(costs.attribution.issuing_seconds))
         fixed = f", which the host hands out in {issuing} and so is ahead of the device"
-    elif tried != record.experiment.batch_size:
+    elif tried != run.record.experiment.batch_size:
         fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
-    at_most = "" if record.device == "cpu" else "at most "
+    at_most = "" if run.device == "cpu" else "at most "
     return (
         f"of a step{one_by_one}: {parts}; the device is busy {at_most}{costs.busy_share:.0%} "
         f"of an epoch; a batch alone takes {seconds(costs.input_seconds)}, a step alone "
@@ -210,66 +205,66 @@ def _evidence(record: Training, timings: Timings, attribution: Attribution, cost
     )
 
 
-def _against_waiting(key: str, experiment: Experiment, costs: StepCosts, attribution: Attribution, cores: int) -> Found:
-    settings = experiment.input
+def _against_waiting(run: Recorded, costs: StepCosts, cores: int) -> Found:
+    settings = run.record.experiment.input
     if settings.name == "resident":
         return None, "the images lie on the device already; what is left is to gather and augment them"
-    if attribution.resident:
-        return _resident(key, costs, attribution.resident), ""
+    if tried := costs.attribution.resident:
+        return _resident(run, costs, tried), ""
     if cores <= settings.workers:
         return None, f"{_DOES_NOT_FIT}, and every core has its worker already"
     workers_seconds = costs.batch_alone_seconds * max(1, settings.workers)
     shortest_seconds = max(workers_seconds / cores, costs.copying_seconds + costs.step_alone_seconds)
     value = {**settings.model_dump(exclude_defaults=True), "workers": cores}
     why = f"{_DOES_NOT_FIT}; at best, workers share the loading evenly"
-    return Remedy(f"{key}.input", value, costs.at_most(shortest_seconds), why), ""
+    return Remedy(f"experiments.{run.experiment}.input", value, costs.at_most(shortest_seconds), why), ""
 
 
-def _against_copying(key: str, experiment: Experiment, costs: StepCosts, attribution: Attribution) -> Found:
-    settings = experiment.input
+def _against_copying(run: Recorded, costs: StepCosts) -> Found:
+    settings = run.record.experiment.input
     if settings.name == "resident":
         return None, "the images lie on the device already"
-    if attribution.resident:
-        return _resident(key, costs, attribution.resident), ""
+    if tried := costs.attribution.resident:
+        return _resident(run, costs, tried), ""
     if settings.pin_memory and settings.non_blocking:
         return None, f"{_DOES_NOT_FIT}, and copies already don't wait"
     value = {**settings.model_dump(exclude_defaults=True), "pin_memory": True, "non_blocking": True}
     shortest_seconds = max(costs.batch_alone_seconds, costs.copying_seconds, costs.step_alone_seconds)
     why = f"{_DOES_NOT_FIT}; at best, a copy goes on behind the step before it"
-    return Remedy(f"{key}.input", value, costs.at_most(shortest_seconds), why), ""
+    return Remedy(f"experiments.{run.experiment}.input", value, costs.at_most(shortest_seconds), why), ""
 
 
-def _resident(key: str, costs: StepCosts, tried: SteadyState) -> Remedy:
+def _resident(run: Recorded, costs: StepCosts, tried: SteadyState) -> Remedy:
     why = "tried on some steps: the images lie on the device, normalised once; the same bits are learned"
-    return Remedy(f"{key}.input", "resident", costs.gain(*spread(tried.step_seconds)), why)
+    return Remedy(f"experiments.{run.experiment}.input", "resident", costs.gain(*spread(tried.step_seconds)), why)
 
 
-def _against_launching(key: str, record: Training, timings: Timings, tried: Attribution, costs: StepCosts) -> Found:
+def _against_launching(run: Recorded, costs: StepCosts) -> Found:
     """The larger batch that was tried. What data costs is taken to cost as much an epoch, or as much a step."""
-    larger = tried.other_batch_images
-    if larger <= record.experiment.batch_size:
+    larger, tried_seconds = costs.attribution.other_batch_images, costs.attribution.other_batch.step_seconds
+    if larger <= run.record.experiment.batch_size:
         few = "a larger batch leaves an epoch too few steps, or the device too little memory"
         return None, f"the job is small: {few}, and a faster device would not help"
-    steps = math.ceil(timings.training_image_count / larger) / costs.steps_per_epoch
-    low_seconds, high_seconds = (steps * each for each in spread(tried.other_batch.step_seconds))
+    steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
+    low_seconds, high_seconds = (steps * each for each in spread(tried_seconds))
     data_seconds = costs.beside_step_seconds
     gain = costs.gain(low_seconds + steps * data_seconds, high_seconds + data_seconds)
-    longer = seconds(statistics.median(tried.other_batch.step_seconds))
+    longer = seconds(statistics.median(tried_seconds))
     why = f"fewer, larger steps, tried: one takes {longer}; {_LEARNS_OTHERWISE}"
-    return Remedy(f"{key}.batch_size", larger, gain, why), ""
+    return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, why), ""
 
 
-def _against_computing(key: str, costs: StepCosts, attribution: Attribution) -> Found:
+def _against_computing(run: Recorded, costs: StepCosts) -> Found:
     nothing = "the device is used well; a faster one, or a smaller network, would shorten it"
-    if attribution.bf16 is None:
+    if (tried := costs.attribution.bf16) is None:
         return None, nothing
-    low_seconds, high_seconds = spread(attribution.bf16.step_seconds)
-    bf16, data_seconds = seconds(statistics.median(attribution.bf16.step_seconds)), costs.beside_step_seconds
+    low_seconds, high_seconds = spread(tried.step_seconds)
+    bf16, data_seconds = seconds(statistics.median(tried.step_seconds)), costs.beside_step_seconds
     gain = costs.gain(low_seconds + data_seconds, high_seconds + data_seconds)
     if gain.middle < LEAST_GAIN:
         return None, f"{nothing}; bf16 was tried on a step and takes {bf16}"
     why = f"a step in bf16 was tried and takes {bf16}; {_LEARNS_OTHERWISE}"
-    return Remedy(f"{key}.precision", "bf16", gain, why), ""
+    return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, why), ""
 
 
 def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Found:

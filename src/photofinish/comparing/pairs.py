@@ -54,7 +54,7 @@ class Recorded:
     @cached_property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Of the job where it is mostly start-up; then of an epoch."""
-        return diagnose(self.experiment, self.record, self.timings, self.costs)
+        return diagnose(self)
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,6 @@ class Trained(Recorded):
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
     """the same training from further seeds"""
-
-    def over_seeds(self, target_accuracy: float | None) -> OverSeeds | None:
-        """What it came to from each seed; None where there is only one."""
-        if not self.seed_runs:
-            return None
-        seed = self.record.experiment.seed
-        return over_seeds(seed, self.scores, self.history, self.timings, self.seed_runs, target_accuracy)
 
 
 @dataclass(frozen=True)
@@ -147,13 +140,12 @@ class Pair:
     @cached_property
     def ceiling(self) -> Ceiling:
         """How much faster than the CPU any GPU could be in the machine that it was trained in."""
-        return ceiling(self.cpu.record, self.cpu.timings, self.cpu.costs)
+        return ceiling(self.cpu)
 
     @cached_property
     def renting(self) -> Renting:
         """What the accelerators that were asked for would at least take and cost."""
-        run, settings, target = self.cpu, self.settings, self.outlays["cpu"].target
-        return renting(run.record, run.timings, self.ceiling, target, settings.accelerators, settings.prices)
+        return renting(self)
 
     @property
     def trained(self) -> tuple[Trained, ...]:
@@ -179,8 +171,8 @@ class Pair:
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
         """What the devices learned from several seeds, of those that trained so."""
-        found = {run.device: run.over_seeds(self.settings.target_accuracy) for run in self.trained}
-        return {device: each for device, each in found.items() if each}
+        target = self.settings.target_accuracy
+        return {run.device: over_seeds(run, target) for run in self.trained if run.seed_runs}
 
     @cached_property
     def elsewhere(self) -> tuple[Elsewhere, ...]:

@@ -9,23 +9,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results import EpochMetrics
-from photofinish.results.records import (
-    MEAN_ABSOLUTE_ERROR,
-    DeviceEvaluation,
-    FirstStep,
-    Print,
-    SeedRun,
-    Timings,
-    Training,
-)
+from photofinish.results.records import MEAN_ABSOLUTE_ERROR, Print
 from photofinish.wording import ratio
+
+if TYPE_CHECKING:
+    from photofinish.comparing.pairs import Trained
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
@@ -42,26 +37,6 @@ class Predictions:
 
     actual: npt.NDArray[Any]
     predicted: npt.NDArray[Any]
-
-
-class Learned(Protocol):
-    """What is known of one device's model."""
-
-    @property
-    def record(self) -> Training:
-        """Settings, data, and the sha256 of the weights before and after."""
-
-    @property
-    def first_step(self) -> FirstStep:
-        """Its first batch, outputs and gradients."""
-
-    @property
-    def history(self) -> Sequence[EpochMetrics]:
-        """Of each epoch."""
-
-    @property
-    def predictions(self) -> Predictions:
-        """Of the test items."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +65,7 @@ class Parity:
         return next((layer for layer in self.layers if not layer.within_rounding), None)
 
 
-def parity(cpu: Learned, device: Learned) -> Parity:
+def parity(cpu: Trained, device: Trained) -> Parity:
     """Layer by layer, from the settings to the final weights."""
     records, first, second = (cpu.record, device.record), cpu.first_step, device.first_step
     # Of two types, the coarser one rounds.
@@ -266,27 +241,20 @@ class OverSeeds:
         return f"{score:.2%}" if self.score_name == "test accuracy" else f"{score:.4g}"
 
 
-def over_seeds(
-    seed: int,
-    scores: DeviceEvaluation,
-    history: Sequence[EpochMetrics],
-    timings: Timings,
-    runs: Sequence[SeedRun],
-    target: float | None,
-) -> OverSeeds:
+def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     """The experiment's own seed, then each further one, which is taken to start up as fast."""
+    scores, timings = run.scores, run.timings
     of_accuracy = scores.test_accuracy is not None
     first = scores.test_accuracy if of_accuracy else scores.metrics[MEAN_ABSOLUTE_ERROR]
     further = [each.test_accuracy if of_accuracy else each.mean_absolute_error for each in scores.seeds]
+    histories = [run.history, *(each.history for each in run.seed_runs)]
     targets = tuple(
-        time_to_target(learned, epochs, timings.startup_seconds, target)
-        for learned, epochs in zip(
-            [history, *(run.history for run in runs)], [timings.epochs, *timings.seeds], strict=True
-        )
+        time_to_target(history, epochs, timings.startup_seconds, target)
+        for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True)
         if target is not None and of_accuracy
     )
     return OverSeeds(
-        (seed, *(run.seed for run in runs)),
+        (run.record.experiment.seed, *(each.seed for each in run.seed_runs)),
         "test accuracy" if of_accuracy else "mean absolute error",
         Spread(tuple(float(score) for score in [first, *further] if score is not None)),
         Spread((scores.test_loss, *(each.test_loss for each in scores.seeds))),

@@ -52,6 +52,8 @@ class Gain(NamedTuple):
 class StepCosts:
     """All in seconds a step; medians, or means over an epoch where an epoch's first step is like no other."""
 
+    attribution: Attribution
+    """what they are of"""
     steps_per_epoch: int
     steps_timed: int
     """after the training: taken apart or, if those were fewer, over and over on one batch"""
@@ -134,6 +136,7 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
         min(attribution.issuing_seconds) < _HIDDEN_SHARE * min(attribution.same_batch.step_seconds)
     )
     return StepCosts(
+        attribution=attribution,
         steps_per_epoch=steps,
         steps_timed=min(len(attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds)),
         epoch_share_seconds=timings.median_epoch_seconds / steps,

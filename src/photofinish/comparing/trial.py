@@ -92,15 +92,6 @@ class Prescription:
     params_file: Path
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """The trainings to compare."""
-
-    without: tuple[Recorded, ...]
-    with_remedy: tuple[Recorded, ...]
-    is_without_from_disk: bool
-
-
 def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: Path) -> Prescription:
     """The first remedy that the results on disk suggest, if they are of the settings and the machine at hand."""
     params = read_params(params_file)
@@ -123,19 +114,20 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
 
 
-def try_out(prescribed: Prescription) -> Outcomes:
-    """Train with the remedy, and by turns without it where that takes no more than minutes."""
+def try_out(prescribed: Prescription) -> tuple[list[Recorded], list[Recorded]]:
+    """Train by turns without the remedy, where that takes no more than minutes, and with it."""
     run, remedy, total_seconds = prescribed.run, prescribed.remedy, prescribed.run.timings.total_seconds
     with tempfile.TemporaryDirectory(prefix="photofinish-remedy-") as name:
         folder = Path(name)
         original = read_params(prescribed.params_file)
         changed = with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")
-        without, with_remedy = [], []
+        without: list[Recorded] = []
+        with_remedy: list[Recorded] = []
         for number in range(1, 3 if total_seconds <= _CHEAP_SECONDS else 2):
             if total_seconds <= _WORTH_REPEATING_SECONDS:
                 without.append(_train(run, original, "without", folder / f"without-{number}"))
             with_remedy.append(_train(run, changed, "with", folder / f"with-{number}"))
-        return Outcomes(tuple(without or [run]), tuple(with_remedy), is_without_from_disk=not without)
+        return without, with_remedy
 
 
 def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
@@ -160,15 +152,15 @@ def _host(params: Params, device: DeviceLabel) -> CpuHost | GpuHost:
     return cpu if device == "cpu" else gpu
 
 
-def remedy_told(prescribed: Prescription, outcomes: Outcomes) -> str:
+def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs_with: Sequence[Recorded]) -> str:
     """What was predicted, what came of it, and whether the diagnosis is another now."""
     found, remedy, recorded = prescribed.diagnosis, prescribed.remedy, prescribed.run
-    without, with_remedy = outcomes.without[-1], outcomes.with_remedy[-1]
+    where = "" if runs_without else " (the results on disk)"
+    runs_without = runs_without or [recorded]
+    without, with_remedy = runs_without[-1], runs_with[-1]
     before, after = (
-        statistics.median(run.timings.median_epoch_seconds for run in runs)
-        for runs in (outcomes.without, outcomes.with_remedy)
+        statistics.median(run.timings.median_epoch_seconds for run in runs) for runs in (runs_without, runs_with)
     )
-    where = " (the results on disk)" if outcomes.is_without_from_disk else ""
     learned = "the same, bit for bit"
     if without.record.weights_sha256 != with_remedy.record.weights_sha256:
         column, form = "validation_accuracy", "{:.2%}"
@@ -311,7 +303,7 @@ def main() -> None:
     params_file = Path("params.yaml")
     if args.trial == "remedy":
         prescribed = prescribe(args.experiment, args.device, params_file, Path("results"))
-        print(remedy_told(prescribed, try_out(prescribed)))
+        print(remedy_told(prescribed, *try_out(prescribed)))
         return
     recorded, params = probe(args.experiment, args.device, args.epochs, params_file), read_params(params_file)
     found = estimate(recorded.timings, params.experiments[args.experiment].epochs)

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from photofinish.data.images import (
     LabelledImages,
@@ -26,6 +25,7 @@ from photofinish.data.images import (
 from photofinish.data.local_files import IMAGE_SUFFIXES, class_folders, parse_csv
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import write_text_atomically
+from photofinish.params.base import Record
 from photofinish.params.datasets import (
     LONGEST_CLASS_NAME,
     CsvDataset,
@@ -101,10 +101,8 @@ class _ListedImage:
         return Path(as_written).is_relative_to(inside) and self.real_path.is_relative_to(inside)
 
 
-class _Table(BaseModel):
+class _Table(Record):
     """An item for every image, in the user's order."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     class_names: tuple[str, ...]
     shape: Shape

@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from photofinish.data import MANIFEST
 from photofinish.data.images import Dtype, PartName, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
+from photofinish.params.base import Record
 
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 
-class Manifest(BaseModel):
+class Manifest(Record):
     """What a packed split holds."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     task: Task = "classes"
     class_names: tuple[str, ...]

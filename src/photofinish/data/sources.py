@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from photofinish.data import local_images, own_source, torchvision_source
 from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
 from photofinish.errors import UserError
 from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
+from photofinish.params.base import Record
 from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import Dataset, DatasetPlan, OwnDataset, SyntheticDataset
 
@@ -78,10 +78,8 @@ def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
     return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
 
 
-class _Recipe(BaseModel):
+class _Recipe(Record):
     """What made images follow from."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     images: int
     shape: Shape

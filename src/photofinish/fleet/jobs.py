@@ -22,11 +22,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from photofinish.errors import UserError, run_stage
 from photofinish.files import finished_folder, state_folder, write_summed, write_text_atomically
-from photofinish.params.base import Name
+from photofinish.params.base import Name, Record
 from photofinish.params.networks import RECORD
 from photofinish.processes import Node
 from photofinish.results.records import DeviceLabel
@@ -51,10 +50,8 @@ _running: list[subprocess.Popen[str]] = []
 _changing = threading.Lock()
 
 
-class Text(BaseModel):
+class Text(Record):
     """What a worker is sent: text alone."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class Part(Text):

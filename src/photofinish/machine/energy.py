@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import pynvml
-from pydantic import BaseModel, ConfigDict
 
 from photofinish.machine.nvidia import SliceError, whole_gpu
+from photofinish.params.base import Record
 
 _MOST_PACKAGE_WATTS = 500
 """A CPU package that draws more could let its counter run over twice between two readings, unseen."""
@@ -25,10 +25,8 @@ MachinePart = Literal["cpu", "gpu"]
 EnergySource = Literal["nvml", "rapl"]
 
 
-class Energy(BaseModel):
+class Energy(Record):
     """Of one part of the machine, from the first epoch's start to the last one's end."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     of: MachinePart
     """the GPUs in use, or whole CPU packages"""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from photofinish.errors import MistakeError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
@@ -24,6 +24,7 @@ from photofinish.machine.host import (
     software_facts,
     usable_threads,
 )
+from photofinish.params.base import Record
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
 from photofinish.params.mistakes import Mistake, unknown_name
 
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
     from photofinish.params.reader import Params
 
 
-class Host(BaseModel):
+class Host(Record):
     """Its rules hold for the plain dataclasses inside it, too."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class Machine(Host):

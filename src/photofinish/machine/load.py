@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from photofinish.machine.host import read_or_empty
 from photofinish.machine.nvidia import GpuState
+from photofinish.params.base import Record
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10
@@ -28,10 +28,8 @@ _TICKS_SECONDS = 0.05
 """The system counts the time of processes in hundredths of a second; a few of them are no evidence."""
 
 
-class LoadWindow(BaseModel):
+class LoadWindow(Record):
     """From one reading to the next; both lie between epochs."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     repeat: int
     """from 1"""

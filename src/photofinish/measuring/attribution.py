@@ -1,20 +1,14 @@
 """How long a training step takes, where that time goes, and what keeps it from being shorter: taken after the training,
-on a copy of the network.
+on a copy of the network. What each figure is of is told where it is kept, in results/measurements.py.
 
-The steady state has no data to wait for: the same batch, on the device already, over and over, several steps to a
-sample, the clock waiting for the device at the two ends of each.
+A clock that waits for a device after each part makes the whole step slower where the device works ahead: then the parts
+are for comparing with each other. Batches are timed many at once, as the steps are that they are held against. The step
+is the trainer's own, which hands its loss to a scaler before the backward pass and its optimiser after it: a scaler
+that looks at the clock sees each part end.
 
-The timed passes know when an epoch began and ended, no more. To take a step apart, an accelerator notes the time at the
-end of each part; where it can't, the clock waits for it there, which makes the whole of it slower where a device works
-ahead: then the parts are for comparing with each other, less what the waiting itself takes. Batches are timed many at
-once, as the steps are that they are held against. The step is the trainer's own, which hands its loss to a scaler
-before the backward pass and its optimiser after it: a scaler that looks at the clock sees each part end.
-
-More is taken that no part tells. What the input path alone takes, with no step between, says whether it or the step
-is what an epoch waits for, whether or not worker processes load ahead. A step with another number of images, by turns
-with one on the batch, tells what takes its time: each image, or being a step at all. And what may be advised is tried:
-that other batch is a larger one where there can be one, steps get their batches from images on the device where the
-training takes them from a loader, and they compute in bf16 where the device is made for it.
+What the input path alone takes, with no step between, says whether it or the step is what an epoch waits for, whether
+or not worker processes load ahead. A step with another number of images, by turns with one on the batch, tells what
+takes its time: each image, or being a step at all.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -230,14 +224,6 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     )
 
 
-class _Timer(Protocol):
-    """Tells what passed between two moments, once all is done."""
-
-    def now(self) -> Any: ...
-
-    def seconds(self, start: Any, end: Any) -> float: ...
-
-
 class _Waiting:
     """By the clock, less what reading an accelerator's takes by itself."""
 
@@ -264,7 +250,7 @@ class _Marking:
         return start.elapsed_time(end) / 1000
 
 
-def _timer(trainer: Trainer) -> _Timer:
+def _timer(trainer: Trainer) -> _Waiting | _Marking:
     """The one that keeps nobody waiting, where the device notes the time."""
     marking = _Marking(trainer.device)
     try:

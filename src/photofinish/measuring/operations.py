@@ -45,10 +45,10 @@ _LEAST_BY_FFT = 2.0
 _BATCHED_SHARE = 0.4
 _BATCHED = ("bmm", "attention")
 """in an operator's name"""
-_CONVOLUTIONS = (
-    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+_WEIGHTED = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
+    *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
 )  # fmt: skip
-_WEIGHTED = (*_CONVOLUTIONS, nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 Numbers = Sequence[int]
 
 
@@ -156,10 +156,8 @@ class _Products:
         """What comes out, the gradient for the images, the gradient for the weights: each multiplies as much."""
         # A transposed convolution goes the other way: its filter is laid on each place of what comes in.
         places, lengths = (images[2:], out[2:]) if transposed else (out[2:], images[2:])
-        directions, per_place = (
-            _directions(places, lengths, weight[2:], geometry),
-            2 * images[0] * weight[0] * weight[1],
-        )
+        directions = _directions(places, lengths, weight[2:], geometry)
+        per_place = 2 * images[0] * weight[0] * weight[1]
         least = per_place * least_multiplications(directions)
         image_values, out_values, weight_values = map(math.prod, (images, out, weight))
         used_values = image_values  # a stride may leave some out

@@ -39,11 +39,17 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
 
 
-class Settings(BaseModel):
-    """Frozen, strict, and closed: an unknown key is a mistake, never ignored."""
+class Record(BaseModel):
+    """Frozen, strict, and closed: nothing is converted when it is read, and an unknown key is a mistake."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Settings(Record):
+    """What a user may write."""
 
     # Most are parts of others: a checker of its own is built only for what is read or written by itself.
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(defer_build=True)
 
 
 BUILT_IN, OWN = "built-in", "own"

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 INK, SOFT, PAPER = "#1c2127", "#5b636d", "#fffffe"
 WIDTH = 266.0
 """of each picture, in points: as wide as a phone, so that its text is as large there as the page's"""
+LEFT, RIGHT = 40.0, WIDTH - 8
+"""of what is drawn beside a y axis"""
+FLOOR, BELOW = 180.0, 26.0
+"""where an x axis lies that has no rows above it; what it takes with its label"""
 FONT = 8.0
 CHARACTER = 0.56 * FONT
 """how wide one is, about"""
@@ -115,12 +119,17 @@ class Drawing:
     ) -> None:
         """Round or square; the title is shown to who points at it."""
         x, y = place
-        content = f"<title>{html.escape(plain(title), quote=False)}</title>" if title else ""
+        content = _title(title)
         look = {"fill": colour if filled else "none", "stroke": colour}
         if square:
             self.shape("rect", content, x=x - radius, y=y - radius, width=2 * radius, height=2 * radius, **look)
         else:
             self.shape("circle", content, cx=x, cy=y, r=radius, **look)
+
+    def outline(self, place: Point, path: str, colour: str, title: str) -> None:
+        """A hollow mark around the place, drawn from its tip on."""
+        x, y = place
+        self.shape("path", _title(title), d=f"M{x:.5g} {y - 4:.5g}{path}", fill="none", stroke=colour)
 
     def x_axis(self, x: Scale, top: float, bottom: float, label: str) -> None:
         """Below, with lines across the picture at its ticks."""
@@ -130,13 +139,18 @@ class Drawing:
         self.line([(x.start, bottom), (x.end, bottom)])
         self.text(((x.start + x.end) / 2, bottom + 19), label)
 
-    def y_axis(self, y: Scale, left: float, right: float, label: str) -> None:
+    def y_axis(self, y: Scale, label: str) -> None:
         """On the left, likewise."""
         for tick in y.ticks:
-            self.line([(left, y(tick)), (right, y(tick))], stroke_opacity=0.25)
-            self.text((left - 4, y(tick)), _written(tick), "end")
-        self.line([(left, y.start), (left, y.end)])
+            self.line([(LEFT, y(tick)), (RIGHT, y(tick))], stroke_opacity=0.25)
+            self.text((LEFT - 4, y(tick)), _written(tick), "end")
+        self.line([(LEFT, y.start), (LEFT, y.end)])
         self.upright((6.0, (y.start + y.end) / 2), label)
+
+
+def _title(text: str) -> str:
+    """Shown to who points at a mark."""
+    return f"<title>{html.escape(plain(text), quote=False)}</title>" if text else ""
 
 
 def _written(tick: float) -> str:

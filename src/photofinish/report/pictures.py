@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from photofinish.comparing.scaling import BreakEven
 from photofinish.comparing.speedups import NAMES
-from photofinish.report.drawing import CHARACTER, INK, PAPER, SOFT, WIDTH, Drawing, Scale, plain
+from photofinish.report.drawing import BELOW, CHARACTER, FLOOR, INK, LEFT, PAPER, RIGHT, SOFT, Drawing, Scale, plain
 from photofinish.report.rows import Rows, grouped
 from photofinish.wording import listed, ratio, seconds
 
@@ -24,10 +25,6 @@ DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#d55e00"}
 """of Okabe and Ito's palette, which is told apart with every kind of colour vision"""
 _DASHES = {"cpu": "none", "gpu": "4 2"}
 _ROW = 26.0
-_FLOOR, _BELOW = 180.0, 26.0
-"""where an x axis lies that has no rows above it; what it takes with its label"""
-_LEFT, _RIGHT = 40.0, WIDTH - 8
-"""of what is drawn beside a y axis"""
 _LEAST_SPAN = 2.0
 """the axis reaches as far as this on each side of 1, so that a difference of a few percent looks small"""
 _LONGEST_ROW = 58
@@ -70,7 +67,7 @@ class Picture:
 
 def speedup_pictures(speedups: Rows) -> list[Picture]:
     """One for each kind, drawn to the same scale: a row for each experiment."""
-    x, pictures = Scale(*_limits(speedups), 8.0, _RIGHT, logarithmic=True), []
+    x, pictures = Scale(*_limits(speedups), 8.0, RIGHT, logarithmic=True), []
     for (kind,), part in grouped(speedups, "of").items():
         bottom = 6 + _ROW * len(part)
         drawing, told = Drawing(bottom + 26), []
@@ -78,14 +75,15 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
         drawing.line([(x(1.0), 4.0), (x(1.0), bottom)])
         for number, row in enumerate(part):
             interval = _interval(row)
-            found = f"{ratio(row['speedup'])} ({_told(interval)})"
+            ends = " to ".join(map(ratio, interval)) if interval else "no interval"
+            found = f"{ratio(row['speedup'])} ({ends})"
             told.append(f"{row['experiment']} {found}")
             y = 20 + _ROW * number
             _estimate(drawing, x, row["speedup"], y, interval)
             label = f"{row['experiment']}: {found}"
             look: dict[str, Any] = {"stroke": PAPER, "stroke_width": 4, "paint_order": "stroke"}
             if len(label) > _LONGEST_ROW:
-                look |= {"textLength": _RIGHT - 8, "lengthAdjust": "spacingAndGlyphs"}
+                look |= {"textLength": RIGHT - 8, "lengthAdjust": "spacingAndGlyphs"}
             drawing.text((8.0, y - 10), label, "start", **look)
         name = NAMES[kind]  # type: ignore[index]
         caption = name[0].upper() + name[1:]
@@ -99,11 +97,11 @@ def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
     ordered = sorted((row for row in speedups if row["of"] == "epoch"), key=lambda row: row["speedup"])
     if not ordered:
         return pictures
-    drawing, x = Drawing(_FLOOR + _BELOW), Scale(*_limits(ordered), 8.0, _RIGHT, logarithmic=True)
-    drawing.x_axis(x, 4.0, _FLOOR, _IN_BETWEEN)
-    drawing.line([(x(1.0), 4.0), (x(1.0), _FLOOR)])
+    drawing, x = Drawing(FLOOR + BELOW), Scale(*_limits(ordered), 8.0, RIGHT, logarithmic=True)
+    drawing.x_axis(x, 4.0, FLOOR, _IN_BETWEEN)
+    drawing.line([(x(1.0), 4.0), (x(1.0), FLOOR)])
     for number, row in enumerate(ordered):
-        height = 8 + (_FLOOR - 12) * (number + 0.5) / len(ordered)
+        height = 8 + (FLOOR - 12) * (number + 0.5) / len(ordered)
         _estimate(drawing, x, row["speedup"], height, _interval(row), radius=1.2, title=row["experiment"])
     lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
     told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
@@ -115,12 +113,12 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
     if not trained:
         return []
     times, accuracies = ([row[column] for row in trained] for column in ("total_seconds", "test_accuracy"))
-    x = Scale(min(times) / 1.2, max(times) * 1.2, _LEFT, _RIGHT, logarithmic=True)
-    y = Scale(max(0.0, min(accuracies) - 0.02), min(1.0, max(accuracies) + 0.02), _FLOOR, 18.0)
-    drawing = Drawing(_FLOOR + _BELOW)
-    drawing.x_axis(x, 18.0, _FLOOR, "seconds from start to end")
-    drawing.y_axis(y, _LEFT, _RIGHT, "test accuracy")
-    _legend(drawing, dict.fromkeys((row["device"] for row in trained), ""), 8.0)
+    x = Scale(min(times) / 1.2, max(times) * 1.2, LEFT, RIGHT, logarithmic=True)
+    y = Scale(max(0.0, min(accuracies) - 0.02), min(1.0, max(accuracies) + 0.02), FLOOR, 18.0)
+    drawing = Drawing(FLOOR + BELOW)
+    drawing.x_axis(x, 18.0, FLOOR, "seconds from start to end")
+    drawing.y_axis(y, "test accuracy")
+    _legend(drawing, dict.fromkeys((row["device"] for row in trained), ""))
     for row in trained:
         device, place = row["device"], (x(row["total_seconds"]), y(row["test_accuracy"]))
         colour, title = DEVICE_COLOURS[device], f"{row['experiment']} {device}"
@@ -132,18 +130,16 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
     return [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
 
 
-def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:
+def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> list[Picture]:
     """One for each series, all to one scale: the speed-up against the batch size or a width, and where it passes 1."""
-    y, pictures = Scale(*_limits(points, "speedup_"), _FLOOR, 6.0, logarithmic=True), []
-    found = {(row["series"], row["x_name"]): row for row in break_evens}
+    y, pictures = Scale(*_limits(points, "speedup_"), FLOOR, 6.0, logarithmic=True), []
     for (series, x_name), rows in grouped(points, "series", "x_name").items():
-        rows.sort(key=lambda row: row["x"])
-        x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, _LEFT, _RIGHT, logarithmic=True)
-        drawing = Drawing(_FLOOR + _BELOW)
-        drawing.x_axis(x, 6.0, _FLOOR, x_name)
-        drawing.y_axis(y, _LEFT, _RIGHT, "speed-up")
-        passes = _mark_break_even(drawing, x, y, found.get((series, x_name)))
-        drawing.line([(_LEFT, y(1.0)), (_RIGHT, y(1.0))])
+        x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, LEFT, RIGHT, logarithmic=True)
+        drawing = Drawing(FLOOR + BELOW)
+        drawing.x_axis(x, 6.0, FLOOR, x_name)
+        drawing.y_axis(y, "speed-up")
+        passes = _mark_break_even(drawing, x, y, break_evens[series, x_name])
+        drawing.line([(LEFT, y(1.0)), (RIGHT, y(1.0))])
         drawing.line([(x(row["x"]), y(row["speedup"])) for row in rows], DEVICE_COLOURS["gpu"])
         for row in rows:
             _estimate(drawing, y, row["speedup"], x(row["x"]), _interval(row, "speedup_"), is_upright=True)
@@ -153,12 +149,12 @@ def break_even_pictures(points: Rows, break_evens: Rows) -> list[Picture]:
     return pictures
 
 
-def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: dict[str, Any] | None) -> str:
+def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: BreakEven) -> str:
     """The line and what is said of it."""
-    if found is None or found["break_even"] is None:
+    if found.size is None:
         return "no break-even within what was measured"
-    told, low, high = f"break-even at {found['break_even']:,.3g}", found["low"], found["high"]
-    place = x(found["break_even"])
+    told, low, high = f"break-even at {found.size:,.3g}", found.low, found.high
+    place = x(found.size)
     drawing.line([(place, y.start), (place, y.end)], INK, stroke_dasharray="1 2", stroke_width=1.2)
     if low is None and high is None:
         return f"{told} by the medians, no interval"
@@ -177,8 +173,8 @@ def step_pictures(attribution: Rows) -> list[Picture]:
         left, thickness = 100.0, 8.0
         row_height = thickness * len(devices) + 6
         bottom = 18 + row_height * len(parts)
-        drawing, x = Drawing(bottom + _BELOW), Scale(0.0, 100.0, left, WIDTH - 30)
-        _legend(drawing, whole, 8.0)
+        drawing, x = Drawing(bottom + BELOW), Scale(0.0, 100.0, left, RIGHT - 22)
+        _legend(drawing, whole)
         drawing.x_axis(x, 18.0, bottom, "percent of a step")
         for number, ((part,), own) in enumerate(parts.items()):
             top = 21 + row_height * number
@@ -202,13 +198,13 @@ def learning_curves(history: Rows) -> list[Picture]:
         losses = [loss for row in rows if math.isfinite(loss := row["validation_loss"])]
         lowest, highest = min([0.0, *losses]), max([0.0, *losses])
         drawing = Drawing(264.0)
-        _legend(drawing, dict.fromkeys(devices, ""), 8.0)
+        _legend(drawing, dict.fromkeys(devices, ""))
         shown = (18.0, "epoch", "epoch"), (146.0, "training_seconds_so_far", "seconds of training")
         for top, column, label in shown:
-            x = Scale(0.0, max(row[column] for row in rows), _LEFT, _RIGHT - 4)
+            x = Scale(0.0, max(row[column] for row in rows), LEFT, RIGHT - 4)
             y = Scale(1.05 * lowest, 1.05 * highest if lowest or highest else 1.0, top + 90, top)
             drawing.x_axis(x, top, y.start, label)
-            drawing.y_axis(y, _LEFT, _RIGHT, "validation loss")
+            drawing.y_axis(y, "validation loss")
             for device, own in devices.items():
                 _curve(drawing, device, x, y, ((row[column], row["validation_loss"]) for row in own))
         told = [
@@ -258,7 +254,7 @@ def _drawn_matrix(matrix: npt.NDArray[np.int_], names: Sequence[str]) -> Drawing
     longest = CHARACTER * max(map(len, labels), default=0)
     are_upright = longest > 2 * CHARACTER
     left, below = 18 + longest, 8 + (longest if are_upright else 8)
-    side = WIDTH - left - 8
+    side = RIGHT - left
     cell = side / count
     drawing = Drawing(4 + side + below + 14)
     shades = np.ceil(shares * _SHADES).astype(int)
@@ -288,10 +284,10 @@ def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
     return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)  # what addresses and file systems take
 
 
-def _legend(drawing: Drawing, devices: dict[str, str], y: float) -> None:
+def _legend(drawing: Drawing, devices: dict[str, str]) -> None:
     """Above what is drawn, each with a note; of one device alone too, as its colour tells nothing by itself."""
     for number, (device, note) in enumerate(devices.items()):
-        left, colour = _LEFT + 100 * number, DEVICE_COLOURS[device]
+        left, y, colour = LEFT + 100 * number, 8.0, DEVICE_COLOURS[device]
         drawing.line([(left, y), (left + 18, y)], colour, stroke_width=1.5, stroke_dasharray=_DASHES[device])
         drawing.dot((left + 9, y), colour, square=device == "gpu", radius=1.5)
         drawing.text((left + 22, y), f"{device.upper()} {note}".strip(), "start")
@@ -322,10 +318,6 @@ def _estimate(
 def _interval(row: dict[str, Any], prefix: str = "") -> tuple[float, float] | None:
     low, high = row[f"{prefix}low"], row[f"{prefix}high"]
     return None if low is None or high is None else (low, high)
-
-
-def _told(interval: tuple[float, float] | None) -> str:
-    return " to ".join(map(ratio, interval)) if interval else "no interval"
 
 
 def _limits(rows: Rows, prefix: str = "") -> tuple[float, float]:

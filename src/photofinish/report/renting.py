@@ -8,7 +8,7 @@ from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.compare import accelerators
-from photofinish.report.drawing import CHARACTER, INK, WIDTH, Drawing, Point, Scale
+from photofinish.report.drawing import BELOW, CHARACTER, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import NOTHING, Table
@@ -22,9 +22,18 @@ COLUMNS = (
     "job_seconds_estimated", "cost_estimated",
 )  # fmt: skip
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
-_BOUND, _ABOUT, _RECORDED = "#009e73", "#cc79a7", "#e69f00"
-_LEFT, _RIGHT, _TOP, _FLOOR, _BELOW = 40.0, WIDTH - 8, 18.0, 180.0, 26.0
-_GIB = 2**30
+_COLOURS = {"bound": "#009e73", "estimate": "#cc79a7", **DEVICE_COLOURS, "record": "#e69f00"}
+_OUTLINES = {"bound": "l4 4l-4 4l-4 -4z", "estimate": "l4 7h-8z"}
+"""a diamond and a triangle, from their tips on; what was measured is a filled dot"""
+_LEGEND = {
+    "bound": ("at least", 56),
+    "estimate": ("estimated", 62),
+    "cpu": ("CPU here", 55),
+    "gpu": ("GPU here", 55),
+    "record": ("elsewhere", 0),
+}
+"""what a mark is, and how far from it the next one is"""
+_TOP = 18.0
 _MOST_NAMED = 8
 """beside their marks; of more, those on the front alone"""
 
@@ -54,12 +63,13 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
     for pair in pairs:
         goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
         for offer in pair.renting.offers:
+            memory_gib = offer.accelerator.memory_gib
             row = {
                 "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
                 "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
                 "cost": _money(offer, offer.cost),
-                "fits, memory at least": _fits(offer),
+                "fits, memory at least": f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB",
                 "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
                 "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
                 _ESTIMATED: seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING,
@@ -73,11 +83,6 @@ def renting_table(pairs: Iterable[Pair]) -> Table:
         for row in rows:
             del row[_ESTIMATED]
     return rows
-
-
-def _fits(offer: Offer) -> str:
-    """No is sure; yes is with room to spare."""
-    return f"{offer.fits}, {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
 
 
 def _money(offer: Offer, amount: float | None) -> str:
@@ -106,38 +111,30 @@ def _time_against_cost(pair: Pair) -> Picture | None:
     if max((cost for _, cost in bounds.values()), default=0.0) < NEXT_TO_NOTHING:
         return None
     currency = next(offer.price.currency for offer in pair.renting.offers if offer.price)
-    measured = {
-        run.device: (run.timings.total_seconds, spent.amount)
-        for run in pair.trained
-        if (spent := pair.outlays[run.device].cost).amount
-    }
-    estimates = {
-        offer.accelerator.name: (offer.estimate.job_seconds, offer.estimate.cost)
+    marks = [("bound", f"{name}: at least", place) for name, place in bounds.items()]
+    marks += [
+        ("estimate", f"{offer.accelerator.name}, estimated:", (about.job_seconds, about.cost))
         for offer in pair.renting.offers
-        if offer.estimate and offer.estimate.cost and offer.fits != "no"
-    }
-    recorded = _recorded_elsewhere(pair)
-    places = (*bounds.values(), *estimates.values(), *measured.values(), *recorded.values())
-    x, y = (_scale([place[axis] for place in places], axis) for axis in (0, 1))
-    drawing = Drawing(_FLOOR + _BELOW)
-    drawing.x_axis(x, _TOP, _FLOOR, "seconds of the whole job")
-    drawing.y_axis(y, _LEFT, _RIGHT, currency)
-    _legend(drawing, list(measured), has_estimates=bool(estimates), has_records=bool(recorded))
+        if (about := offer.estimate) and about.cost and offer.fits != "no"
+    ]
+    for run in pair.trained:
+        if amount := pair.outlays[run.device].cost.amount:
+            marks.append((run.device, f"{run.device.upper()}, measured:", (run.timings.total_seconds, amount)))
+    marks += [("record", f"{name}, recorded elsewhere:", place) for name, place in _recorded_elsewhere(pair).items()]
+    times, costs = zip(*(place for *_, place in marks), strict=True)
+    x = Scale(min(times) / 1.5, max(times) * 1.5, LEFT, RIGHT, logarithmic=True)
+    y = Scale(min(costs) / 1.5, max(costs) * 1.5, FLOOR, _TOP, logarithmic=True)
+    drawing = Drawing(FLOOR + BELOW)
+    drawing.x_axis(x, _TOP, FLOOR, "seconds of the whole job")
+    drawing.y_axis(y, currency)
+    _legend(drawing, {kind for kind, *_ in marks})
     best = front(list(bounds.values()))
-    drawing.line([(x(time), y(cost)) for time, cost in best], _BOUND, stroke_dasharray="3 2")
+    drawing.line([(x(time), y(cost)) for time, cost in best], _COLOURS["bound"], stroke_dasharray="3 2")
+    for kind, what, (time, cost) in marks:
+        _mark(drawing, kind, (x(time), y(cost)), f"{what} {seconds(time)} and {money(cost, currency)}")
     for name, (time, cost) in bounds.items():
-        title = f"{name}: at least {seconds(time)} and {money(cost, currency)}"
-        _diamond(drawing, (x(time), y(cost)), title)
         if (time, cost) in best or len(bounds) <= _MOST_NAMED:
             _name(drawing, (x(time), y(cost)), name)
-    for name, (time, cost) in estimates.items():
-        _triangle(drawing, (x(time), y(cost)), f"{name}, estimated: {seconds(time)} and {money(cost, currency)}")
-    for device, (time, cost) in measured.items():
-        place, title = (x(time), y(cost)), f"{device.upper()}, measured: {seconds(time)} and {money(cost, currency)}"
-        drawing.dot(place, DEVICE_COLOURS[device], square=device == "gpu", title=title)
-    for name, (time, cost) in recorded.items():
-        title = f"{name}, recorded elsewhere: {seconds(time)} and {money(cost, currency)}"
-        drawing.dot((x(time), y(cost)), _RECORDED, square=True, title=title)
     told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
     told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
     caption = f"{pair.experiment}: {pair.renting.prices}"
@@ -157,42 +154,24 @@ def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
     return found
 
 
-def _scale(values: list[float], axis: int) -> Scale:
-    ends = (_LEFT, _RIGHT) if axis == 0 else (_FLOOR, _TOP)
-    return Scale(min(values) / 1.5, max(values) * 1.5, *ends, logarithmic=True)
-
-
-def _diamond(drawing: Drawing, place: Point, title: str = "") -> None:
-    x, y = place
-    content = f"<title>{title}</title>" if title else ""
-    drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 4l-4 4l-4 -4z", fill="none", stroke=_BOUND)
+def _mark(drawing: Drawing, kind: str, place: Point, title: str = "") -> None:
+    if kind in _OUTLINES:
+        drawing.outline(place, _OUTLINES[kind], _COLOURS[kind], title)
+    else:
+        drawing.dot(place, _COLOURS[kind], square=kind != "cpu", title=title)
 
 
 def _name(drawing: Drawing, place: Point, name: str) -> None:
     """Beside its mark, on the side where there is room."""
     x, y = place
-    is_left = x + 6 + CHARACTER * len(name) < _RIGHT
+    is_left = x + 6 + CHARACTER * len(name) < RIGHT
     drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
 
 
-def _triangle(drawing: Drawing, place: Point, title: str = "") -> None:
-    x, y = place
-    content = f"<title>{title}</title>" if title else ""
-    drawing.shape("path", content, d=f"M{x:.5g} {y - 4:.5g}l4 7h-8z", fill="none", stroke=_ABOUT)
-
-
-def _legend(drawing: Drawing, devices: list[str], *, has_estimates: bool, has_records: bool) -> None:
-    _diamond(drawing, (_LEFT + 4, 8.0))
-    drawing.text((_LEFT + 11, 8.0), "at least", "start")
-    left = _LEFT + 60
-    if has_estimates:
-        _triangle(drawing, (left, 8.0))
-        drawing.text((left + 7, 8.0), "estimated", "start")
-        left += 62
-    for device in devices:
-        drawing.dot((left, 8.0), DEVICE_COLOURS[device], square=device == "gpu")
-        drawing.text((left + 7, 8.0), f"{device.upper()} here", "start")
-        left += 55
-    if has_records:
-        drawing.dot((left, 8.0), _RECORDED, square=True)
-        drawing.text((left + 7, 8.0), "elsewhere", "start")
+def _legend(drawing: Drawing, shown: set[str]) -> None:
+    left = LEFT + 4
+    for kind, (told, width) in _LEGEND.items():
+        if kind in shown:
+            _mark(drawing, kind, (left, 8.0))
+            drawing.text((left + 7, 8.0), told, "start")
+            left += width

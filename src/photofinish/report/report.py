@@ -285,7 +285,9 @@ def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) 
             "Where the GPU begins to pay",
             "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
             "scaling.csv",
-            pictures.break_even_pictures(rows.scaling_rows(series), rows.break_even_rows(series)),
+            pictures.break_even_pictures(
+                rows.scaling_rows(series), {(each.name, each.x_name): each.break_even for each in series}
+            ),
         ),
         Gallery(
             "How they learned",
@@ -329,8 +331,7 @@ def _template() -> jinja2.Template:
 
 def _with_code(text: str) -> Markup:
     """Lines of params.yaml, which stand between backticks, are set as such."""
-    safe = escape(text)
-    return Markup(_CODE.sub(r"<code>\1</code>", str(safe))) if "`" in text else safe  # noqa: S704
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
 def _folded(cell: str) -> Markup:

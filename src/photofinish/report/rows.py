@@ -12,7 +12,6 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
-from photofinish.comparing.bounds import Ceiling
 from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Interval, Outlay
@@ -74,7 +73,9 @@ def comparison_rows(pairs: Iterable[Pair], run_began_at_unix_seconds: float | No
     rows = []
     for pair in pairs:
         rows += [_measured(result, pair.outlays[result.device], run_began_at_unix_seconds) for result in pair.trained]
-        rows[-len(pair.trained)] |= _ceilings(pair.ceiling)  # the CPU's row
+        ceilings = {"epoch_ceiling": pair.ceiling.epoch, "job_ceiling": pair.ceiling.job}
+        cpu_row = rows[-len(pair.trained)]
+        cpu_row |= {column: bound.at_most for column, bound in ceilings.items() if bound}
         if pair.compared:
             rows[-1] |= _against_cpu(pair.compared)  # the GPU's row
         elif isinstance(pair.gpu, NotTrained):
@@ -140,12 +141,6 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
         row |= {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
         row["busy_share"] = costs.busy_share
     return row
-
-
-def _ceilings(found: Ceiling) -> dict[str, object]:
-    """Nothing where there is no bound, or where it isn't known."""
-    bounds = {"epoch_ceiling": found.epoch, "job_ceiling": found.job}
-    return {column: bound.at_most for column, bound in bounds.items() if bound}
 
 
 def _against_cpu(compared: Compared) -> dict[str, object]:
@@ -255,8 +250,8 @@ def attribution_rows(pairs: Iterable[Pair]) -> Rows:
             "share": result.costs.shares[part],
         }
         for result in _trained(pairs)
-        if result.costs and result.timings.attribution
-        for medians in [result.timings.attribution.parts.median_seconds]
+        if result.costs
+        for medians in [result.costs.attribution.parts.median_seconds]
         for part, field in PARTS.items()
     ]
 
@@ -274,15 +269,6 @@ def scaling_rows(series: Iterable[Series]) -> Rows:
         }
         for each in series
         for point in each.points
-    ]
-
-
-def break_even_rows(series: Iterable[Series]) -> Rows:
-    """A row for each series."""
-    return [
-        {"series": each.name, "x_name": each.x_name, "break_even": even.size, "low": even.low, "high": even.high}
-        for each in series
-        for even in [each.break_even]
     ]
 
 

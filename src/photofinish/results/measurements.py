@@ -5,13 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-
-class Record(BaseModel):
-    """What is kept on disk: nothing is converted when it is read, or left out."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+from photofinish.params.base import Record
 
 
 class SteadyState(Record):

@@ -18,9 +18,10 @@ from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
+from photofinish.params.base import Record
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.measurements import Attribution, Operations, Overhead, Record, SteadyState, StepsTaken
+from photofinish.results.measurements import Attribution, Operations, Overhead, SteadyState, StepsTaken
 
 LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
 SEEDS = "seeds"

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.host import package_version
 from photofinish.machine.load import doubts
-from photofinish.params.base import Name, is_name
+from photofinish.params.base import Name, Record, is_name
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
 
@@ -34,10 +34,8 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """what a path that leads out of the project begins with"""
 
 
-class Reference(BaseModel):
+class Reference(Record):
     """One experiment on one device of a machine."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     machine: Name
