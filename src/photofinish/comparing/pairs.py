@@ -145,7 +145,8 @@ class Pair:
     @cached_property
     def renting(self) -> Renting:
         """What the accelerators that were asked for would at least take and cost."""
-        return renting(self)
+        run, settings, target = self.cpu, self.settings, self.outlays["cpu"].target
+        return renting(run.record, run.timings, self.ceiling, target, settings.accelerators, settings.prices)
 
     @property
     def trained(self) -> tuple[Trained, ...]:

@@ -8,17 +8,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from photofinish.comparing.bounds import Floor, estimated_step_seconds, least_epoch, least_memory_bytes, least_step
-from photofinish.comparing.speedups import SECONDS_AN_HOUR
+from photofinish.comparing.bounds import (
+    Ceiling,
+    Floor,
+    estimated_step_seconds,
+    least_epoch,
+    least_memory_bytes,
+    least_step,
+)
+from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
 from photofinish.params.compare import Accelerator, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
+from photofinish.results.records import Timings, Training
 from photofinish.wording import listed, money, seconds
-
-if TYPE_CHECKING:
-    from photofinish.comparing.pairs import Pair
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
@@ -125,28 +130,69 @@ class Renting:
         )
 
 
-def renting(pair: Pair) -> Renting:
-    """Of the training on the CPU."""
-    timings, settings = pair.cpu.timings, pair.settings
+def renting(
+    record: Training, timings: Timings, stays: Ceiling, target: TimeToTarget | None, names: tuple[str, ...],
+    prices: Prices,
+) -> Renting:  # fmt: skip
+    """Of a training on the CPU."""
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if timings.operations is None:
         return Renting((), trained_on, timings.not_counted or "its operations were not counted")
-    offers = (
-        _offer(pair, timings.operations, accelerators()[name], price_of(name, settings.prices))
-        for name in settings.accelerators
-    )
-    return Renting(tuple(offers), trained_on, None, pair.ceiling.untold)
+    epochs = len(timings.epochs)
+    sure, measured = (_beside(stays, epochs, name) for name in ("staying_seconds", "measured_seconds"))
+    offers = []
+    for name in names:
+        accelerator, price, precision = accelerators()[name], price_of(name, prices), record.experiment.precision
+        estimate = _estimate(accelerator, precision, timings, timings.operations, measured, price)
+        offers.append(_offer(accelerator, precision, timings, timings.operations, sure, target, price, estimate))
+    return Renting(tuple(offers), trained_on, None, stays.untold)
 
 
-def _offer(pair: Pair, operations: Operations, accelerator: Accelerator, price: Price | None) -> Offer:
-    timings, precision, target = pair.cpu.timings, pair.cpu.record.experiment.precision, pair.outlays["cpu"].target
-    startup_seconds, loading_seconds = _beside(pair, "staying_seconds")
+@dataclass(frozen=True)
+class _Beside:
+    """What the CPU does, whatever computes."""
+
+    startup_seconds: float
+    loading_seconds: float
+    """an epoch"""
+
+
+def _beside(stays: Ceiling, epochs: int, which: str) -> _Beside:
+    """Nothing, where that can't be told."""
+    loading_seconds = getattr(stays.epoch, which) if stays.epoch else 0.0
+    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
+    return _Beside(startup_seconds, loading_seconds)
+
+
+def _estimate(
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    price: Price | None,
+) -> Estimate | None:  # fmt: skip
+    step_seconds = estimated_step_seconds(operations, accelerator, precision)
+    if step_seconds is None:
+        return None
+    steps = timings.training_image_count / operations.images
+    epoch_seconds = max(steps * step_seconds, beside.loading_seconds)
+    job_seconds = beside.startup_seconds + len(timings.epochs) * epoch_seconds
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
+
+
+def cost_of(seconds: float, price: Price) -> float:
+    """Of so much of an hour."""
+    return price.amount * seconds / SECONDS_AN_HOUR
+
+
+def _offer(
+    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
+    target: TimeToTarget | None, price: Price | None, estimate: Estimate | None,
+) -> Offer:  # fmt: skip
+    epochs = len(timings.epochs)
     device = least_epoch(operations, accelerator, precision, timings.training_image_count)
-    epoch_seconds = max(device.seconds, loading_seconds)
-    job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
+    epoch_seconds = max(device.seconds, beside.loading_seconds)
+    job_seconds = beside.startup_seconds + epochs * epoch_seconds
     _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
-    target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
+    target_seconds = beside.startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)
     return Offer(
         accelerator,
@@ -161,31 +207,8 @@ def _offer(pair: Pair, operations: Operations, accelerator: Accelerator, price: 
         cost_of(job_seconds, price) if price else None,
         target_seconds,
         cost_of(target_seconds, price) if price and target_seconds is not None else None,
-        _estimate(pair, operations, accelerator, price),
+        estimate,
     )
-
-
-def _beside(pair: Pair, which: str) -> tuple[float, float]:
-    """What the CPU does, whatever computes: start-up, and an epoch's loading. Nothing, where that can't be told."""
-    stays, epochs = pair.ceiling, len(pair.cpu.timings.epochs)
-    loading_seconds = getattr(stays.epoch, which) if stays.epoch else 0.0
-    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
-    return startup_seconds, loading_seconds
-
-
-def _estimate(pair: Pair, operations: Operations, accelerator: Accelerator, price: Price | None) -> Estimate | None:
-    step_seconds = estimated_step_seconds(operations, accelerator, pair.cpu.record.experiment.precision)
-    if step_seconds is None:
-        return None
-    timings, (startup_seconds, loading_seconds) = pair.cpu.timings, _beside(pair, "measured_seconds")
-    epoch_seconds = max(timings.training_image_count / operations.images * step_seconds, loading_seconds)
-    job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
-
-
-def cost_of(seconds: float, price: Price) -> float:
-    """Of so much of an hour."""
-    return price.amount * seconds / SECONDS_AN_HOUR
 
 
 def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
