@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from benchmarks import machine
-from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import NotTrained, Recorded, read_run
+from photofinish.comparing.device_results import NotTrained, Recorded, read_run
+from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.trial import with_values
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
@@ -89,7 +89,7 @@ def _tried(folder: Path, settings: dict[str, Any]) -> tuple[bool | None, str]:
     download(plan, folder / "raw")
     split(plan, read_raw(plan, folder / "raw"), folder / "split")
     first = _train(folder / "first", params, folder / "split")
-    found = next((each for each in first.diagnoses if each.of == "an epoch"), None)
+    found = next((each for each in diagnose(first) if each.of == "an epoch"), None)
     if not (found and found.remedy and found.remedy.predicted):
         return None, _without_remedy(found)
     changed = with_values(params_file, {found.remedy.key: found.remedy.value}, folder / "changed.yaml")

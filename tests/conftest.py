@@ -31,7 +31,7 @@ from photofinish.params.experiment import Experiment
 if TYPE_CHECKING:
     from torch import nn
 
-    from photofinish.comparing.pairs import DeviceResult
+    from photofinish.comparing.device_results import DeviceResult
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -163,8 +163,7 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
-    from photofinish.comparing.pairs import NotTrained, Trained
-    from photofinish.comparing.parity import Predictions
+    from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
     def make(

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
-from photofinish.comparing.pairs import DeviceResult, NotTrained, Pair, Recorded, Trained, paired
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Recorded, Trained
+from photofinish.comparing.pairs import Pair, paired
 from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow

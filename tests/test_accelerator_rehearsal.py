@@ -20,7 +20,8 @@ from rehearsal.plug_in import build, compiler
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
-from photofinish.comparing.pairs import Trained, paired, read_results
+from photofinish.comparing.device_results import Trained, read_results
+from photofinish.comparing.pairs import paired
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split

@@ -9,7 +9,7 @@ import pytest
 from conftest import MakeResult
 from result_files import trained, write_result
 
-from photofinish.comparing.pairs import Recorded
+from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.trial import run_apart, train_apart, with_values
 from photofinish.errors import MistakeError, UserError
 

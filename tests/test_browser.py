@@ -18,7 +18,8 @@ import pytest
 from conftest import ROOT, MakeResult
 from result_files import several_results, write_trained
 
-from photofinish.comparing.pairs import Trained, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import paired
 from photofinish.report.report import write_report
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all

@@ -12,7 +12,8 @@ from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import HIGH, Ceiling, ceiling
-from photofinish.comparing.pairs import Pair, Trained
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.verdict import verdict
 from photofinish.machine.load import LoadWindow
 from photofinish.report.report import write_report

@@ -9,7 +9,8 @@ import pytest
 from conftest import MakeResult
 from result_files import change_a_digit, pair_of, write_results
 
-from photofinish.comparing.pairs import DeviceResult, paired, read_results
+from photofinish.comparing.device_results import DeviceResult, read_results
+from photofinish.comparing.pairs import paired
 from photofinish.errors import UserError
 from photofinish.report.rows import (
     COMPARISON,

@@ -9,7 +9,7 @@ import pytest
 from conftest import MakeResult
 from result_files import changed_history, pair_of, trained
 
-from photofinish.comparing.pairs import Trained
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, outlay
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices, Watts

@@ -11,7 +11,8 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.pairs import Trained
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.diagnosis import diagnose
 from photofinish.comparing.step_costs import fixed_share, over_an_epoch
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
@@ -91,7 +92,7 @@ def test_what_a_step_takes_with_no_images() -> None:
 
 
 def test_the_loader_is_named_with_its_share_and_what_resident_images_would_gain(slow: Change) -> None:
-    found = slow(waiting=0.09, settings={"input": LOADER}).diagnoses[0]
+    found = diagnose(slow(waiting=0.09, settings={"input": LOADER}))[0]
     assert found.cause == "input-bound"
     told = "the loader takes 90% of an epoch's time: 90.0 ms for a batch, and a step on it takes 10.0 ms"
     assert found.sentence == told
@@ -104,7 +105,7 @@ def test_parts_of_a_step_that_was_in_a_graph_are_told_to_be_of_one_by_itself(
     slow: Change, kind: Literal["eager", "graph"], told: bool
 ) -> None:
     taken = StepsTaken(kind=kind, at_once=8, why="tried")
-    found = slow(waiting=0.09, settings={"input": LOADER}, device="gpu", timings={"steps_taken": taken}).diagnoses[0]
+    found = diagnose(slow(waiting=0.09, settings={"input": LOADER}, device="gpu", timings={"steps_taken": taken}))[0]
     assert found.evidence.startswith("of a step handed out by itself, as none was in the training: ") == told
 
 
@@ -112,31 +113,31 @@ def test_the_gain_is_between_what_fast_and_slow_epochs_and_steps_tell(slow: Chan
     tried = SteadyState(steps_per_sample=2, sample_seconds=tuple(0.02 + 0.002 * step for step in range(11)))
     made_up = slow(waiting=0.09, settings={"input": LOADER}, resident=tried)
     epochs = tuple(EpochTiming(38 * each, 0.1, 1.7e9) for each in (0.1,) * 9 + (0.09, 0.11))
-    found = replace(made_up, timings=made_up.timings.model_copy(update={"epochs": epochs})).diagnoses[0]
+    found = diagnose(replace(made_up, timings=made_up.timings.model_copy(update={"epochs": epochs})))[0]
     assert found.remedy
     # nine of ten tried steps took 11 to 19 ms, and nine of ten epochs' 100
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
 
 
 def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None:
-    found = slow(waiting=0.09, settings={"input": LOADER}, resident=None).diagnoses[0]
+    found = diagnose(slow(waiting=0.09, settings={"input": LOADER}, resident=None))[0]
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
     assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / (0.09 / 4)))
     assert found.advice.endswith(", at most 5.34 times as fast (an epoch)")  # a bound: rounded up
     # With so many workers, the copy and the step are what is left: they take longer than a batch's 22.5 ms.
-    copied = slow(waiting=0.09, copying=0.02, settings={"input": LOADER}, resident=None).diagnoses[0]
+    copied = diagnose(slow(waiting=0.09, copying=0.02, settings={"input": LOADER}, resident=None))[0]
     assert copied.remedy
     assert copied.remedy.predicted == pytest.approx((1, 1.2 * 0.12 / (0.02 + 0.01)))
     everywhere = slow(waiting=0.09, settings={"input": {"name": "loader", "workers": 4}}, resident=None)
-    assert "every core has its worker already" in everywhere.diagnoses[0].advice
+    assert "every core has its worker already" in diagnose(everywhere)[0].advice
 
 
 def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorter(slow: Change) -> None:
     """12 ms a batch, 10 ms a step, at the same time: only 2 ms are waited for, and yet the step is not the matter."""
     ahead = {"input": {"name": "loader", "workers": 2}}
     result = slow(epoch_seconds=38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=(0.012,) * 3)
-    found = result.diagnoses[0]
+    found = diagnose(result)[0]
     assert found.cause == "input-bound"
     assert found.sentence.startswith("the loader takes 100% of an epoch's time")
     assert found.remedy
@@ -145,7 +146,7 @@ def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorte
 
 def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
     settings = {"input": LOADER}
-    found = slow(waiting=0.01, copying=0.08, settings=settings).diagnoses[0]
+    found = diagnose(slow(waiting=0.01, copying=0.08, settings=settings))[0]
     assert (found.cause, found.remedy and found.remedy.line) == (
         "copy-bound",
         "experiments.small-mlp.input: resident",
@@ -153,9 +154,9 @@ def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
     assert "copying to the device takes 80% of an epoch's time" in found.sentence
     assert found.remedy
     assert "the same bits are learned" in found.remedy.why
-    lying_there = slow(waiting=0.01, copying=0.08, settings={"input": {"name": "resident"}}).diagnoses[0]
+    lying_there = diagnose(slow(waiting=0.01, copying=0.08, settings={"input": {"name": "resident"}}))[0]
     assert lying_there.advice == "Nothing in params.yaml helps: the images lie on the device already"
-    found = slow(waiting=0.01, copying=0.08, settings=settings, resident=None).diagnoses[0]
+    found = diagnose(slow(waiting=0.01, copying=0.08, settings=settings, resident=None))[0]
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"
     assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / 0.08))
@@ -166,7 +167,7 @@ LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 
 
 def test_a_larger_batch_that_was_tried_is_predicted(slow: Change) -> None:
-    found = slow(**LARGER).diagnoses[0]
+    found = diagnose(slow(**LARGER))[0]
     assert found.cause == "launch-bound"
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.batch_size: 128"
@@ -178,13 +179,13 @@ def test_a_larger_batch_that_was_tried_is_predicted(slow: Change) -> None:
 
 def test_what_would_give_less_than_a_tenth_is_not_advised(slow: Change) -> None:
     tried = SteadyState(steps_per_sample=1, sample_seconds=(0.019,))
-    found = slow(waiting=0.0001, settings={"input": LOADER}, copying=0.0102, resident=tried).diagnoses[0]
+    found = diagnose(slow(waiting=0.0001, settings={"input": LOADER}, copying=0.0102, resident=tried))[0]
     assert (found.cause, found.remedy) == ("copy-bound", None)
     assert "`experiments.small-mlp.input: resident` would be 0.89 to 1.28 times as fast: no gain" in found.advice
 
 
 def test_too_few_images_for_a_larger_batch_are_a_small_job(slow: Change) -> None:
-    found = slow(other_step_seconds=0.0099).diagnoses[0]
+    found = diagnose(slow(other_step_seconds=0.0099))[0]
     assert (found.cause, found.remedy) == ("launch-bound", None)
     assert "the job is small: a larger batch leaves an epoch too few steps" in found.advice
 
@@ -209,7 +210,7 @@ def test_too_few_images_for_a_larger_batch_are_a_small_job(slow: Change) -> None
     ],
 )
 def test_figures_that_carry_no_cause_are_told_instead_of_one(slow: Change, measured: dict[str, Any], why: str) -> None:
-    (found,) = slow(**measured).diagnoses
+    (found,) = diagnose(slow(**measured))
     assert (found.cause, found.remedy) == ("not known", None)
     assert why in found.evidence
     assert found.finding == "why an epoch takes as long as it does is not known"
@@ -218,17 +219,17 @@ def test_figures_that_carry_no_cause_are_told_instead_of_one(slow: Change, measu
 
 def test_a_step_may_be_slower_beside_its_loader_than_alone(slow: Change) -> None:
     beside_loader = {"waiting": 0.09, "settings": {"input": LOADER}}
-    assert slow(step_seconds=0.005, **beside_loader).diagnoses[0].cause == "input-bound"
-    assert slow(step_seconds=0.02, **beside_loader).diagnoses[0].cause == "not known"
+    assert diagnose(slow(step_seconds=0.005, **beside_loader))[0].cause == "input-bound"
+    assert diagnose(slow(step_seconds=0.02, **beside_loader))[0].cause == "not known"
 
 
 def test_an_accelerator_that_is_waited_for_after_each_part_may_take_longer_than_in_an_epoch(slow: Change) -> None:
-    assert slow(epoch_seconds=0.2, device="gpu").diagnoses[0].cause == "compute-bound"
+    assert diagnose(slow(epoch_seconds=0.2, device="gpu"))[0].cause == "compute-bound"
 
 
 def test_one_thread_gains_by_amdahls_law_at_most(slow: Change) -> None:
     # 12 ms a step in the epoch, 10 ms alone, of which 2 ms whatever the batch: 2 + 2 + 8 / 4
-    found = slow(waiting=0.002, threads=1, other_step_seconds=0.003).diagnoses[0]
+    found = diagnose(slow(waiting=0.002, threads=1, other_step_seconds=0.003))[0]
     assert found.cause == "CPU held back"
     assert "one thread computes where 4 cores may be used" in found.sentence
     assert found.remedy
@@ -252,14 +253,14 @@ def test_one_thread_gains_by_amdahls_law_at_most(slow: Change) -> None:
 def test_a_cpu_is_held_back_by_its_threads_or_by_a_limit(
     slow: Change, host: dict[str, Any], line: str | None, told: str
 ) -> None:
-    found = slow(epoch_seconds=38 * 0.012, **host).diagnoses[0]
+    found = diagnose(slow(epoch_seconds=38 * 0.012, **host))[0]
     assert found.cause == "CPU held back"
     assert (found.remedy.line if found.remedy else None) == line
     assert told in (found.remedy.why if found.remedy else found.no_remedy)
 
 
 def test_a_device_that_computes_all_the_time_is_used_well(slow: Change) -> None:
-    found = slow(epoch_seconds=38 * 0.0105).diagnoses[0]
+    found = diagnose(slow(epoch_seconds=38 * 0.0105))[0]
     assert found.cause == "compute-bound"
     assert found.advice.startswith("Nothing in params.yaml helps: the device is used well")
 
@@ -269,14 +270,14 @@ def test_bf16_is_suggested_where_a_step_of_it_was_quicker(
     slow: Change, step_seconds: float, gain: float | None
 ) -> None:
     bf16 = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,))
-    found = slow(waiting=0.002, bf16=bf16).diagnoses[0]
+    found = diagnose(slow(waiting=0.002, bf16=bf16))[0]
     predicted = found.remedy.predicted.middle if found.remedy and found.remedy.predicted else None
     assert predicted == pytest.approx(gain)
     assert ("tried on a step and takes 9.50 ms" in found.no_remedy) == (gain is None)
 
 
 def test_a_job_that_is_mostly_start_up_is_told_so_and_no_line_shortens_it(slow: Change) -> None:
-    of_job, of_epoch = slow(timings={"startup_seconds": 6.0, "total_seconds": 10.0}).diagnoses
+    of_job, of_epoch = diagnose(slow(timings={"startup_seconds": 6.0, "total_seconds": 10.0}))
     assert (of_job.of, of_job.cause, of_job.remedy, of_epoch.of) == ("the job", "start-up-bound", None, "an epoch")
     assert "60% of the whole job" in of_job.sentence
     assert "it is paid once, however many epochs follow" in of_job.advice
@@ -319,7 +320,7 @@ def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
     slow: Change, issuing_seconds: tuple[float, ...], cause: str
 ) -> None:
     """16 images take no longer than 2: by the line through both, a step takes that long with none."""
-    found = slow(device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds).diagnoses[0]
+    found = diagnose(slow(device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds))[0]
     assert found.cause == cause
     assert ("hands out in 4.00 ms and so is ahead of the device" in found.evidence) == (cause == "compute-bound")
     assert "the device is busy at most " in found.evidence

@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import MakeResult
 
-from photofinish.comparing.pairs import Trained, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import paired
 from photofinish.comparing.verdict import verdict
 from photofinish.measuring.first_step import fallbacks_counted
 

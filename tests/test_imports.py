@@ -24,12 +24,12 @@ THE_REST = (
     "pydantic", "mlflow", "dvc", "pandas", "sklearn", "safetensors", "matplotlib", "rich", "psutil", "pynvml", "PIL",
 )  # fmt: skip
 FREE_OF_TORCH = (
-    "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling", "comparing.speedups",
-    "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
-    "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.energy",
-    "machine.fingerprint", "machine.load", "machine.nvidia", "params.networks", "models.weights_download",
-    "params.reader", "data.local_files", "plan", "processes", "report.report", "results.records", "results.references",
-    "tracking.client", "runs.run", "runs.stage",
+    "comparing.device_results", "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling",
+    "comparing.speedups", "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
+    "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint",
+    "machine.load", "machine.nvidia", "params.networks", "models.weights_download", "params.reader", "data.local_files",
+    "plan", "processes", "report.report", "results.records", "results.references", "tracking.client", "runs.run",
+    "runs.stage",
 )  # fmt: skip
 TRAINING_STAGE = ("runs.stage", "runs.train", "runs.views")
 MISSING_ON_BARE_GPU_MACHINES = (

@@ -24,7 +24,7 @@ from mlflow.exceptions import MlflowException
 from result_files import write_result, write_scores, write_trained
 from safetensors.torch import load_file
 
-from photofinish.comparing.pairs import Trained
+from photofinish.comparing.device_results import Trained
 from photofinish.errors import UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model

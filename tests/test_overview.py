@@ -11,7 +11,8 @@ import pytest
 from conftest import MakeResult
 from result_files import write_result, write_trained
 
-from photofinish.comparing.pairs import Trained, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import paired
 from photofinish.report.report import write_report
 from photofinish.tracking import documents
 from photofinish.tracking.store import Store

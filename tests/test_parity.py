@@ -12,8 +12,8 @@ from conftest import MakeExperiment, MakeResult, MakeTrainer
 from result_files import changed_history, trained
 from torch import nn
 
-from photofinish.comparing.pairs import Trained
-from photofinish.comparing.parity import Parity, Predictions, mcnemar_p_value, parity
+from photofinish.comparing.device_results import Predictions, Trained
+from photofinish.comparing.parity import Parity, mcnemar_p_value, parity
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.measuring.first_step import first_batch, first_step

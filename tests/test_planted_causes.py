@@ -17,8 +17,8 @@ from result_files import trained
 from torch import nn
 
 from photofinish.comparing.bounds import ceiling
-from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import Recorded
+from photofinish.comparing.device_results import Recorded
+from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring.attribution import SamplePlan, attribute, measure_steps, plan_attribution
 from photofinish.models.registry import build_model
@@ -166,19 +166,19 @@ def test_a_planted_cause_is_found_and_its_remedy_cures_it_as_much_as_it_promises
 ) -> None:
     slow = job(**planted)
     before = measured(slow)
-    found = before.diagnoses[0]
+    found = diagnose(before)[0]
     assert (found.cause, found.remedy is not None) == (cause, True), found
     assert found.remedy
     assert line in found.remedy.line
     after = measured(slow.cured(found))
-    assert after.diagnoses[0].cause != cause
+    assert diagnose(after)[0].cause != cause
     gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
     assert found.remedy.predicted
     assert found.remedy.predicted.low <= gain <= found.remedy.predicted.high
 
 
 def test_arithmetic_on_all_cores_is_what_a_device_is_for(job: Callable[..., Job], measured: Measure) -> None:
-    found = measured(job()).diagnoses[0]
+    found = diagnose(measured(job()))[0]
     assert (found.cause, found.remedy) == ("compute-bound", None)
     assert "the device is used well" in found.advice
 

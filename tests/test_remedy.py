@@ -19,7 +19,7 @@ from stand_in_stages import StandInStages
 from training_stage import contents
 
 from photofinish.comparing import trial
-from photofinish.comparing.pairs import Recorded
+from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.trial import prescribe, remedy_told, try_out, with_values
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError

@@ -15,7 +15,8 @@ from conftest import MakeExperiment, MakeResult
 from training_process import NoTracker
 from training_stage import contents
 
-from photofinish.comparing.pairs import Pair, Trained, paired, read_results
+from photofinish.comparing.device_results import Trained, read_results
+from photofinish.comparing.pairs import Pair, paired
 from photofinish.comparing.parity import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,8 @@ import pytest
 from conftest import MakeResult
 from result_files import trained
 
-from photofinish.comparing.pairs import Pair, Trained, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import Pair, paired
 from photofinish.comparing.scaling import shared_trainings
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.report.report import write_report
@@ -21,7 +23,7 @@ def shared_by(result: Trained, processes: int, threads: int = 1, nodes: int = 1)
     assert isinstance(host, CpuHost)
     host = host.model_copy(update={"processes": processes, "threads": threads, "nodes": nodes})
     timings = result.timings.model_copy(update={"host": host, "device_count": processes * nodes})
-    return Trained(**{**vars(result), "timings": timings})
+    return replace(result, timings=timings)
 
 
 @pytest.fixture

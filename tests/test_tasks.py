@@ -15,7 +15,8 @@ import torch
 from conftest import MakeExperiment, OwnFiles
 from training_process import NoTracker
 
-from photofinish.comparing.pairs import paired, read_results
+from photofinish.comparing.device_results import read_results
+from photofinish.comparing.pairs import paired
 from photofinish.data.images import PartName, Task
 from photofinish.data.packed import PARTS, PackedSplit, labels_file
 from photofinish.errors import MistakeError, UserError

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from training_process import NoTracker, Start
 from training_stage import TrainingStage
 
-from photofinish.comparing.pairs import Trained
+from photofinish.comparing.device_results import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_record

@@ -10,7 +10,7 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import write_result, write_scores
 
-from photofinish.comparing.pairs import Trained
+from photofinish.comparing.device_results import Trained
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import AcceleratorFacts, CpuHost, GpuHost
 from photofinish.results import records

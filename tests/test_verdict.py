@@ -8,7 +8,8 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, pair_of
 
-from photofinish.comparing.pairs import DeviceResult, paired
+from photofinish.comparing.device_results import DeviceResult
+from photofinish.comparing.pairs import paired
 from photofinish.comparing.verdict import verdict
 from photofinish.errors import UserError
 from photofinish.results.records import DeviceLabel

@@ -178,7 +178,8 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
         why = f"not installed here: {', '.join(missing)}; results.tar.gz holds what `evaluate` and `compare` want"
         found.skip("parity, diagnosis and records", why)
         return
-    from photofinish.comparing.pairs import paired, read_results
+    from photofinish.comparing.device_results import read_results
+    from photofinish.comparing.pairs import paired
     from photofinish.comparing.verdict import verdict
     from photofinish.results.references import record_all
 

@@ -18,8 +18,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
@@ -27,9 +27,6 @@ from photofinish.params.compare import Accelerator
 from photofinish.params.experiment import Experiment
 from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
-
-if TYPE_CHECKING:
-    from photofinish.comparing.pairs import Recorded
 
 HIGH = 20.0
 """times as fast: a bound above says nothing against a GPU"""

@@ -14,19 +14,17 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 
+from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.step_costs import Gain, StepCosts, spread
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import doubts
 from photofinish.results.measurements import SteadyState
 from photofinish.wording import listed, seconds
-
-if TYPE_CHECKING:
-    from photofinish.comparing.pairs import Recorded
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound", "CPU held back", "not known"

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import photofinish
-from photofinish.comparing.pairs import Pair, paired, read_results
+from photofinish.comparing.device_results import read_results
+from photofinish.comparing.pairs import Pair, paired
 from photofinish.files import (
     SUMS,
     own_sweep,
@@ -91,8 +92,7 @@ def read_pairs(names: Iterable[str], results: Path, kept: Kept) -> list[Pair]:
 
 def _explored(name: str, results: Path) -> Pair:
     (pair,) = paired(read_results([name], results))
-    for run in pair.trained:
-        _ = run.diagnoses
+    _ = pair.diagnoses
     if compared := pair.compared:
         _ = compared.speedups, compared.parity, compared.payback
     return pair

@@ -5,83 +5,25 @@ Each finding is computed once, when it is first asked for; tables, sentences and
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-
-import pandas as pd
 
 from photofinish.comparing.bounds import Ceiling, ceiling
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.parity import OverSeeds, Parity, Predictions, over_seeds, parity
+from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
 from photofinish.comparing.renting import Renting, renting
 from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch_speedup, outlay, payback, speedups
-from photofinish.comparing.step_costs import StepCosts, step_costs
 from photofinish.errors import UserError
-from photofinish.files import read_summed
 from photofinish.params.compare import Comparing, Watts
-from photofinish.results import EpochMetrics, records
+from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 """between settings of the same training: the data set's name, and how often it was trained besides"""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What a training stage left of one experiment on one device."""
-
-    experiment: str
-    record: records.Training
-    timings: records.Timings
-    history: Sequence[EpochMetrics]
-
-    @property
-    def device(self) -> DeviceLabel:
-        """Which of the two."""
-        return self.record.device
-
-    @cached_property
-    def costs(self) -> StepCosts | None:
-        """None where its steps were not taken apart."""
-        attribution = self.timings.attribution
-        return step_costs(self.record.experiment, self.timings, attribution) if attribution else None
-
-    @cached_property
-    def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Of the job where it is mostly start-up; then of an epoch."""
-        return diagnose(self)
-
-
-@dataclass(frozen=True)
-class Trained(Recorded):
-    """The same, evaluated."""
-
-    scores: records.DeviceEvaluation
-    first_step: records.FirstStep
-    predictions: Predictions
-    seed_runs: tuple[records.SeedRun, ...] = ()
-    """the same training from further seeds"""
-
-
-@dataclass(frozen=True)
-class NotTrained:
-    """What is left where the device was unavailable."""
-
-    experiment: str
-    record: records.Unavailable
-
-    @property
-    def device(self) -> DeviceLabel:
-        """Which of the two."""
-        return self.record.device
-
-
-DeviceResult = Trained | NotTrained
 
 
 @dataclass(frozen=True)
@@ -161,8 +103,13 @@ class Pair:
     def under(self, settings: Comparing, references: tuple[Reference, ...]) -> Pair:
         """The same pair, of which nothing is found twice that the settings don't change."""
         other = replace(self, settings=settings, references=references)
-        vars(other)["compared"] = self.compared
+        vars(other).update(compared=self.compared, diagnoses=self.diagnoses)
         return other
+
+    @cached_property
+    def diagnoses(self) -> dict[DeviceLabel, tuple[Diagnosis, ...]]:
+        """Of the devices that trained: of the job where it is mostly start-up; then of an epoch."""
+        return {run.device: diagnose(run) for run in self.trained}
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, Outlay]:
@@ -229,51 +176,3 @@ def same_training(one: records.Training, other: records.Training) -> bool:
         and one.published_weights_sha256 == other.published_weights_sha256
         and settings == others
     )
-
-
-def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    """What a training stage left in the folder."""
-    record = records.read_training(folder / records.LEARNED)
-    if isinstance(record, records.Unavailable):
-        return NotTrained(name, record)
-    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
-
-
-def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
-    """Both devices' of each experiment."""
-    results: list[DeviceResult] = []
-    for name in names:
-        runs = [read_run(name, folder / name / device) for device in records.DEVICE_LABELS]
-        scores, predictions = _read_evaluation(
-            folder / name / records.EVALUATED, [run for run in runs if isinstance(run, Recorded)]
-        )
-        for run in runs:
-            if isinstance(run, NotTrained):
-                results.append(run)
-                continue
-            learned, of = folder / name / run.device / records.LEARNED, run.device
-            first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
-            seeds = records.read_seeds(learned, run.record.experiment)
-            found = scores[of], first_step, predictions[of], seeds
-            results.append(Trained(name, run.record, run.timings, run.history, *found))
-    return results
-
-
-def _read_evaluation(
-    folder: Path, runs: Sequence[Recorded]
-) -> tuple[dict[DeviceLabel, records.DeviceEvaluation], dict[DeviceLabel, Predictions]]:
-    """Scores and predictions of these runs' networks, which lie in one file each."""
-    if not runs:
-        return {}, {}
-    devices, path = [run.device for run in runs], folder / records.PREDICTIONS
-    dtype = "float64" if runs[0].record.task == "values" else "int64"
-    try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
-        predictions = {
-            device: Predictions(*(table[name].to_numpy() for name in ("actual", device))) for device in devices
-        }
-    except (OSError, ValueError, LookupError) as error:
-        problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
-        raise UserError(problem) from error
-    return records.read_scores(folder / records.EVALUATION, devices), predictions

@@ -9,18 +9,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results import EpochMetrics
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, Print
 from photofinish.wording import ratio
-
-if TYPE_CHECKING:
-    from photofinish.comparing.pairs import Trained
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
@@ -29,14 +26,6 @@ _STEP_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 5e-2}
 """relative, of one forward and backward: above the rounding of each type; for fp32 below that of all others"""
 _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 """relative, of the mean loss over an epoch: rounding grows with each step"""
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A row for each test item, or for each value or label of it."""
-
-    actual: npt.NDArray[Any]
-    predicted: npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from photofinish.comparing.diagnosis import Diagnosis, Remedy
-from photofinish.comparing.pairs import NotTrained, Recorded, read_run
+from photofinish.comparing.device_results import NotTrained, Recorded, read_run
+from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
 from photofinish.comparing.step_costs import times
 from photofinish.data import MANIFEST
@@ -107,10 +107,11 @@ def prescribe(experiment: str, device: DeviceLabel, params_file: Path, results: 
         raise UserError(
             f"{folder} is of other settings or another machine than `dvc repro` would use now: run it first"
         )
-    for diagnosis in run.diagnoses:
+    diagnoses = diagnose(run)
+    for diagnosis in diagnoses:
         if diagnosis.remedy:
             return Prescription(run, diagnosis, diagnosis.remedy, params_file)
-    told = [f"{diagnosis.finding}; {diagnosis.no_remedy}" for diagnosis in run.diagnoses]
+    told = [f"{diagnosis.finding}; {diagnosis.no_remedy}" for diagnosis in diagnoses]
     raise UserError(f"there is nothing to remedy in {experiment} on the {device}: {'. '.join(told) or 'no diagnosis'}")
 
 
@@ -169,7 +170,7 @@ def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs
         ends = [form.format(getattr(run.history[-1], column)) for run in (with_remedy, without)]
         learned = f"something else: {column.replace('_', ' ')} {ends[0]}, without the remedy {ends[1]}"
     diagnosis = f"no longer {found.cause}"
-    for now in with_remedy.diagnoses:
+    for now in diagnose(with_remedy):
         if now.of == found.of:
             changed = f"still {found.cause}" if now.cause == found.cause else f"now {now.cause}, not {found.cause}"
             diagnosis = f"{changed}: {now.sentence}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.pairs import Compared, Elsewhere, NotTrained, Pair, Trained
+from photofinish.comparing.device_results import NotTrained
+from photofinish.comparing.diagnosis import Diagnosis
+from photofinish.comparing.pairs import Compared, Elsewhere, Pair
 from photofinish.comparing.parity import chance_in_words
 from photofinish.comparing.speedups import Speedup
 from photofinish.machine.load import doubts
@@ -41,7 +44,8 @@ class Verdict:
 def verdict(pair: Pair) -> Verdict:
     """Records of other machines are told of where there is no GPU here, and decide nothing."""
     if compared := pair.compared:
-        return Verdict(pair.experiment, *_answer(compared), (*_details(compared), *_chance(pair)), _cautions(pair))
+        details = (*_details(compared, pair.diagnoses["gpu"]), *_chance(pair))
+        return Verdict(pair.experiment, *_answer(compared), details, _cautions(pair))
     cpu, timings = pair.cpu, pair.cpu.timings
     here = (
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
@@ -56,7 +60,7 @@ def verdict(pair: Pair) -> Verdict:
         answer, measured = f"{here}, so {known}{why}.", []
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
     to_rent = filter(None, [pair.renting.sentence])
-    details = (*measured, *to_rent, *_chance(pair), *recorded, *_why("Why it takes so long", cpu))
+    details = (*measured, *to_rent, *_chance(pair), *recorded, *_why("Why it takes so long", pair.diagnoses["cpu"]))
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
     return Verdict(pair.experiment, "not there", answer, details, _cautions(pair), missing)
 
@@ -101,7 +105,7 @@ def _answer(compared: Compared) -> tuple[str, str]:
     return "no winner", neither
 
 
-def _details(compared: Compared) -> list[str]:
+def _details(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
     cpu, gpu, likeness = compared.cpu, compared.gpu, compared.parity
     step, epoch, whole = compared.speedups.values()
     if epoch.no_interval:
@@ -116,7 +120,7 @@ def _details(compared: Compared) -> list[str]:
         f"A step whose data is at hand: {_ratio_and_interval(step)}; {in_words(step)}. "
         f"End to end, start-up included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): "
         f"{_ratio_and_interval(whole)}; {in_words(whole)}.",
-        *_why(question, gpu),
+        *_why(question, diagnoses),
         f"The GPU's start-up is repaid {compared.payback.finding}.",
         f"The models are {likeness.likeness}{parting}. {figure.capitalize()} is {gpu.scores.figure[1]} on the GPU, "
         f"{cpu_size} on the CPU.",
@@ -128,10 +132,10 @@ def _ratio_and_interval(speedup: Speedup) -> str:
     return f"{ratio(speedup.ratio)} times the CPU's speed{interval}"
 
 
-def _why(question: str, result: Trained) -> list[str]:
+def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
-    told = [f"{question}: {found.finding}. {found.advice}." for found in result.diagnoses[-1:]]
-    told += [f"And {found.finding}." for found in result.diagnoses[:-1]]
+    told = [f"{question}: {found.finding}. {found.advice}." for found in diagnoses[-1:]]
+    told += [f"And {found.finding}." for found in diagnoses[:-1]]
     return [" ".join(told)] if told else []
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from photofinish.comparing.device_results import read_results
 from photofinish.comparing.kept import Kept
-from photofinish.comparing.pairs import Pair, paired, read_results
+from photofinish.comparing.pairs import Pair, paired
 from photofinish.comparing.scaling import Series, all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.errors import MistakeError, run_stage

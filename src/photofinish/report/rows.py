@@ -12,9 +12,10 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
-from photofinish.comparing.pairs import Compared, NotTrained, Pair, Trained
+from photofinish.comparing.device_results import NotTrained, Trained
+from photofinish.comparing.pairs import Compared, Pair
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Interval, Outlay
+from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts
@@ -72,7 +73,7 @@ def comparison_rows(pairs: Iterable[Pair], run_began_at_unix_seconds: float | No
     """
     rows = []
     for pair in pairs:
-        rows += [_measured(result, pair.outlays[result.device], run_began_at_unix_seconds) for result in pair.trained]
+        rows += [_measured(pair, result, run_began_at_unix_seconds) for result in pair.trained]
         ceilings = {"epoch_ceiling": pair.ceiling.epoch, "job_ceiling": pair.ceiling.job}
         cpu_row = rows[-len(pair.trained)]
         cpu_row |= {column: bound.at_most for column, bound in ceilings.items() if bound}
@@ -104,9 +105,9 @@ def _identity(result: Trained | NotTrained) -> dict[str, object]:
     }
 
 
-def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float | None) -> dict[str, object]:
+def _measured(pair: Pair, result: Trained, run_began_at_unix_seconds: float | None) -> dict[str, object]:
     """What one training took, learned and was held up by."""
-    timings, scores, target = result.timings, result.scores, outlay.target
+    timings, scores, outlay = result.timings, result.scores, pair.outlays[result.device]
     row = _identity(result) | {
         **timings.model_dump(include=_AS_RECORDED),
         **scores.model_dump(include=_AS_RECORDED),
@@ -130,13 +131,13 @@ def _measured(result: Trained, outlay: Outlay, run_began_at_unix_seconds: float 
         "target_energy_joules": outlay.joules_to_target,
         "target_cost": outlay.cost_to_target.amount if outlay.cost_to_target else None,
     }
-    if target:
+    if target := outlay.target:
         row |= {"target_accuracy": target.target, "target_epoch": target.epoch, "target_seconds": target.seconds}
     if run_began_at_unix_seconds is not None:  # or taken over from before, or from a cache
         now, here = timings.started_at_unix_seconds >= run_began_at_unix_seconds, timings.host_name == platform.node()
         row["measured_in"] = "this run" if now and here else "an earlier run"
-    if result.diagnoses:
-        row |= {"cause": result.diagnoses[0].cause, "epoch_cause": result.diagnoses[-1].cause}
+    if diagnoses := pair.diagnoses[result.device]:
+        row |= {"cause": diagnoses[0].cause, "epoch_cause": diagnoses[-1].cause}
     if costs := result.costs:
         row |= {PARTS[part].replace("_seconds", "_share"): share for part, share in costs.shares.items()}
         row["busy_share"] = costs.busy_share

@@ -46,7 +46,8 @@ def overview_table(pairs: Iterable[Pair]) -> Table:
             error = result.scores.metrics.get(MEAN_ABSOLUTE_ERROR) if result else None
             row[f"{device}: accuracy"] = NOTHING if accuracy is None else f"{accuracy:.2%}"
             row[f"{device}: mean error"] = NOTHING if error is None else f"{error:.4g}"
-            row[f"{device}: epochs are"] = result.diagnoses[-1].cause if result and result.diagnoses else NOTHING
+            diagnoses = pair.diagnoses[result.device] if result else ()
+            row[f"{device}: epochs are"] = diagnoses[-1].cause if diagnoses else NOTHING
         row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
@@ -90,7 +91,7 @@ def why_table(pairs: Iterable[Pair]) -> Table:
         }
         for pair in pairs
         for result in pair.trained
-        for found in result.diagnoses
+        for found in pair.diagnoses[result.device]
     ]
 
 
