@@ -39,8 +39,8 @@ TIMES_THE_ARITHMETIC = {"fp32": 0.87, "tf32": 0.81, "fp16": 0.82}
 """of what its operations, as usually counted, take at the peak rate"""
 TIMES_WHAT_IS_KEPT = 17.4
 """of what it takes to move all that is kept for the backward pass once, at the memory's peak rate"""
-HALF_WITHIN, NINE_OF_TEN_WITHIN = 1.18, 1.44
-"""factors"""
+NINE_OF_TEN_WITHIN = 1.44
+"""a factor, of estimates"""
 SHORTEST_SECONDS = 0.03
 """of the published steps"""
 

@@ -7,7 +7,7 @@ each, `least_flops` is what no machine does with fewer of:
   libraries that PyTorch calls get down to 4/3 for each place and direction (Winograd's F(6x6, 3x3)), or 2 for each
   place (FFT). A stride splits a filter into smaller ones. What meets the zeros around an image needn't be done at all.
   In every precision and for every filter: MIOpen's Winograd takes any, strides of two and fp16, and cuDNN doesn't tell
-  what its engines take. The bound of published tf32 and fp16 steps would be a tenth higher at best.
+  what its engines take.
 * Products of many small matrices count two fifths, and nothing of what they read: attention's are among them, of which
   a mask may leave half out, which are computed once more or not, and may never get to the memory.
 

@@ -79,7 +79,7 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
             found = f"{ratio(row['speedup'])} ({ends})"
             told.append(f"{row['experiment']} {found}")
             y = 20 + _ROW * number
-            _estimate(drawing, x, row["speedup"], y, interval)
+            _estimate(drawing, x, row, y)
             label = f"{row['experiment']}: {found}"
             look: dict[str, Any] = {"stroke": PAPER, "stroke_width": 4, "paint_order": "stroke"}
             if len(label) > _LONGEST_ROW:
@@ -102,7 +102,7 @@ def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
     drawing.line([(x(1.0), 4.0), (x(1.0), FLOOR)])
     for number, row in enumerate(ordered):
         height = 8 + (FLOOR - 12) * (number + 0.5) / len(ordered)
-        _estimate(drawing, x, row["speedup"], height, _interval(row), radius=1.2, title=row["experiment"])
+        _estimate(drawing, x, row, height, radius=1.2, title=row["experiment"])
     lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
     told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
     return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
@@ -132,7 +132,8 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
 
 def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> list[Picture]:
     """One for each series, all to one scale: the speed-up against the batch size or a width, and where it passes 1."""
-    y, pictures = Scale(*_limits(points, "speedup_"), FLOOR, 6.0, logarithmic=True), []
+    points = [row | {"low": row["speedup_low"], "high": row["speedup_high"]} for row in points]
+    y, pictures = Scale(*_limits(points), FLOOR, 6.0, logarithmic=True), []
     for (series, x_name), rows in grouped(points, "series", "x_name").items():
         x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, LEFT, RIGHT, logarithmic=True)
         drawing = Drawing(FLOOR + BELOW)
@@ -142,7 +143,7 @@ def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEv
         drawing.line([(LEFT, y(1.0)), (RIGHT, y(1.0))])
         drawing.line([(x(row["x"]), y(row["speedup"])) for row in rows], DEVICE_COLOURS["gpu"])
         for row in rows:
-            _estimate(drawing, y, row["speedup"], x(row["x"]), _interval(row, "speedup_"), is_upright=True)
+            _estimate(drawing, y, row, x(row["x"]), is_upright=True)
         told = "; ".join(f"{row['x']:g}: {ratio(row['speedup'])}" for row in rows)
         told = f"Speed-up by {x_name}: {told}"
         pictures.append(_picture(drawing, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
@@ -294,33 +295,24 @@ def _legend(drawing: Drawing, devices: dict[str, str]) -> None:
 
 
 def _estimate(
-    drawing: Drawing,
-    scale: Scale,
-    value: float,
-    other: float,
-    interval: tuple[float, float] | None,
-    *,
-    is_upright: bool = False,
-    radius: float = 3.0,
-    title: str = "",
-) -> None:
+    drawing: Drawing, scale: Scale, row: dict[str, Any], other: float, *,
+    is_upright: bool = False, radius: float = 3.0, title: str = "",
+) -> None:  # fmt: skip
     """A dot with its interval; open where there is none: a ratio of which it isn't known how sure it is."""
-    colour = DEVICE_COLOURS["gpu"]
+    colour, interval = DEVICE_COLOURS["gpu"], _interval(row)
 
     def place(value: float) -> tuple[float, float]:
         return (other, scale(value)) if is_upright else (scale(value), other)
 
     if interval:
         drawing.line([place(end) for end in interval], colour, stroke_width=0.7 * radius)
-    drawing.dot(place(value), colour, filled=interval is not None, radius=radius, title=title)
+    drawing.dot(place(row["speedup"]), colour, filled=interval is not None, radius=radius, title=title)
 
 
-def _interval(row: dict[str, Any], prefix: str = "") -> tuple[float, float] | None:
-    low, high = row[f"{prefix}low"], row[f"{prefix}high"]
-    return None if low is None or high is None else (low, high)
+def _interval(row: dict[str, Any]) -> tuple[float, float] | None:
+    return None if row["low"] is None else (row["low"], row["high"])
 
 
-def _limits(rows: Rows, prefix: str = "") -> tuple[float, float]:
-    columns = "speedup", f"{prefix}low", f"{prefix}high"
-    known = [row[column] for row in rows for column in columns if row[column] is not None]
+def _limits(rows: Rows) -> tuple[float, float]:
+    known = [row[column] for row in rows for column in ("speedup", "low", "high") if row[column] is not None]
     return min([1 / _LEAST_SPAN, *(value / 1.2 for value in known)]), max([_LEAST_SPAN, *known]) * 1.2
