@@ -87,8 +87,7 @@ class Pair:
     @cached_property
     def renting(self) -> Renting:
         """What the accelerators that were asked for would at least take and cost."""
-        run, settings, target = self.cpu, self.settings, self.outlays["cpu"].target
-        return renting(run.record, run.timings, self.ceiling, target, settings.accelerators, settings.prices)
+        return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @property
     def trained(self) -> tuple[Trained, ...]:

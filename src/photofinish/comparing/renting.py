@@ -18,11 +18,11 @@ from photofinish.comparing.bounds import (
     least_memory_bytes,
     least_step,
 )
+from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.comparing.step_costs import spread
-from photofinish.params.compare import Accelerator, Prices, accelerators, list_prices
+from photofinish.params.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
-from photofinish.results.records import Timings, Training
 from photofinish.wording import listed, money, seconds
 
 _OLD = timedelta(days=183)
@@ -130,69 +130,35 @@ class Renting:
         )
 
 
-def renting(
-    record: Training, timings: Timings, stays: Ceiling, target: TimeToTarget | None, names: tuple[str, ...],
-    prices: Prices,
-) -> Renting:  # fmt: skip
+def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings: Comparing) -> Renting:
     """Of a training on the CPU."""
+    timings = run.timings
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if timings.operations is None:
         return Renting((), trained_on, timings.not_counted or "its operations were not counted")
-    epochs = len(timings.epochs)
-    sure, measured = (_beside(stays, epochs, name) for name in ("staying_seconds", "measured_seconds"))
-    offers = []
-    for name in names:
-        accelerator, price, precision = accelerators()[name], price_of(name, prices), record.experiment.precision
-        estimate = _estimate(accelerator, precision, timings, timings.operations, measured, price)
-        offers.append(_offer(accelerator, precision, timings, timings.operations, sure, target, price, estimate))
+    offers = (
+        _offer(run, timings.operations, stays, target, accelerators()[name], price_of(name, settings.prices))
+        for name in settings.accelerators
+    )
     return Renting(tuple(offers), trained_on, None, stays.untold)
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """What the CPU does, whatever computes."""
-
-    startup_seconds: float
-    loading_seconds: float
-    """an epoch"""
-
-
-def _beside(stays: Ceiling, epochs: int, which: str) -> _Beside:
-    """Nothing, where that can't be told."""
-    loading_seconds = getattr(stays.epoch, which) if stays.epoch else 0.0
-    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
-    return _Beside(startup_seconds, loading_seconds)
-
-
-def _estimate(
-    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
-    price: Price | None,
-) -> Estimate | None:  # fmt: skip
-    step_seconds = estimated_step_seconds(operations, accelerator, precision)
-    if step_seconds is None:
-        return None
-    steps = timings.training_image_count / operations.images
-    epoch_seconds = max(steps * step_seconds, beside.loading_seconds)
-    job_seconds = beside.startup_seconds + len(timings.epochs) * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
-
-
-def cost_of(seconds: float, price: Price) -> float:
-    """Of so much of an hour."""
-    return price.amount * seconds / SECONDS_AN_HOUR
-
-
 def _offer(
-    accelerator: Accelerator, precision: str, timings: Timings, operations: Operations, beside: _Beside,
-    target: TimeToTarget | None, price: Price | None, estimate: Estimate | None,
-) -> Offer:  # fmt: skip
-    epochs = len(timings.epochs)
+    run: Recorded,
+    operations: Operations,
+    stays: Ceiling,
+    target: TimeToTarget | None,
+    accelerator: Accelerator,
+    price: Price | None,
+) -> Offer:
+    timings, precision = run.timings, run.record.experiment.precision
+    startup_seconds, loading_seconds = _beside(run, stays, "staying_seconds")
     device = least_epoch(operations, accelerator, precision, timings.training_image_count)
-    epoch_seconds = max(device.seconds, beside.loading_seconds)
-    job_seconds = beside.startup_seconds + epochs * epoch_seconds
+    epoch_seconds = max(device.seconds, loading_seconds)
+    job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
     _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
-    target_seconds = beside.startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
+    target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)
     return Offer(
         accelerator,
@@ -207,8 +173,32 @@ def _offer(
         cost_of(job_seconds, price) if price else None,
         target_seconds,
         cost_of(target_seconds, price) if price and target_seconds is not None else None,
-        estimate,
+        _estimate(run, operations, stays, accelerator, price),
     )
+
+
+def _beside(run: Recorded, stays: Ceiling, which: str) -> tuple[float, float]:
+    """What the CPU does, whatever computes: start-up, and an epoch's loading. Nothing, where that can't be told."""
+    epochs, loading_seconds = len(run.timings.epochs), getattr(stays.epoch, which) if stays.epoch else 0.0
+    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
+    return startup_seconds, loading_seconds
+
+
+def _estimate(
+    run: Recorded, operations: Operations, stays: Ceiling, accelerator: Accelerator, price: Price | None
+) -> Estimate | None:
+    step_seconds = estimated_step_seconds(operations, accelerator, run.record.experiment.precision)
+    if step_seconds is None:
+        return None
+    startup_seconds, loading_seconds = _beside(run, stays, "measured_seconds")
+    epoch_seconds = max(run.timings.training_image_count / operations.images * step_seconds, loading_seconds)
+    job_seconds = startup_seconds + len(run.timings.epochs) * epoch_seconds
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
+
+
+def cost_of(seconds: float, price: Price) -> float:
+    """Of so much of an hour."""
+    return price.amount * seconds / SECONDS_AN_HOUR
 
 
 def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
