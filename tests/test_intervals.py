@@ -84,12 +84,6 @@ def test_a_whole_run_may_be_off_without_making_a_winner(
     assert winners(1.0) > 20
 
 
-def test_figures_that_vary_smoothly_give_the_same_interval_each_time_too() -> None:
-    random = np.random.default_rng(4)
-    above, below = random.normal(3, 0.1, 30).tolist(), random.normal(1, 0.1, 30).tolist()
-    assert ratio_interval(above, below) == ratio_interval(above, below)
-
-
 def test_the_middle_95_percent_are_told_where_some_draws_are_infinite() -> None:
     drawn = np.arange(1.0, 1000.0)
     assert percentile_interval(drawn) == (25.0, 975.0)

@@ -115,11 +115,6 @@ def test_the_time_to_a_target_is_start_up_and_every_epoch_so_far() -> None:
     assert found.share == pytest.approx(4.2 / 7.3)
 
 
-def test_a_target_that_no_epoch_reaches_is_not_reached() -> None:
-    found = time_to_target(history(0.899, 0.8), epochs(1.0, 3.0), 2.0, 0.9)
-    assert (found.epoch, found.seconds, found.share, found.best) == (None, None, None, 0.899)
-
-
 def test_the_table_holds_the_same(make_result: MakeResult) -> None:
     cpu, gpu = make_result(epoch_seconds=(2.0,) * 5), make_result(device="gpu", epoch_seconds=(1.0,) * 5)
     table = pd.DataFrame(comparison_rows([pair_of(cpu, gpu)])).set_index("device")

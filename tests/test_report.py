@@ -290,11 +290,6 @@ def test_writing_again_gives_the_same_bytes(pair: list[Pair], tmp_path: Path) ->
     assert first == second
 
 
-def test_a_verdict_comes_back_for_each_experiment_in_their_order(make_result: MakeResult, tmp_path: Path) -> None:
-    pairs = [pair_of(make_result(name), make_result(name, "gpu")) for name in ("zebra", "ape")]
-    assert [verdict.experiment for verdict in write_report(pairs, tmp_path)] == ["zebra", "ape"]
-
-
 def test_figures_stand_flush_right_whatever_their_unit_and_words_do_not() -> None:
     first = {"time": "1,234 s", "share": "70.0 ms (0.7%)", "ratio": "2.00x", "date": "2023-11-14 22:13 UTC",
              "interval": "1.50 to 2.50", "nothing": "n/a"}  # fmt: skip
