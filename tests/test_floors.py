@@ -29,7 +29,7 @@ from photofinish.params.compare import SHORT_LIST, Accelerator, accelerators, li
 from photofinish.results.measurements import Operations, Product
 
 MIB = 2**20
-MADE_UP = Accelerator("X", "Made-up X", "cuda", 16, 100.0, {"fp32": 10.0, "fp16": 80.0}, 4, 10.0, 70)
+MADE_UP = Accelerator("X", "Made-up X", "cuda", 16, 100.0, {"fp32": 10.0, "fp16": 80.0}, 4, 10.0)
 LONG = Product(count=2, least_flops=10**11, read_values=5 * MIB, written_values=MIB // 2)
 """2 x 8 ms of arithmetic, and 2 x 0.17 ms of memory: of 20 MiB and of 2 MiB, what is above 4 MiB"""
 WIDE = Product(count=1, least_flops=10**9, read_values=50 * MIB, written_values=26 * MIB)

@@ -177,7 +177,7 @@ def test_images_that_lie_on_the_device_need_room_there(
 def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:
-    fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None, None)
+    fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None)
     for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
         trainer = make_trainer(make_experiment(model=model, batch_size=64))
         operations, done = count_operations(trainer), trainer.train(lambda _metrics, _timing: None)

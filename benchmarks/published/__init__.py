@@ -19,7 +19,7 @@ from photofinish.params.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 
 FOLDER = Path(__file__).parent
-_XEON = Accelerator("2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None, 170)
+_XEON = Accelerator("2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None)
 """16 cores, 32 operations a cycle each, at 3.2 GHz; a cache of 20 MiB and four channels of DDR4-1866 each"""
 
 

@@ -41,7 +41,6 @@ class Accelerator:
     """the last one before memory, whichever side it is on"""
     link_gb_per_s: float | None
     """from the host, one way; None where both share the memory"""
-    board_watts: float | None
 
     def best_tflops(self, precision: str) -> float | None:
         """No computing in that precision is faster: where its rate isn't known, that of the next shorter type."""
