@@ -1,5 +1,4 @@
-"""What each device's training left, and what was found of its model on the test items: read from the results' folder,
-where `pairs` finds the rest."""
+"""What each device left of an experiment, read from results/: its training, and what its model made of the test items."""
 
 from __future__ import annotations
 
