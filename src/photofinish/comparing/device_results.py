@@ -1,4 +1,4 @@
-"""What each device left of an experiment, read from results/: its training, and what its model made of the test items."""
+"""What each device left of an experiment, read from results/: its training, and what its model made of test items."""
 
 from __future__ import annotations
 
