@@ -65,6 +65,10 @@ FAULTS = {
         items("return [torch.zeros(3), 1 // (i - 777)]", count=800),
         r"(?s)item 777: it raises\n  File .*scans\.py., line 6, in __getitem__.*ZeroDivisionError",
     ),
+    "exits": (
+        items("return [torch.zeros(3), 0 if i < 5 else exit()]"),
+        r"(?s)item 5: it raises\n  File .*scans\.py., line 6, in __getitem__.*SystemExit",
+    ),
     "NaN": (
         items("return torch.full((3,), float('nan') if i == 7 else 0.0), 0"),
         "item 7: its input is not finite in 3",

@@ -137,6 +137,10 @@ FAULTS = {
         HEAD + "import no_such_neighbour\nclass Net(nn.Module): pass\n",
         "(?s)can't be imported:\n  File .*line 3.*no_such_neighbour",
     ),
+    "a command line of its own": (
+        HEAD + "import argparse\nargparse.ArgumentParser().parse_args(['--lr', '1'])\nclass Net(nn.Module): pass\n",
+        "(?s)can't be imported:\n  File .*line 4.*SystemExit: 2",
+    ),
 }
 
 

@@ -191,12 +191,15 @@ def imports_forgotten() -> Iterator[None]:
 
 @contextmanager
 def users_code(what: str) -> Iterator[None]:
-    """Around what runs it: whatever it raises ends the stage with `what` and the user's part of the traceback."""
+    """Around what runs it: whatever it raises ends the stage with `what` and the user's part of the traceback.
+
+    So does sys.exit, as a file's that reads a command line of its own when it is imported.
+    """
     try:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{what}:\n{users_traceback(error)}") from error
 
 

@@ -222,7 +222,7 @@ class _Items:
         _seed(int(np.random.SeedSequence((self._seed, index)).generate_state(1)[0]))
         try:
             given = self._dataset[index]
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
             return f"it raises\n{users_traceback(error)}"
         try:
             return item_of(given)
