@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_python
 import yaml
 from conftest import ONE_THREAD, ROOT, MakeResult
 from result_files import BUSY, trained, write_result
@@ -171,7 +172,7 @@ def test_a_probe_trains_beside_the_project_and_changes_nothing_of_it(tmp_path: P
     (tmp_path / "reference").mkdir()
     shutil.copytree(ROOT / "stages", tmp_path / "stages", ignore=shutil.ignore_patterns("__pycache__"))
     before = contents(tmp_path)
-    command = [sys.executable, "-m", "photofinish.comparing.trial", "probe", NAME, "--epochs", "2"]
+    command = [warm_python.executable(), "-m", "photofinish.comparing.trial", "probe", NAME, "--epochs", "2"]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
 from result_files import changed_history, made_up_attribution, trained, write_result
@@ -73,7 +74,7 @@ def folder(tmp_path: Path, make_result: MakeResult, experiment: Experiment, pack
 
 
 def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "photofinish.comparing.trial", "remedy", *arguments]
+    command = [warm_python.executable(), "-m", "photofinish.comparing.trial", "remedy", *arguments]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+import warm_python
+
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
 FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtree"})
 RENAMES = frozenset({"os.rename"})
@@ -82,7 +84,9 @@ class ForkedProcess:
 
     def __init__(self, folder: Path, arguments: list[str], environment: Mapping[str, str], start: Start) -> None:
         reader, writer = FORK_SERVER.Pipe(duplex=False)
-        self._process = FORK_SERVER.Process(target=_run, args=(folder, arguments, dict(environment), start, writer))
+        python = warm_python.executable() if start.mlflow else sys.executable
+        run = folder, arguments, dict(environment), start, python, writer
+        self._process = FORK_SERVER.Process(target=_run, args=run)
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
@@ -116,8 +120,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(folder: Path, arguments: list[str], environment: dict[str, str], start: Start, output: Connection) -> None:
-    """The stage's script; what it does to files is left in `operations.txt`, if it gets so far."""
+def _run(
+    folder: Path, arguments: list[str], environment: dict[str, str], start: Start, python: str, output: Connection
+) -> None:
+    """The stage's script, and by that Python what it starts; what it does to files is left in `operations.txt`, if it
+    gets so far."""
     gc.freeze()  # what was imported: its search for garbage, before it times, took most of a small training
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
@@ -125,6 +132,7 @@ def _run(folder: Path, arguments: list[str], environment: dict[str, str], start:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.executable = python
     sys.path.insert(0, str(STAGE.parent))
     from photofinish.runs import stage
 

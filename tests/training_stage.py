@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import warm_python
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
 from photofinish.files import write_summed
@@ -43,9 +43,10 @@ class TrainingStage:
         return contents(self.out / "learned")
 
     def start(self, *python: str, **environment: str) -> subprocess.Popen[str]:
-        """Start it as dvc does, in the project's folder; `python` replaces the script by another start."""
+        """Start it as dvc does, in the project's folder, but by a warm Python; `python` replaces the script by another
+        start, that of code (`-c`) by a cold one."""
         return subprocess.Popen(
-            [sys.executable, *(python or (str(STAGE),)), *self.arguments()],
+            [warm_python.executable(), *(python or (str(STAGE),)), *self.arguments()],
             cwd=self.folder,
             env=_environment() | environment,
             stdout=subprocess.PIPE,

@@ -51,13 +51,18 @@ sys.exit(status)
 """
 
 
-def path(folders: str) -> str:
-    """The value of PATH with a warm Python before other folders; where the system can't have one, those alone."""
+def executable() -> str:
+    """A warm Python, as are those that it starts by sys.executable; where the system can't have one, this one."""
     if not hasattr(os, "pidfd_open"):
-        return folders
+        return sys.executable
     if _FOLDER not in os.environ:
         start()
-    return f"{os.environ[_FOLDER]}{os.pathsep}{folders}"
+    return str(Path(os.environ[_FOLDER]) / "python")
+
+
+def path(folders: str) -> str:
+    """The value of PATH with a warm Python before other folders."""
+    return f"{Path(executable()).parent}{os.pathsep}{folders}"
 
 
 def start() -> None:
@@ -154,6 +159,7 @@ def _take_on(call: Call, files: list[int]) -> None:
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
     sys.executable, *arguments = sys.orig_argv = command
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if arguments[0] == "-m":
         sys.path[:1] = [str(Path.cwd()), *folders]
