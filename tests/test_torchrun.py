@@ -78,8 +78,8 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
     assert process.returncode == 0, output
     (stage.folder / "output.txt").write_text(output, encoding="utf-8")
     timings = read_record(stage.out / "timed" / "timings.json", Timings)
-    # Starting the processes, which takes three seconds, is part of the job.
-    assert timings.started_at_unix_seconds < begun_at_unix_seconds + 1
+    # Starting the processes, which takes half a second of torchrun's alone, is part of the job.
+    assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.25
     return stage
 
 
