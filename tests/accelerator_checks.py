@@ -72,6 +72,14 @@ def small_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
     return PackedSplit(folder)
 
 
+@pytest.fixture(autouse=True)
+def awake_after_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a warm-up lasts at least: not here, as the simulated device never sleeps."""
+    seconds = rehearsal.WARM_UP_SECONDS
+    monkeypatch.setattr(rehearsal, "WARM_UP_SECONDS", 0.0)
+    return seconds
+
+
 @pytest.fixture
 def device() -> Iterator[torch.device]:
     yield accelerator("auto")
@@ -335,8 +343,14 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
 
 
 def test_a_warm_up_lasts_until_an_idle_device_is_awake(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, clock: HeldClock
+    make_experiment: MakeExperiment,
+    make_job: MakeJob,
+    device: torch.device,
+    clock: HeldClock,
+    awake_after_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rehearsal, "WARM_UP_SECONDS", awake_after_seconds)
     trainer = make_job(make_experiment(batch_size=16), device).new_trainer()
     trainer.network.register_forward_pre_hook(lambda network, _inputs: clock.take(0.03 * network.training))
     assert warm_up(trainer) == pytest.approx(2 * 4 * 0.03)  # three steps, and one on as many images as the last batch
