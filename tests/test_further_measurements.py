@@ -23,6 +23,7 @@ from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import repeat_training
 from photofinish.runs.train import OverheadMeter, lead_training
+from photofinish.runs.views import summarise
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
@@ -154,6 +155,33 @@ def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: M
         assert found.gradients[name][0] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
         assert found.weights[name] == tensor_print(parameter)
     assert list(found.outputs) == ["0", "1", "2", "3"]
+
+
+class Scale(nn.Module):
+    """Gives a single number and a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self) -> tuple[torch.Tensor, str]:
+        return self.value * 1, "twice"
+
+
+class Scaled(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 3))
+        self.add_module("scale", Scale())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self[1](self[0](images)) * self[2]()[0]
+
+
+def test_a_part_of_a_network_may_give_a_single_number_and_what_is_no_tensor(batch: Batch) -> None:
+    labels = torch.zeros(72, dtype=torch.int64).numpy()
+    found = first_step(Scaled(), CROSS_ENTROPY, batch, CPU, "fp32", labels, seed=0)
+    assert found.outputs["scale"][0] == 2
+    assert "scale" in summarise(Scaled(), (1, 8, 8))
 
 
 def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:

@@ -162,6 +162,12 @@ def test_many_classes_are_drawn_without_figures_or_names_that_would_cover_each_o
     assert len(cpu.svg) < 50_000
 
 
+def test_a_long_name_is_cut_and_characters_that_are_twice_as_wide_have_their_room() -> None:
+    names = {"class-0": "a name of some length", "class-1": "很长的类别名称"}
+    rows = [row | {key: names[row[key]] for key in ("actual", "predicted")} for row in confusion(2)]
+    assert set(words(confusion_pictures(rows)["mlp"][0])) >= {"a name of s…", "很长的类别…"}
+
+
 def test_pictures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
     pictures = confusion_pictures(confusion(2))["mlp"] + learning_curves(history(cpu=[1.0, 2.0]))
     ids = [set(re.findall(r'\bid="([^"]*)"', picture.inline)) for picture in pictures]

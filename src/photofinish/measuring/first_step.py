@@ -140,7 +140,7 @@ def _signs() -> torch.Tensor:
 
 def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
     for tensor in tensors_in(output)[:1]:
-        prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES]))
+        prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES] if tensor.dim() else tensor))
 
 
 def _sha256(*arrays: np.typing.NDArray[Any]) -> str:
@@ -233,5 +233,10 @@ def _one_step(network: nn.Module, criterion: Loss, batch: Batch, precision: str,
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
-    gradients = ((key, parameter.grad) for key, parameter in network.named_parameters())
-    return found + [(f"gradient of {key}", gradient) for key, gradient in gradients if gradient is not None]
+    gradients = {key: each.grad for key, each in network.named_parameters() if each.grad is not None}
+    if odd := [key for key, gradient in gradients.items() if gradient.is_sparse or gradient.is_complex()]:
+        raise UserError(
+            f"{type(network).__name__} has sparse or complex gradients ({', '.join(odd)}), which PyTorch's fused "
+            f"optimisers don't take: leave out sparse=True, and keep complex weights as real ones (torch.view_as_real)"
+        )
+    return found + [(f"gradient of {key}", gradient) for key, gradient in gradients.items()]

@@ -120,11 +120,13 @@ def _drawing_noted(lines: list[str]) -> Iterator[None]:
 
 
 def tensors_in(output: Any) -> list[torch.Tensor]:
-    """Those that a module gives, be it one, several or named ones."""
+    """Those that a module gives, be it one, several or named ones; none that hold but some of their values."""
     if isinstance(output, torch.Tensor):
-        return [output]
+        return [output] if output.layout == torch.strided else []
     if isinstance(output, dict):
         output = output.values()
+    if isinstance(output, str):  # which is made of strings, without an end
+        return []
     return [tensor for each in output for tensor in tensors_in(each)] if isinstance(output, Iterable) else []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ FLOOR, BELOW = 180.0, 26.0
 """where an x axis lies that has no rows above it; what it takes with its label"""
 FONT = 8.0
 CHARACTER = 0.56 * FONT
-"""how wide one is, about"""
+"""how wide one is, about; Chinese, Japanese and Korean ones are twice as wide"""
 _MOST_TICKS = 7
 _NOT_SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """what XML doesn't take, and what would turn the text around it"""
@@ -28,6 +29,11 @@ Point = tuple[float, float]
 def plain(text: str) -> str:
     """The text with a mark in place of each character that no picture can show."""
     return _NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def text_width(text: str) -> float:
+    """About."""
+    return CHARACTER * (len(text) + sum(unicodedata.east_asian_width(each) in "WF" for each in text))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,20 @@ import numpy.typing as npt
 
 from photofinish.comparing.scaling import BreakEven
 from photofinish.comparing.speedups import NAMES
-from photofinish.report.drawing import BELOW, CHARACTER, FLOOR, INK, LEFT, PAPER, RIGHT, SOFT, Drawing, Scale, plain
+from photofinish.report.drawing import (
+    BELOW,
+    CHARACTER,
+    FLOOR,
+    INK,
+    LEFT,
+    PAPER,
+    RIGHT,
+    SOFT,
+    Drawing,
+    Scale,
+    plain,
+    text_width,
+)
 from photofinish.report.rows import Rows, grouped
 from photofinish.wording import listed, ratio, seconds
 
@@ -30,7 +43,7 @@ _LEAST_SPAN = 2.0
 _LONGEST_ROW = 58
 """of characters that fit as they are, as a rule"""
 _MOST_MARKED_EPOCHS = 30
-_MOST_NUMBERED, _MOST_NAMED, _LONGEST_NAME = 12, 25, 12
+_MOST_NUMBERED, _MOST_NAMED, _LONGEST_NAME = 12, 25, 12 * CHARACTER
 """classes: with more, figures or names would lie upon each other"""
 _STRONG_SHARE = 0.55
 """of a row: from here on, the cell is dark whatever the page's colour"""
@@ -248,11 +261,8 @@ def confusion_pictures(confusion: Rows) -> dict[str, list[Picture]]:
 def _drawn_matrix(matrix: npt.NDArray[np.int_], names: Sequence[str]) -> Drawing:
     """A cell without images shows the page, be it light or dark."""
     count, shares = len(names), matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    short = [
-        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names
-    ]
-    labels = short if count <= _MOST_NAMED else []
-    longest = CHARACTER * max(map(len, labels), default=0)
+    labels = [_shortened(name) for name in names] if count <= _MOST_NAMED else []
+    longest = max(map(text_width, labels), default=0.0)
     are_upright = longest > 2 * CHARACTER
     left, below = 18 + longest, 8 + (longest if are_upright else 8)
     side = RIGHT - left
@@ -279,6 +289,14 @@ def _drawn_matrix(matrix: npt.NDArray[np.int_], names: Sequence[str]) -> Drawing
             place = left + cell * (column + 0.5), 4 + cell * (row + 0.5)
             drawing.text(place, str(matrix[row, column]), colour=colour, font_size=6.5)
     return drawing
+
+
+def _shortened(name: str) -> str:
+    if text_width(name) <= _LONGEST_NAME:
+        return name
+    while text_width(name) > _LONGEST_NAME - CHARACTER:
+        name = name[:-1]
+    return f"{name}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
