@@ -66,6 +66,10 @@ def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
         network_file("self.tied = nn.Linear(64, 3)\nself.tied.weight = self.inner[1].weight"),
         f"{HEAD}def Net(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
         network_file(inner="nn.ModuleDict({'a': nn.Linear(64, 3)})", forward="return self.inner['a'](x.flatten(1))"),
+        network_file(
+            "self.register_buffer('near', torch.eye(64).to_sparse(), persistent=False)",
+            "return self.inner[1](torch.sparse.mm(self.near, x.flatten(1).t()).t())",
+        ),
     ],
     ids=[
         "plain",
@@ -80,6 +84,7 @@ def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
         "tied",
         "function",
         "dict",
+        "sparse, not kept",
     ],
 )
 def test_networks_of_every_usual_kind_are_taken(try_it: Try, source: str) -> None:
@@ -109,6 +114,10 @@ FAULTS = {
     "state of another kind": (
         network_file(forward="return self.inner(x)\n    def get_extra_state(self): return {'a': 1}"),
         r"has a dict in its state_dict \(_extra_state\), as get_extra_state gives: .* hold tensors alone",
+    ),
+    "a sparse buffer": (
+        network_file("self.register_buffer('near', torch.eye(64).to_sparse())"),
+        r"has a sparse tensor in its state_dict \(near\)",
     ),
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\) for 4 images"),
     "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*no attribute 'iner'"),

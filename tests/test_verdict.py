@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, pair_of
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import paired
@@ -72,6 +72,37 @@ def test_settings_that_repeat_no_bit_are_a_caution(make_result: MakeResult) -> N
     assert not any("deterministic" in told for told in verdict(pair_of(result, make_result(device="gpu"))).cautions)
 
 
+def test_an_interrupted_training_and_another_machine_are_cautions(make_result: MakeResult) -> None:
+    cpu, gpu = trained(make_result), trained(make_result, device="gpu")
+    assert verdict(pair_of(cpu, gpu)).cautions == ()
+    told = {"resumed_at_epochs": (1,), "host_name": "another bench"}
+    other = replace(gpu, timings=gpu.timings.model_copy(update=told))
+    assert verdict(pair_of(cpu, other)).cautions == (
+        "A training was interrupted and resumed: its end-to-end time is the sum of its parts.",
+        "They ran on different machines: workbench and another bench.",
+    )
+
+
+def test_what_was_measured_after_a_training_is_doubted_by_itself(make_result: MakeResult) -> None:
+    found = verdict(pair_of(make_result(load=(QUIET, BUSY)))).cautions
+    assert found == (
+        "Take what was measured after the CPU's training with care: other programs used 40% of the cores in 100% of "
+        "the time.",
+    )
+
+
+def test_why_an_epoch_takes_so_long_comes_before_why_the_job_does(make_result: MakeResult) -> None:
+    unknown = "why an epoch takes as long as it does is not known"
+    alone = verdict(pair_of(make_result())).details
+    assert not any("Why" in told for told in alone)
+    short_job = make_result(attribution=made_up_attribution(0.05), total_seconds=4.0)
+    (told,) = (told for told in verdict(pair_of(short_job)).details if told.startswith("Why it takes so long: "))
+    assert told.startswith(f"Why it takes so long: {unknown}. ")
+    assert told.endswith(" And start-up (imports, device, data, warm-up) is 62% of the whole job (start-up-bound).")
+    beside = verdict(pair_of(make_result(), make_result(device="gpu", attribution=made_up_attribution(0.05)))).text
+    assert f" What the GPU's epoch waits for: {unknown}. " in beside
+
+
 def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", unavailable="no accelerator: cuda: no driver")
     found = verdict(pair_of(make_result(), gpu))
@@ -107,8 +138,11 @@ def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: Ma
 
 def test_the_answer_is_of_the_epochs_where_the_whole_job_was_timed_once(make_result: MakeResult) -> None:
     found = verdict(pair_of(make_result(epoch_seconds=FIVE), make_result(device="gpu", epoch_seconds=(0.5,) * 5)))
+    assert found.short == "faster epochs"
     assert found.answer.startswith("The GPU goes through an epoch at 6.00 times the CPU's speed (95 % interval 5.52")
     assert "of the whole job no winner is named (1 repeat, and it takes 5)" in found.answer
+    slower = pair_of(make_result(epoch_seconds=(0.5,) * 5), make_result(device="gpu", epoch_seconds=FIVE))
+    assert verdict(slower).short == "slower epochs"
 
 
 @pytest.mark.parametrize(

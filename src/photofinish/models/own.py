@@ -59,6 +59,11 @@ def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype, weights
                 f"model {model.name} has a {type(value).__name__} in its state_dict ({key}), as get_extra_state gives: "
                 f"the files of weights hold tensors alone. Make it a tensor, or keep it in a buffer (register_buffer)"
             )
+        if value.layout != torch.strided:
+            raise UserError(
+                f"model {model.name} has a sparse tensor in its state_dict ({key}), and files of weights hold dense "
+                f"ones alone: make it dense, or leave it out of the state_dict (register_buffer, persistent=False)"
+            )
     return network.train()
 
 
