@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, MakeResult, digits_plan, learnable_images
+from conftest import MakeExperiment, MakeResult, OwnFiles, digits_plan, learnable_images
 
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
@@ -15,6 +16,8 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.models.registry import build_model
+from photofinish.params.experiment import Experiment
+from photofinish.params.networks import OwnModel
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate, predictions_csv, scores_of_classes, write_evaluation
@@ -24,6 +27,7 @@ from photofinish.training.batches import Normaliser
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
 PREDICTED = np.array([0, 0, 1, 1, 2, 2])
 NAMES = ("cat", "dog", "owl")
+Leave = Callable[[torch.nn.Module, Experiment], Path]
 
 
 @pytest.fixture
@@ -37,14 +41,23 @@ def network(run: Run) -> torch.nn.Module:
 
 
 @pytest.fixture
-def learned(network: torch.nn.Module, packed_split: PackedSplit, make_result: MakeResult, tmp_path: Path) -> Path:
-    """The folder that a training leaves."""
-    folder, weights, manifest = tmp_path / "cpu" / records.LEARNED, weights_of(network), packed_split.manifest
-    facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
-    record = make_result().record.model_copy(update={**facts, "weights_sha256": sha256_of_bytes(weights)})
-    records.write_record(folder / records.RECORD, record)
-    write_bytes_atomically(folder / records.WEIGHTS, weights)
-    return folder
+def leave(packed_split: PackedSplit, make_result: MakeResult, tmp_path: Path) -> Leave:
+    """The folder that a training of a network leaves."""
+
+    def write(network: torch.nn.Module, experiment: Experiment) -> Path:
+        folder, weights, manifest = tmp_path / "cpu" / records.LEARNED, weights_of(network), packed_split.manifest
+        facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
+        own = {"weights_sha256": sha256_of_bytes(weights), "experiment": experiment}
+        records.write_record(folder / records.RECORD, make_result().record.model_copy(update=facts | own))
+        write_bytes_atomically(folder / records.WEIGHTS, weights)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def learned(leave: Leave, network: torch.nn.Module, run: Run) -> Path:
+    return leave(network, run.experiment)
 
 
 def test_the_scores_are_those_worked_out_by_hand() -> None:
@@ -84,6 +97,35 @@ def test_a_network_read_back_is_judged_on_the_test_images(
     assert scores.test_accuracy == (outputs.argmax(1) == labels).sum().item() / len(labels)
     assert scores.test_loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, labels).item(), rel=1e-5)
     assert sum(map(sum, scores.confusion)) == len(labels)
+
+
+OWN = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.halved, self.whole = nn.Linear(64, 8, dtype=torch.bfloat16), nn.Linear(8, 3)
+        self.register_buffer("turn", torch.full((8,), 1j))
+    def forward(self, images):
+        turned = self.halved(images.flatten(1).bfloat16()).float() * self.turn
+        return self.whole(turned.imag)
+"""
+
+
+def test_the_parts_of_ones_own_network_keep_their_precision(
+    leave: Leave, own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit
+) -> None:
+    model = OwnModel(name=own_files.write("net.py", OWN) + ":Net")
+    network = build_model(model, (1, 8, 8), 3, seed=5).eval()
+    folder = leave(network, make_experiment().model_copy(update={"model": model}))
+    scores = evaluate("small-mlp", {"cpu": folder}, packed_split).evaluation.devices["cpu"]
+    manifest = packed_split.manifest
+    images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("test"))))
+    labels = torch.from_numpy(packed_split.labels("test"))
+    with torch.inference_mode():
+        expected = torch.nn.functional.cross_entropy(network(images), labels)
+    assert scores.test_loss == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_judging_again_gives_the_same_figures(learned: Path, packed_split: PackedSplit) -> None:

@@ -73,11 +73,12 @@ def _evaluate_one(
     network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics = ()
 ) -> tuple[records.DeviceEvaluation, npt.NDArray[Any]]:
     """In double precision, so that the judgement adds no rounding of its own to what the devices learned; but for
-    one's own network or loss, which may have tensors of single precision itself."""
+    one's own network or loss, whose tensors may have precisions of their own."""
     if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
         raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
-    dtype = torch.float32 if is_reference(record.experiment.model.name) else torch.float64
-    network.to(dtype).eval()
+    is_own = is_reference(record.experiment.model.name)
+    dtype = torch.float32 if is_own else torch.float64
+    network = (network if is_own else network.to(dtype)).eval()
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     images = split.images("test")
     targets: npt.NDArray[Any] = np.array(split.labels("test"))
