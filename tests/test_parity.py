@@ -163,6 +163,105 @@ def test_curves_that_drift_apart_later_are_told_but_are_no_difference(learn: Lea
     assert curves.finding == "largest relative difference 0.02, in epoch 3; above 0.01 from epoch 3 on"
 
 
+def table(found: Parity) -> dict[str, tuple[str, bool, bool]]:
+    return {layer.name: (layer.finding, layer.same, layer.within_rounding) for layer in found.layers}
+
+
+def stepped(run: Trained, **changed: object) -> Trained:
+    return replace(run, first_step=run.first_step.model_copy(update=changed))
+
+
+def noted(run: Trained, **changed: object) -> Trained:
+    return replace(run, record=run.record.model_copy(update=changed))
+
+
+ALIKE = ("the same", True, True)
+
+
+def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    actual, predicted = cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    gpu = stepped(noted(cpu, weights_sha256="c" * 64), outputs={"1": (8.0, 1.0), "3": (3.0, 2.00003)})
+    history = changed_history(cpu, training_loss=(1.0, 0.502, 1 / 3))
+    found = parity(cpu, replace(gpu, history=history, predictions=Predictions(actual, predicted)))
+    told = "75.00% on the CPU, 87.50% on the GPU; McNemar's exact p = 1"
+    assert (found.likeness, found.mcnemar_p, found.parts_at) == ("equivalent within rounding", 1.0, None)
+    assert table(found) == {
+        "settings": ALIKE,
+        "data": ALIKE,
+        "initial weights": ALIKE,
+        "batch order": ALIKE,
+        "first batch": ALIKE,
+        "first forward": ("largest relative difference 1e-05", False, True),
+        "first gradient": ALIKE,
+        "loss curves": ("largest relative difference 0.004, in epoch 2", False, True),
+        "test predictions": ("1 of 8 images get another class", False, True),
+        "test accuracy": (told, False, True),
+        "final weights": ("differ in their bits", False, True),
+    }
+    same = table(parity(cpu, cpu))
+    assert same.pop("test accuracy") == (told.replace("87.50", "75.00"), True, True)
+    assert set(same.values()) == {ALIKE}
+
+
+PARTED: dict[str, tuple[Callable[[Trained], Trained], str]] = {
+    "settings": (
+        lambda run: noted(run, experiment=run.record.experiment.model_copy(update={"seed": 3})),
+        "the experiments' settings differ",
+    ),
+    "data": (lambda run: noted(run, data_sha256="e" * 64), "they trained on different data"),
+    "initial weights": (lambda run: noted(run, initial_weights_sha256="e" * 64), "they differ"),
+    "batch order": (lambda run: stepped(run, batch_order_sha256="e" * 64), "the order differs"),
+    "first batch": (lambda run: stepped(run, first_batch_sha256="e" * 64), "images or labels differ"),
+    "first forward": (lambda run: stepped(run, loss=0.8), "parts at the loss: a relative difference of 0.1"),
+    "first gradient": (
+        lambda run: stepped(run, gradients=run.first_step.gradients | {"3.weight": (0.25, -0.2)}),
+        "parts at 3.weight: a relative difference of 2",
+    ),
+    "loss curves": (
+        lambda run: replace(run, history=changed_history(run, training_loss=(1.2, 0.5, 1 / 3))),
+        "largest relative difference 0.2, in epoch 1; above 0.01 from epoch 1 on",
+    ),
+    "test predictions": (
+        lambda run: replace(run, predictions=Predictions(run.predictions.actual[1:], run.predictions.predicted[1:])),
+        "of different test images",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "finding"), [(name, *each) for name, each in PARTED.items()], ids=PARTED)
+def test_what_no_rounding_explains_is_named_and_nothing_else(
+    make_result: MakeResult, name: str, change: Callable[[Trained], Trained], finding: str
+) -> None:
+    cpu = trained(make_result)
+    found = parity(cpu, change(cpu))
+    assert parting(found) == (name, finding)
+    others = {layer: told for layer, told in table(found).items() if layer not in (name, "test accuracy")}
+    assert set(others.values()) == {ALIKE}
+
+
+def test_a_part_or_an_epoch_that_only_one_has_is_named(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    fewer = parity(cpu, stepped(cpu, outputs={"1": (8.0, 1.0)}))
+    assert table(fewer)["first forward"] == ("only one has 3", False, False)
+    shorter = parity(cpu, replace(cpu, history=cpu.history[:2]))
+    assert table(shorter)["loss curves"] == ("3 epochs and 2", False, False)
+
+
+def test_values_are_held_together_by_how_far_they_are_off(make_result: MakeResult) -> None:
+    made_up, actual = trained(make_result), np.array([0.0, 7.0, 2.0, 7.0])
+    cpu = replace(noted(made_up, task="values"), predictions=Predictions(actual, actual))
+    gpu = replace(cpu, predictions=Predictions(actual, actual + np.array([0.004, 0.0, 0.0, 0.0])))
+    layers = table(parity(cpu, gpu))
+    assert layers["test predictions"] == ("they differ by 0.002 of the spread of a value, in the mean", False, True)
+    assert layers["test error"] == ("mean absolute error 0 on the CPU, 0.001 on the GPU", False, True)
+    assert table(parity(gpu, gpu))["test predictions"] == ALIKE
+    other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
+    assert table(other)["test predictions"] == ("of different test items", False, False)
+    told = "mean absolute error 0 on the CPU, 1 on the GPU, of different test items"
+    assert table(other)["test error"] == (told, False, False)
+
+
 def predictions(*hits: bool) -> Predictions:
     return Predictions(np.zeros(len(hits), int), 1 - np.array(hits, int))
 
