@@ -32,7 +32,7 @@ def plain(text: str) -> str:
 
 
 def text_width(text: str) -> float:
-    """About."""
+    """How wide it is drawn, about."""
     return CHARACTER * (len(text) + sum(unicodedata.east_asian_width(each) in "WF" for each in text))
 
 
