@@ -109,7 +109,7 @@ def epochs(*seconds: float) -> list[EpochTiming]:
 
 def test_the_time_to_a_target_is_start_up_and_every_epoch_so_far() -> None:
     """By hand: 2 s of start-up, then 1 + 0.1 and 3 + 0.1 s, of 7.3 s in all epochs."""
-    found = time_to_target(history(0.5, 0.9, 0.8), epochs(1.0, 3.0, 3.0), 2.0, 0.9)
+    found = time_to_target(history(0.0, 0.9, 0.8), epochs(1.0, 3.0, 3.0), 2.0, 0.9)
     assert found.epoch == 2
     assert found.seconds == pytest.approx(6.2)
     assert found.share == pytest.approx(4.2 / 7.3)
