@@ -199,6 +199,7 @@ def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make
         "test accuracy": (told, False, True),
         "final weights": ("differ in their bits", False, True),
     }
+    assert parity(cpu, cpu).mcnemar_p == 1.0
     same = table(parity(cpu, cpu))
     assert same.pop("test accuracy") == (told.replace("87.50", "75.00"), True, True)
     assert set(same.values()) == {ALIKE}
@@ -221,10 +222,6 @@ PARTED: dict[str, tuple[Callable[[Trained], Trained], str]] = {
     "loss curves": (
         lambda run: replace(run, history=changed_history(run, training_loss=(1.2, 0.5, 1 / 3))),
         "largest relative difference 0.2, in epoch 1; above 0.01 from epoch 1 on",
-    ),
-    "test predictions": (
-        lambda run: replace(run, predictions=Predictions(run.predictions.actual[1:], run.predictions.predicted[1:])),
-        "of different test images",
     ),
 }
 
@@ -255,6 +252,10 @@ def test_values_are_held_together_by_how_far_they_are_off(make_result: MakeResul
     layers = table(parity(cpu, gpu))
     assert layers["test predictions"] == ("they differ by 0.002 of the spread of a value, in the mean", False, True)
     assert layers["test error"] == ("mean absolute error 0 on the CPU, 0.001 on the GPU", False, True)
+    two = noted(cpu, class_names=("width", "height"))  # of which the second is the same for all
+    off = replace(two, predictions=Predictions(actual, actual + np.array([0.0, 0.004, 0.0, 0.004])))
+    told = "they differ by 0.004 of the spread of a value, in the mean"
+    assert table(parity(two, off))["test predictions"] == (told, False, True)
     assert table(parity(gpu, gpu))["test predictions"] == ALIKE
     other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
     assert table(other)["test predictions"] == ("of different test items", False, False)
@@ -287,11 +288,13 @@ def test_significantly_other_predictions_part_at_the_test_accuracy(learn: Learn)
     )
 
 
-def test_predictions_of_other_images_are_not_compared(learn: Learn) -> None:
-    cpu = learn()
+def test_predictions_of_other_images_are_not_compared(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
     others = Predictions(cpu.predictions.actual[1:], cpu.predictions.predicted[1:])
     found = parity(cpu, replace(cpu, predictions=others))
-    assert parting(found)[0] == "test predictions"
+    assert parting(found) == ("test predictions", "of different test images")
+    told = "75.00% on the CPU, 71.43% on the GPU, of different test images"
+    assert table(found)["test accuracy"] == (told, False, False)
     assert found.mcnemar_p is None
 
 
@@ -303,8 +306,9 @@ def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None
     first, others = predictions(*[True] * 8), predictions(*[False] * 8)
     assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(first, others) == 2 / 2**8
     cpu, gpu = (replace(labelled, predictions=each) for each in (right, wrong))
-    layer = next(layer for layer in parity(cpu, gpu).layers if layer.name == "test predictions")
-    assert layer.finding == "8 of 8 images get other labels"
+    found = parity(cpu, gpu)
+    assert found.mcnemar_p == 2 / 2**8
+    assert table(found)["test predictions"] == ("8 of 8 images get other labels", False, True)
 
 
 def test_of_several_values_each_goes_by_its_own_spread(learn: Learn) -> None:
