@@ -115,6 +115,10 @@ FAULTS = {
         network_file(forward="return self.inner(x)\n    def get_extra_state(self): return {'a': 1}"),
         r"has a dict in its state_dict \(_extra_state\), as get_extra_state gives: .* hold tensors alone",
     ),
+    "on no device": (
+        network_file("self.late = nn.Linear(2, 2, device='meta')"),
+        r"no values .* \(late\.weight is on the",
+    ),
     "a sparse buffer": (
         network_file("self.register_buffer('near', torch.eye(64).to_sparse())"),
         r"has a sparse tensor in its state_dict \(near\)",

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from photofinish.comparing.scaling import BreakEven
-from photofinish.report.drawing import Scale
+from photofinish.report.drawing import CHARACTER, Scale
 from photofinish.report.pictures import (
     DEVICE_COLOURS,
     Picture,
@@ -166,6 +166,12 @@ def test_a_long_name_is_cut_and_characters_that_are_twice_as_wide_have_their_roo
     names = {"class-0": "a name of some length", "class-1": "很长的类别名称"}
     rows = [row | {key: names[row[key]] for key in ("actual", "predicted")} for row in confusion(2)]
     assert set(words(confusion_pictures(rows)["mlp"][0])) >= {"a name of s…", "很长的类别…"}
+    narrow, wide = (
+        confusion_pictures([row | {"actual": name, "predicted": name} for row in confusion(1)])["mlp"][0].inline
+        for name in ("abcde", "很长的类别")
+    )
+    left_of_cells = [float(re.search(r"<rect x=\"([\d.]+)", drawn)[1]) for drawn in (narrow, wide)]  # type: ignore[index]
+    assert left_of_cells[1] - left_of_cells[0] == pytest.approx(5 * CHARACTER, abs=0.1)
 
 
 def test_pictures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:

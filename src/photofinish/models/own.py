@@ -59,6 +59,11 @@ def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype, weights
                 f"model {model.name} has a {type(value).__name__} in its state_dict ({key}), as get_extra_state gives: "
                 f"the files of weights hold tensors alone. Make it a tensor, or keep it in a buffer (register_buffer)"
             )
+        if value.is_meta:
+            raise UserError(
+                f"model {model.name} has no values in its state_dict yet ({key} is on the meta device): give it some "
+                f"in its __init__ (to_empty, then its first values), as each device begins with the same"
+            )
         if value.layout != torch.strided:
             raise UserError(
                 f"model {model.name} has a sparse tensor in its state_dict ({key}), and files of weights hold dense "

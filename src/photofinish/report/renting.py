@@ -8,7 +8,7 @@ from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.compare import accelerators
-from photofinish.report.drawing import BELOW, CHARACTER, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale
+from photofinish.report.drawing import BELOW, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale, text_width
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import NOTHING, Table
@@ -164,7 +164,7 @@ def _mark(drawing: Drawing, kind: str, place: Point, title: str = "") -> None:
 def _name(drawing: Drawing, place: Point, name: str) -> None:
     """Beside its mark, on the side where there is room."""
     x, y = place
-    is_left = x + 6 + CHARACTER * len(name) < RIGHT
+    is_left = x + 6 + text_width(name) < RIGHT
     drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
 
 
