@@ -74,13 +74,14 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
     ],
 )
 def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float) -> None:
-    assert crossing(sizes, np.array([ratios]))[0] == pytest.approx(expected)
+    other = np.full(len(ratios), 2.0)  # a draw that crosses nowhere, which changes nothing of the other's
+    assert crossing(sizes, np.array([ratios, other])).tolist() == [pytest.approx(expected), -np.inf]
 
 
 @pytest.mark.parametrize(
     ("speedups", "told"),
     [
-        ({16: 1.5, 64: 3.0}, "no crossing: the GPU is the faster one at every size tried, from 16 to 64"),
+        ({16: 1.5, 32: 2.0, 64: 3.0}, "no crossing: the GPU is the faster one at every size tried, from 16 to 64"),
         ({16: 0.2, 64: 0.9}, "no crossing: the GPU is the slower one at every size tried, from 16 to 64"),
         ({16: 1.02, 64: 3.0}, "none to be told: at some sizes from 16 to 64 no winner is named"),
         ({16: 0.2, 64: 0.98}, "none to be told: at some sizes from 16 to 64 no winner is named"),
@@ -145,6 +146,7 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
         timed("cnn-wide", one, two, model={**cnn, "hidden": (64,)}),
         timed("cnn-batch", one, two, model=cnn, batch_size=64),
         timed("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
+        timed("cnn-neither", one, two, model={**cnn, "channels": (16, 9)}),
     ]
     found = {series.x_name: [point.experiment for point in series.points] for series in all_series(results)}
     assert found == {
@@ -163,6 +165,16 @@ def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed)
     assert all_series(results) == []
 
 
+def test_arguments_in_another_order_are_the_same_ones(timed: Timed) -> None:
+    one = (1.0,) * 5
+    given = {"name": "./net.py:Net", "depth": 2, "width": 3}
+    turned = dict(reversed(given.items()))
+    (series,) = all_series(
+        [timed("a", one, one, batch_size=16, model=given), timed("b", one, one, batch_size=32, model=turned)]
+    )
+    assert [point.x for point in series.points] == [16, 32]
+
+
 def test_series_of_the_same_name_are_told_apart(timed: Timed) -> None:
     one = (1.0,) * 5
     results = [
@@ -172,6 +184,22 @@ def test_series_of_the_same_name_are_told_apart(timed: Timed) -> None:
         timed("mlp-4", one, one, batch_size=32, seed=1),
     ]
     assert [series.name for series in all_series(results)] == ["mlp", "mlp (mlp-3 and the like)"]
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "name"),
+    [
+        ("lenet_100_adam", "lenet_200_adam", "lenet-adam"),
+        ("lenet-100", "lenet-200-long", "lenet"),
+        ("tiny", "huge", "tiny and the like"),
+    ],
+)
+def test_a_series_is_named_by_the_words_that_its_experiments_share(
+    timed: Timed, small: str, large: str, name: str
+) -> None:
+    one = (1.0,) * 5
+    (series,) = all_series([timed(large, one, one, batch_size=32), timed(small, one, one, batch_size=16)])
+    assert series.name == name
 
 
 def test_an_experiment_that_no_gpu_trained_is_left_out(timed: Timed) -> None:

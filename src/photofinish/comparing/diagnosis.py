@@ -181,7 +181,7 @@ def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Found]:
         return "CPU held back", f"{sentence}, and {why}", _against_thread_count(host, costs, cores)
     if isinstance(host, CpuHost) and cores < host.cpu.usable_cores:
         of_cores = f"{host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
-        raised = f"no line of params.yaml gives more: the container may use {of_cores}; raise its limit"
+        raised = f"the container may use {of_cores}; raise its limit"
         return "CPU held back", f"{sentence}, and a limit leaves the CPU {of_cores}", (None, raised)
     return "compute-bound", sentence, _against_computing(run, costs)
 
@@ -227,7 +227,7 @@ def _against_copying(run: Recorded, costs: StepCosts) -> Found:
     if settings.pin_memory and settings.non_blocking:
         return None, f"{_DOES_NOT_FIT}, and copies already don't wait"
     value = {**settings.model_dump(exclude_defaults=True), "pin_memory": True, "non_blocking": True}
-    shortest_seconds = max(costs.batch_alone_seconds, costs.copying_seconds, costs.step_alone_seconds)
+    shortest_seconds = max(costs.copying_seconds, costs.step_alone_seconds)  # to gather a batch takes less
     why = f"{_DOES_NOT_FIT}; at best, a copy goes on behind the step before it"
     return Remedy(f"experiments.{run.experiment}.input", value, costs.at_most(shortest_seconds), why), ""
 

@@ -132,7 +132,7 @@ def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
 
     `ratios` has a row for each draw. -inf where they are never below 1, inf where the last one is.
     """
-    log_x, log_ratio = np.log(np.asarray(sizes, dtype=float)), np.log(ratios)
+    log_x, log_ratio = np.log(sizes), np.log(ratios)
     below = log_ratio < 0
     last = log_ratio.shape[1] - 1
     before = last - np.argmax(below[:, ::-1], axis=1)  # the last size with a ratio below 1
