@@ -86,8 +86,8 @@ def test_the_bound_is_of_slow_epochs_and_quick_batches(on_cpu: Any) -> None:
 
 
 def test_workers_batches_that_come_two_at_a_time_are_counted_by_rounds(on_cpu: Any) -> None:
-    """Nothing, then 24 ms, in turn: 12 ms a batch, half a round left out; the workers' start, 60 ms, once an epoch."""
-    attribution = made_up_attribution(0.06, batch_alone_seconds=(0.06, *(0.0, 0.024) * 4, 0.0))
+    """24 ms and nothing, in any order: 12 ms a batch, half a round left out; the workers' start, 60 ms, an epoch."""
+    attribution = made_up_attribution(0.06, batch_alone_seconds=(0.06, *(0.024, 0.0, 0.0, 0.024) * 2, 0.0))
     found = bounds_of(on_cpu(workers=2, epoch_seconds=(STEPS * 0.07,) * 5, attribution=attribution)).epoch
     assert found
     assert found.staying_seconds == pytest.approx((0.06 + 37 * 0.012) / RUN)
@@ -95,9 +95,11 @@ def test_workers_batches_that_come_two_at_a_time_are_counted_by_rounds(on_cpu: A
 
 def test_without_workers_the_quicker_of_two_passes_over_the_same_batches_counts(on_cpu: Any) -> None:
     attribution = made_up_attribution(0.08, batch_alone_seconds=(0.09,) * 9)
+    parts = attribution.parts.model_copy(update={"waiting_seconds": (0.085, *(0.08,) * 9)})
+    attribution = attribution.model_copy(update={"parts": parts})
     found = bounds_of(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution)).epoch
     assert found
-    assert found.staying_seconds == pytest.approx(STEPS * 0.08 / RUN)
+    assert found.staying_seconds == pytest.approx((0.085 + (STEPS - 1) * 0.08) / RUN)
 
 
 def test_what_a_step_waits_for_beside_computing_workers_is_no_part_of_the_bound(on_cpu: Any) -> None:

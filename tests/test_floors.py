@@ -21,6 +21,7 @@ from photofinish.comparing.bounds import (
     SHORTEST_SECONDS,
     TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_KEPT,
+    estimated_step_seconds,
     least_epoch,
     least_memory_bytes,
     least_step,
@@ -100,6 +101,7 @@ def test_what_holds_a_step_is_named() -> None:
 def test_an_epoch_moves_as_much_as_its_whole_steps_and_computes_for_all_its_images() -> None:
     step, epoch = least_step(STEP, MADE_UP, "fp32"), least_epoch(STEP, MADE_UP, "fp32", 250)
     assert epoch.computing_seconds == pytest.approx(2 * step.computing_seconds + 0.5 * step.arithmetic_seconds)
+    assert epoch.arithmetic_seconds == pytest.approx(2.5 * step.arithmetic_seconds)
     assert epoch.memory_seconds == pytest.approx(2 * step.memory_seconds)
     assert epoch.link_seconds == pytest.approx(2.5 * step.link_seconds)
 
@@ -107,6 +109,15 @@ def test_an_epoch_moves_as_much_as_its_whole_steps_and_computes_for_all_its_imag
 def test_a_step_holds_its_weights_and_the_more_of_what_is_kept_and_gradients() -> None:
     assert least_memory_bytes(STEP, "fp32") == (10 + 10 + 20) * MIB + 10**6
     assert least_memory_bytes(STEP, "fp16") == (10 + 10 + 10) * MIB + 10**6
+
+
+@pytest.mark.parametrize(("precision", "short"), [("fp32", 1), ("fp16", 8), ("bf16", 8)])
+def test_an_estimate_takes_the_rate_of_its_precision_and_bf16_the_error_of_fp16(precision: str, short: int) -> None:
+    accelerator = replace(MADE_UP, tflops={"fp32": 10.0, "fp16": 80.0, "bf16": 80.0})
+    kept_seconds = TIMES_WHAT_IS_KEPT * 30 * MIB / 100e9
+    factor = TIMES_THE_ARITHMETIC["fp32" if precision == "fp32" else "fp16"]
+    found = estimated_step_seconds(STEP.model_copy(update={"flops": 10**13}), accelerator, precision)
+    assert found == pytest.approx(factor / short + kept_seconds)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -228,6 +230,23 @@ def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
     assert "accelerators asked for" not in verdict(pair).text
 
 
+def test_a_step_of_nothing_that_is_counted_has_no_bound(make_pair: MakePair) -> None:
+    nothing = STEP.model_copy(update={"products": (), "gradient_bytes": 0, "optimizer_bytes": 0})
+    (offer,) = make_pair(nothing, accelerators=("T4",)).renting.offers
+    assert (offer.epoch_seconds, offer.epoch_at_most) == (0.0, math.inf)
+
+
+def test_the_day_of_a_training_is_that_of_utc(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,790,000,000 s is 13:33 there on 21 September 2026, and early on the 22nd twelve hours to the east."""
+    monkeypatch.setenv("TZ", "XXX-12")
+    time.tzset()
+    try:
+        assert make_pair(accelerators=("T4",)).renting.trained_on == date(2026, 9, 21)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shorter_one_is_not(
     make_pair: MakePair,
 ) -> None:
@@ -245,6 +264,9 @@ def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shor
     assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table([pair])[0]
     (picture,) = renting_pictures([pair])
     assert "T4, estimated: " in picture.svg
+    (without_price,) = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR")).renting.offers
+    assert without_price.estimate
+    assert without_price.estimate.cost is None
     short = make_pair(STEP.model_copy(update={"flops": 10**9, "all_kept_bytes": 10**6}))
     assert not any(offer.estimate for offer in short.renting.offers)
     assert not any("estimated" in heading for heading in renting_table([short])[0])

@@ -24,7 +24,6 @@ from photofinish.comparing.diagnosis import why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
-from photofinish.params.experiment import Experiment
 from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
 
@@ -129,10 +128,11 @@ def ceiling(run: Recorded) -> Ceiling:
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
-    if run.record.experiment.input.name == "resident":
+    settings = run.record.experiment.input
+    if settings.name == "resident":
         return Ceiling(None, startup_alone, None, None)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(run.record.experiment, costs) / (1 + RUN_TO_RUN)
+    least_seconds = _least_loading_seconds(costs, settings.workers) / (1 + RUN_TO_RUN)
     _, slow_step_seconds = costs.epoch_share_spread
     return Ceiling(
         epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
@@ -146,14 +146,13 @@ def ceiling(run: Recorded) -> Ceiling:
     )
 
 
-def _least_loading_seconds(experiment: Experiment, costs: StepCosts) -> float:
+def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
     """Of an epoch: its first batch, for which workers may start, then batches as quick as the quickest tenth of them.
 
     What else goes on in a machine only ever slows a batch, so of two passes that took the same the quicker one counts.
     """
     alone, waiting = costs.attribution.batch_alone_seconds, costs.attribution.parts.waiting_seconds
     first_seconds = min(alone[0], waiting[0])
-    workers = experiment.input.workers if experiment.input.name == "loader" else 0
     passes = [alone] if costs.loads_ahead else [alone, waiting]
     least_seconds = min(spread(_rounds(each[1:], max(1, workers)) or [first_seconds])[0] for each in passes)
     return max(first_seconds, least_seconds) + (costs.steps_per_epoch - 1) * least_seconds
