@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import change_a_digit, pair_of, write_results
+from result_files import change_a_digit, pair_of, trained, write_results
 
-from photofinish.comparing.device_results import DeviceResult, read_results
+from photofinish.comparing.device_results import DeviceResult, Trained, read_results
 from photofinish.comparing.pairs import paired
+from photofinish.data.images import Task
 from photofinish.errors import UserError
 from photofinish.report.rows import (
     COMPARISON,
@@ -126,6 +128,18 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
     assert comparison_rows(paired(read)) == comparison_rows(paired(written))
     assert history_rows(paired(read)) == history_rows(paired(written))
     assert [result.record for result in read] == [result.record for result in written]
+
+
+@pytest.mark.parametrize(("task", "kind"), [("classes", "i"), ("labels", "i"), ("values", "f")])
+def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
+    task: Task, kind: str, make_result: MakeResult, tmp_path: Path
+) -> None:
+    written = trained(make_result)
+    written = replace(written, record=written.record.model_copy(update={"task": task}))
+    write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
+    read = read_results(["small-mlp"], tmp_path)[0]
+    assert isinstance(read, Trained)
+    assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [kind, kind]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from photofinish.comparing.kept import Kept, read_pairs
 from photofinish.comparing.pairs import Pair, set_beside
 from photofinish.comparing.scaling import Series
 from photofinish.errors import UserError
-from photofinish.params.compare import Comparing
+from photofinish.params.compare import ComparePlan, Comparing
 from photofinish.report import report
 from photofinish.report.report import write_report
 from photofinish.report.rows import Rows
@@ -100,6 +100,38 @@ def test_other_settings_are_other_findings(results: Path, explored: list[str]) -
     explored.clear()
     compare(results, settings=Comparing(target_accuracy=0.5))
     assert len(explored) == 2 * len(NAMES)
+
+
+def test_another_experiment_beside_it_leaves_what_was_found_of_one(results: Path, explored: list[str]) -> None:
+    compare(results, NAMES[:2], ComparePlan(experiments=tuple(NAMES[:2])))
+    explored.clear()
+    compare(results, NAMES, ComparePlan(experiments=tuple(NAMES)))
+    assert explored == ["net-2", "net-2.html"]
+
+
+def test_a_sweep_and_the_project_keep_theirs_beside_each_other(
+    results: Path, explored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = results.parent / "sweeps" / "wide"
+    sweep.mkdir(parents=True)
+    (results.parent / ".dvc").mkdir()
+    for folder in (results.parent, sweep):
+        monkeypatch.chdir(folder)
+        compare(results)
+    explored.clear()
+    for folder in (results.parent, sweep):
+        monkeypatch.chdir(folder)
+        compare(results)
+    assert not explored
+    kept = {path.name for path in (results.parent / ".photofinish" / "compared").iterdir()}
+    assert kept == {"project.kept", "wide.kept"}
+
+
+def test_where_nothing_can_be_kept_the_report_is_written_all_the_same(results: Path, explored: list[str]) -> None:
+    (results.parent / ".photofinish").mkdir(exist_ok=True)
+    (results.parent / ".photofinish" / "compared").write_text("no folder", encoding="utf-8")
+    assert compare(results) == compare(results)
+    assert explored[: len(NAMES)] == NAMES
 
 
 def test_what_the_last_report_was_not_of_is_kept_no_longer(results: Path, explored: list[str]) -> None:
