@@ -801,3 +801,29 @@ def test_the_params_file_of_this_project_is_good() -> None:
     params = read_params(Path(__file__).parent.parent / "params.yaml")
     assert params.experiments
     assert {experiment.dataset for experiment in params.experiments.values()} <= params.datasets.keys()
+
+
+@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan", "1e400", "[1, {deep: .nan}]"])
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("model: linear", "model: {name: 'net.py:Net', limit: NUMBER}", "15  experiments.linear.model"),
+        ("linear}", "linear, loss: {name: 'net.py:Loss', limit: NUMBER}}", "15  experiments.linear.loss"),
+        ("linear}", "linear, metrics: [{name: 'net.py:F1', limit: NUMBER}]}", "15  experiments.linear.metrics.0"),
+        (OWN_TEST, "source: 'own.py:Data', limit: NUMBER, test: 0.1, validation: 0.1", "13  datasets.digits"),
+    ],
+    ids=["model", "loss", "metric", "data set"],
+)
+def test_an_argument_that_plan_files_cannot_hold_is_refused(
+    params_file: Path, old: str, new: str, where: str, number: str
+) -> None:
+    place, told = mistakes_in(params_file, changed((old, new.replace("NUMBER", number))))
+    assert place.startswith(f"{params_file}:{where} = {{")
+    assert "limit: .inf and .nan can't be handed over" in told
+
+
+def test_an_argument_of_own_code_may_be_null_and_nested(params_file: Path) -> None:
+    params = read(
+        params_file, changed(("model: linear", "model: {name: 'net.py:Net', limit: null, sizes: [1, {x: 2.5}]}"))
+    )
+    assert params.experiments["linear"].model.model_extra == {"limit": None, "sizes": [1, {"x": 2.5}]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ a:|a: ¦¶  text|a: ¦¶  text¶  more¶b: 1|a: ¦-¶  text|a: ¦+¶  text¶¶|a
 %TAG ! tag:x,2000:¶---¶a: 1
 - 1|[1, 2]|1|text|'text'|null|{a: 1}|[]|? a¶: 1|? {a: 1}¶: 1|a: ? b|? a|a: - b|a: -b|a:b|"a":1|'a': 1|a : 1|"a" : 1
  a: 1
-a: !!str 1|a: !!int "1"|a: !!int x|a: !!float 1|a: !!bool yes|a: !!bool no|a: !!null x|a: !!binary aGk=|a: !foo 1
+a: !!str 1|a: !!int "1"|a: !!int x|a: !!float 1|a: !!bool yes|a: !!bool no|a: !!null x|a: !foo 1
 a: !!python/name:os.system x|a: !!seq [1]|a: !!map {x: 1}|a: !!str {x: 1}|a: !!int [1]|!!map {a: 1}
 a: !!timestamp 2024-01-01|a: &p x:y¶b: [*p]
 a: 1⇥# a tab|a:⇥1|a: {x:1}|a: [x:y]|a: {x: y:z}|a: [x:,y]|a: {x:}|a: [x:]|a: [:x]|a: [::]|a: [http://x]|a: {x: "y:z"}
@@ -106,6 +107,13 @@ def test_a_value_is_what_dvc_takes_it_for(params_file: Path, written: str) -> No
 def test_an_awkward_document_is_what_dvc_takes_it_for_or_both_refuse_it(params_file: Path, line: str) -> None:
     for text in (part.replace("¶", "\n").replace("¦", "|").replace("⇥", "\t") + "\n" for part in line.split("|")):
         assert read_here(params_file, text) == read_by_dvc(text), text
+
+
+@pytest.mark.parametrize("written", ["!!binary aGk=", "!!set {x}", "!!omap [x: 1]", "[!mine 1]", "{x: !!pairs [x: 1]}"])
+def test_a_value_that_json_has_no_form_of_is_refused_with_its_tag_and_line(params_file: Path, written: str) -> None:
+    tag = re.escape(re.findall("!+[a-z]+", written)[0])
+    with pytest.raises(MistakeError, match=f":2  this is not valid YAML: {tag} is no plain value: write text, a"):
+        document(params_file, f"a: 1\nb: {written}\n")
 
 
 @pytest.mark.parametrize("text", ["a: &x [*x]", "? [a, b]\n: 1", "1: a", "a: &x {y: 1}\n<<: *x\nb: 1\nb: 2"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +15,7 @@ from pydantic import (
     Discriminator,
     Field,
     ValidationError,
+    model_validator,
 )
 
 from photofinish.errors import UserError
@@ -70,6 +72,18 @@ class CallsCode(Settings):
     def arguments(self) -> dict[str, Any]:
         """What it is called with."""
         return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _plan_files_can_hold_arguments(self) -> Self:
+        for name, value in self.arguments.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                why = (
+                    "plan files are JSON, which has no such numbers; write null, say, and take it for that in the code"
+                )
+                raise ValueError(f"{name}: .inf and .nan can't be handed over: {why}") from None
+        return self
 
 
 def _names_code(name: str) -> str:

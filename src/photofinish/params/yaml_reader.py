@@ -21,6 +21,7 @@ _DEEPEST = 50
 _TOO_DEEP = f"nested deeper than {_DEEPEST} levels"
 _MOST_DIGITS = 1000
 _MOST_VALUES = 500_000
+_PLAIN = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq")
 _TYPES_IN_WORDS = {
     "int": "a number",
     "float": "a number",
@@ -62,6 +63,9 @@ class _Loader(Composer, yaml.CSafeLoader):
         elif in_brackets and isinstance(event, yaml.ScalarEvent) and not event.style and re.search("[:?]", event.value):
             found = shortened(repr(event.value))
             problem = f"{found} within brackets: put a space behind the colon, or all of it in quotes"
+        elif parent and index is not None and node.tag.removeprefix(_TAG) not in _PLAIN:
+            tag = shortened(node.tag.replace(_TAG, "!!"))
+            problem = f"{tag} is no plain value: write text, a number, a list or a mapping"
         else:
             return node
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
