@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_it_is_told_as_an_estimate_with_its_cost(make_result: MakeResult) -> Non
     assert "the whole job of 1,000 epochs takes 3,1" in text
     assert "95 % interval" in text
     assert "It costs 3.1" in text
+    assert "USD" in text.splitlines()[2]
+    assert len(text.splitlines()) == 3
+
+
+def test_without_a_price_no_cost_is_told_and_a_busy_machine_is(make_result: MakeResult) -> None:
+    run = trained(make_result, epoch_seconds=(3.0, 3.0), total_seconds=10.0)
+    run = replace(run, timings=run.timings.model_copy(update={"load": (BUSY,)}))
+    lines = probe_told("x", run, estimate(run.timings, 1000), Comparing()).splitlines()
+    assert len(lines) == 3
+    assert lines[2].startswith("Take it with care: other programs used 40% of the cores")
+
+
+def test_no_job_takes_less_than_nothing() -> None:
+    assert sum_interval([0.1, 5.0], 3)[0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +141,7 @@ def test_a_probe_trains_its_epochs_once_on_the_projects_own_data_and_tells_of_th
     apart = json.loads(stages.read("plan", "params"))
     assert apart["experiments"][NAME] == {**PARAMS["experiments"][NAME], "epochs": 3, "repeats": 1, "seeds": 1}
     told = capsys.readouterr().out
-    assert "estimated from 3 epochs" in told
+    assert told.startswith(f"{NAME} on the CPU (Some CPU), estimated from 3 epochs:")
     assert "the whole job of 100 epochs takes " in told
     assert "It costs 0." in told
     monkeypatch.setattr(sys, "argv", ["trial", "probe", NAME, "--device", "gpu", "--epochs", "1"])
@@ -162,8 +177,15 @@ def test_data_that_were_split_before_they_were_planned_as_now_are_split_apart(st
 @pytest.mark.usefixtures("stages")
 def test_a_stage_that_fails_ends_the_probe() -> None:
     Path("stages/plan.py").write_text("raise SystemExit(1)", encoding="utf-8")
-    with pytest.raises(UserError, match="the probe failed, as told above"):
+    with pytest.raises(UserError, match=r"^the probe failed, as told above$"):
         probe(NAME, "cpu", 2, Path("params.yaml"))
+
+
+def test_a_training_that_fails_ends_the_probe(stages: StandInStages) -> None:
+    Path("stages/train.py").write_text("raise SystemExit(1)", encoding="utf-8")
+    with pytest.raises(UserError, match=r"^the probe failed, as told above$"):
+        probe(NAME, "cpu", 2, Path("params.yaml"))
+    assert stages.told == [_PLAN]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,15 @@ from photofinish.params.compare import Comparing, Watts
 from photofinish.params.networks import OwnModel
 from photofinish.report.report import write_report
 from photofinish.report.tables import elsewhere_table
-from photofinish.results.references import Reference, read_references, record_all, reference_of, write_reference
+from photofinish.results import references
+from photofinish.results.references import (
+    Reference,
+    hardware,
+    read_references,
+    record_all,
+    reference_of,
+    write_reference,
+)
 
 FIVE = (3.0,) * 5
 Make = Callable[..., Trained]
@@ -124,11 +133,20 @@ def test_nonsense_is_refused_by_name(
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
-def test_what_is_no_record_at_all_is_refused_by_name(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting property name"),
+        ("[]", "it is no JSON object\\. Remove it"),
+        ("{}", "its schema_version is None"),
+        ('{"schema_version": 1}', "its sha256 is not that of its content: it was damaged or changed\\. Remove it"),
+    ],
+)
+def test_what_is_no_record_at_all_is_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "x.gpu.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=r"some/x\.gpu\.json is not a reference"):
+    with pytest.raises(UserError, match=rf"some/x\.gpu\.json is not a reference that can be read: {why}"):
         read_references(tmp_path, "all")
 
 
@@ -141,6 +159,41 @@ def test_only_the_chosen_machines_are_read(gpu_elsewhere: Trained, tmp_path: Pat
     assert read_references(tmp_path, "none") == read_references(tmp_path / "nowhere", "all") == []
     with pytest.raises(UserError, match=r"compare\.references names three; .* has no such folder \(one, two\)"):
         read_references(tmp_path, ["two", "three"])
+    (tmp_path / "none-yet").mkdir()
+    with pytest.raises(UserError, match=r"names three, four; .* has no such folder \(none\)"):
+        read_references(tmp_path / "none-yet", ["three", "four"])
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "each_node", "told"),
+    [
+        ("cpu", 1, {"threads": 1}, "Some CPU, 1 thread"),
+        ("cpu", 1, {"threads": 4, "processes": 2}, "Some CPU, 2 processes of 4 threads"),
+        ("cpu", 2, {"threads": None}, "2 machines, each Some CPU, 1 threads"),
+        ("gpu", 1, {"device_count": 1}, "Some GPU"),
+        ("gpu", 3, {"device_count": 6}, "3 machines, each 2 x Some GPU"),
+    ],
+)
+def test_hardware_is_told_with_what_matters_to_its_speed(
+    make: Make, device: str, nodes: int, each_node: dict[str, Any], told: str
+) -> None:
+    timings = make(device=device, device_name=f"Some {device.upper()}").timings
+    of_host = {key: value for key, value in each_node.items() if key != "device_count"}
+    host = timings.host.model_copy(update={"nodes": nodes, **of_host})
+    of_run = {"host": host, "device_count": each_node.get("device_count", 1)}
+    assert hardware("cpu" if device == "cpu" else "gpu", timings.model_copy(update=of_run)) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("Xeon(R) 8.5", "xeon-8_5-1-thread"),
+        ("a" * 70, "a" * 64),
+        ("a" * 63 + "_b", "a" * 63),
+    ],
+)
+def test_a_machines_folder_is_named_after_its_hardware(make: Make, name: str, folder: str) -> None:
+    assert recorded(make(device_name=name)).machine == folder
 
 
 # -- beside this machine's results ------------------------------------------------------------------------
@@ -315,10 +368,38 @@ def test_a_doubtful_result_is_not_recorded_and_it_is_said_why(
 ) -> None:
     result = make()
     doubtful = replace(result, timings=result.timings.model_copy(update=change))
-    with pytest.raises(UserError, match="nothing was recorded"):
+    with pytest.raises(UserError, match=r"^nothing was recorded$"):
         project(doubtful, make_result(device="gpu", unavailable="no driver"))
     assert told in capsys.readouterr().out
     assert not (tmp_path / "reference").exists()
+
+
+def test_the_command_records_the_projects_results_or_those_of_the_folders_it_is_given(
+    project: Callable[..., list[Reference]],
+    make: Make,
+    make_result: MakeResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of_gpu = make("last", "gpu", device_name="Some GPU")
+    none = [make_result(name, device, unavailable="no") for name, device in (("small-mlp", "gpu"), ("last", "cpu"))]
+    project(make(), of_gpu, *none)
+    assert "Recorded 2. Look them through" in capsys.readouterr().out
+    before = {path.name for path in (tmp_path / "reference").rglob("*.json")}
+    (tmp_path / "data/plan").mkdir(parents=True)
+    (tmp_path / "plan").rename(tmp_path / "data/plan/experiments")
+    shutil.rmtree(tmp_path / "reference")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["references"])
+    references.main()
+    assert {path.name for path in (tmp_path / "reference").rglob("*.json")} == before
+    plan = (tmp_path / "data/plan/experiments").rename(tmp_path / "elsewhere")
+    (tmp_path / "results").rename(tmp_path / "told")
+    given = ["--plan", plan.name, "--results", "told", "--out", "out", "--machine", "mine"]
+    monkeypatch.setattr("sys.argv", ["references", *given])
+    references.main()
+    assert {path.name for path in (tmp_path / "out" / "mine").iterdir()} == before
 
 
 def test_without_results_it_is_said_what_to_do(tmp_path: Path) -> None:

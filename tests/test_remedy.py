@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.devices import Devices
 from photofinish.params.experiment import Experiment
+from photofinish.params.reader import read_params
 from photofinish.results.records import Timings, read_record, write_record
 
 NAME = "digits-linear"
@@ -154,6 +156,13 @@ def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experi
     assert (folder / "params.yaml").read_bytes() == before
 
 
+def test_a_date_is_in_the_copy_what_it_is_in_the_file(params_file: Path, tmp_path: Path) -> None:
+    mine = {"dataset": "small", "model": {"name": "net.py:Net", "since": datetime.date(2026, 1, 1)}, "optimizer": SGD}
+    params_file.write_text(yaml.safe_dump({**PARAMS, "experiments": {"mine": mine}}), encoding="utf-8")
+    changed = with_values(params_file, {"experiments.mine.epochs": 5}, tmp_path / "copy.yaml").experiments["mine"]
+    assert changed.model_copy(update={"epochs": 3}) == read_params(params_file).experiments["mine"]
+
+
 def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
     folder: Path, make_result: MakeResult, experiment: Experiment
 ) -> None:
@@ -176,6 +185,22 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
     assert "really:    1.00 times as fast; an epoch took 3.80 s without (the results on disk), 3.80 s with." in text
     assert "validation accuracy 25.00%, without the remedy 50.00%" in text
     assert "still input-bound" in text
+
+
+def test_of_values_the_loss_is_told_and_where_nothing_slows_it_any_more_that(
+    folder: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+
+    def outcome(sha256: str, last_loss: float) -> Recorded:
+        made_up = trained(make_result, NAME, epoch_seconds=(3.8,) * 3)
+        record = made_up.record.model_copy(update={"task": "values", "weights_sha256": sha256})
+        return replace(made_up, record=record, history=changed_history(made_up, validation_loss=[9.0, 8.0, last_loss]))
+
+    monkeypatch.setattr(trial, "diagnose", lambda _: [])
+    text = remedy_told(prescribed, (outcome("a", 0.123456),), (outcome("b", 12345.6),))
+    assert "learned:   something else: validation loss 1.235e+04, without the remedy 0.1235." in text
+    assert "diagnosis: no longer input-bound" in text
 
 
 def test_no_results_an_unknown_name_and_a_missing_device_are_told(folder: Path) -> None:
@@ -202,4 +227,19 @@ def test_where_there_is_nothing_to_remedy_the_reason_is_told(folder: Path) -> No
     unknown = {"attribution": None, "not_attributed": "several processes train together"}
     write_record(file, read_record(file, Timings).model_copy(update=unknown))
     with pytest.raises(UserError, match=r"nothing to remedy in digits-linear on the cpu: .*several processes"):
+        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"), [((), "no diagnosis"), (("slow", "slower"), "slow; nothing helps. slower; nothing helps")]
+)
+def test_all_that_cannot_be_remedied_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, reasons: tuple[str, ...], told: str
+) -> None:
+    found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results").diagnosis
+    without = [
+        replace(found, remedy=None, cause="not known", sentence=reason, no_remedy="nothing helps") for reason in reasons
+    ]
+    monkeypatch.setattr(trial, "diagnose", lambda _: without)
+    with pytest.raises(UserError, match=f"nothing to remedy in {NAME} on the cpu: {told}$"):
         prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
