@@ -12,8 +12,19 @@ from conftest import MakeExperiment
 
 from photofinish.data.images import PartName
 from photofinish.data.packed import PackedSplit
-from photofinish.params.experiment import Experiment
-from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, Share, derived_seed
+from photofinish.params.experiment import Augmentation, Experiment
+from photofinish.training.batches import (
+    Batch,
+    Batches,
+    BatchPlan,
+    Normaliser,
+    Part,
+    Share,
+    batch_order,
+    derived_seed,
+    draw_epoch,
+    seed_epoch,
+)
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -159,6 +170,18 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_ex
 
 def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     assert derived_seed("order", 0, 1) == 8783113041400999520
+    assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
+    settings = Augmentation(crop_padding=2, flip=0.5)
+    assert draw_epoch(settings, 4, seed=0, epoch=1).tolist() == [[2, 0, 0], [3, 1, 0], [1, 0, 0], [1, 0, 1]]
+
+
+def test_what_a_network_draws_is_of_the_seed_the_epoch_and_the_process() -> None:
+    seeds = []
+    for seed, epoch, rank in ((0, 1, 0), (0, 1, 2), (0, 2, 0), (1, 1, 0)):
+        seed_epoch(seed, epoch, rank)
+        seeds.append(torch.initial_seed())
+    assert seeds[:2] == [8406280822577183653, 8984165344034679219]  # as in earlier versions
+    assert len(set(seeds)) == len(seeds)
 
 
 @SOURCES

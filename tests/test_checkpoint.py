@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,6 +181,27 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_leaves_everything_as
         store.save(4, state(4, values=1_000_000))
     assert names(store.folder) == before
     assert epochs_done(store.load_latest(damaged.append)) == 3
+
+
+def test_a_checkpoint_is_due_so_many_seconds_after_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([100.0, 100.5, 101.0, 105.0, 105.0, 105.5, 106.0])  # at the start, three questions, a save, two
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    store = CheckpointStore(tmp_path)
+    assert [store.is_due() for _ in range(3)] == [False, True, True]
+    store.save(1, state(1))
+    assert [store.is_due() for _ in range(2)] == [False, True]
+
+
+def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path, damaged: list[Path]) -> None:
+    class Pickled:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (tmp_path / "ran").touch, ()
+
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.save(1, {"progress": Pickled()})
+    with pytest.raises(pickle.UnpicklingError):
+        store.load_latest(damaged.append)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_clearing_leaves_nothing(store: CheckpointStore) -> None:

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from photofinish.errors import UserError
+from photofinish.errors import MistakeError, UserError
 from photofinish.params import experiment as params
 from photofinish.training import optimisation
-from photofinish.training.optimisation import RateSlots, Schedule, build_optimizer
+from photofinish.training.optimisation import RateSlots, Schedule, build_optimizer, refuse_other_count
 from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
@@ -275,3 +275,20 @@ def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
         assert 0 < schedule.learning_rate <= 0.4 * 1.001
         optimizer.step()
         schedule.batch_ended()
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(tuple("abc"), "order of a, b, c"), (tuple("abcdefghij"), "e, f, g, h, i, j"), (tuple("abcdefghijk"), "j, ...")],
+)
+def test_a_weight_for_another_number_of_classes_is_refused_with_their_order(names: tuple[str, ...], told: str) -> None:
+    weighted = params.CrossEntropy(name="cross_entropy", weight=(1.0, 2.0))
+    refuse_other_count(weighted, ("cat", "dog"))
+    with pytest.raises(MistakeError) as caught:
+        refuse_other_count(weighted, names)
+    assert str(caught.value).startswith(f"loss.weight has 2 numbers, and there are {len(names)} classes: give one for")
+    assert str(caught.value).endswith(told)
+
+
+def test_what_ones_own_loss_calls_its_weight_is_its_own_matter() -> None:
+    refuse_other_count(params.OwnLoss.model_validate({"name": "loss.py:loss", "weight": [1.0, 2.0]}), ("a", "b", "c"))

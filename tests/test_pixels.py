@@ -90,9 +90,9 @@ def test_a_file_that_is_no_whole_image_is_named(tmp_path: Path, suffix: str, dam
 
 @pytest.mark.parametrize("name", ["image.png", "image.tiff", "image.pgm"])
 def test_sixteen_bits_are_scaled_by_their_range(tmp_path: Path, name: str) -> None:
-    shades = np.array([[0, 257 * 7, 257 * 100 + 127, 65535]], dtype=np.uint16)
+    shades = np.array([[0, 257 * 7, 257 * 100 + 128, 257 * 100 + 129, 65535]], dtype=np.uint16)
     Image.fromarray(shades).save(tmp_path / name)
-    assert decode(tmp_path / name, None, 1).ravel().tolist() == [0, 7, 100, 255]
+    assert decode(tmp_path / name, None, 1).ravel().tolist() == [0, 7, 100, 101, 255]
     Image.fromarray(np.zeros((1, 4), dtype=np.uint16)).save(tmp_path / name)
     assert not decode(tmp_path / name, None, 1).any()
 
@@ -102,6 +102,11 @@ def test_sixteen_bits_that_are_used_for_fewer_are_refused(tmp_path: Path, bright
     Image.fromarray(np.array([[0, brightest]], dtype=np.uint16)).save(tmp_path / "image.png")
     with pytest.raises(UserError, match=rf"image\.png can't be read .* the brightest is {brightest}: "):
         decode(tmp_path / "image.png", None, 1)
+
+
+def test_sixteen_bits_of_which_one_image_uses_half_are_read(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 32768]], dtype=np.uint16)).save(tmp_path / "image.png")
+    assert decode(tmp_path / "image.png", None, 1).ravel().tolist() == [0, 128]
 
 
 def test_pixels_of_32_bits_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:

@@ -146,6 +146,25 @@ def test_the_command_tells_of_the_device_that_it_names(
         trial.main()
 
 
+@pytest.mark.parametrize("arguments", [[], ["repair", NAME], ["remedy"], ["remedy", NAME, "--device", "tpu"]])
+def test_another_command_is_refused_with_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["trial", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        trial.main()
+    assert capsys.readouterr().err.startswith("usage: python -m photofinish.comparing.trial")
+
+
+def test_a_training_that_fails_is_told_with_what_it_was_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "stages").unlink()
+    (folder / "stages").mkdir()
+    (folder / "stages" / "train.py").write_text("raise SystemExit(1)", encoding="utf-8")
+    with pytest.raises(UserError, match=r"^the training with the remedy failed, as told above$"):
+        try_out(prescribe(NAME, "cpu", Path("params.yaml"), Path("results")))
+
+
 def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
     before = (folder / "params.yaml").read_bytes()
     found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
@@ -205,7 +224,9 @@ def test_of_values_the_loss_is_told_and_where_nothing_slows_it_any_more_that(
 
 def test_no_results_an_unknown_name_and_a_missing_device_are_told(folder: Path) -> None:
     params, results = folder / "params.yaml", folder / "results"
-    with pytest.raises(MistakeError, match=r"has no experiment 'digit-linear'.* did you mean 'digits-linear'"):
+    with pytest.raises(
+        MistakeError, match=rf"{params} has no experiment 'digit-linear'.* did you mean 'digits-linear'"
+    ):
         prescribe("digit-linear", "cpu", params, results)
     with pytest.raises(UserError, match="has no results yet to find a remedy by: run `dvc repro` first"):
         prescribe(NAME, "cpu", params, folder / "elsewhere")

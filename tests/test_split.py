@@ -154,6 +154,14 @@ def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_trainin
     assert manifest.std[:2] == pytest.approx(training.std(axis=(0, 2, 3)).tolist()[:2], rel=1e-12)
 
 
+def test_the_mean_is_of_all_images_however_few_are_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = split(digits_plan(test=0.1), colour_images(), tmp_path / "at-once")
+    monkeypatch.setattr("photofinish.data.split._BYTES_AT_A_TIME", 1)
+    assert split(digits_plan(test=0.1), colour_images(), tmp_path / "one-by-one") == at_once
+
+
 def test_a_channel_of_one_value_can_be_divided_by_its_deviation(tmp_path: Path) -> None:
     assert split(digits_plan(test=0.1), colour_images(), tmp_path).std[2] == 1.0
 

@@ -18,7 +18,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up
 from photofinish.models.registry import build_model
-from photofinish.training.batches import batch_order
+from photofinish.training.batches import batch_order, derived_seed
 from photofinish.training.trainer import NonFiniteLossError, Trainer, TrainState
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -158,6 +158,19 @@ def test_on_the_cpu_half_precision_gives_other_bits_and_tf32_is_plain_fp32(
     assert shorter.progress.metrics[-1].validation_loss == pytest.approx(
         plain.progress.metrics[-1].validation_loss, rel=0.05
     )
+
+
+def test_what_the_network_draws_is_seeded_anew_for_each_epoch(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+) -> None:
+    class TellsItsSeed(nn.Linear):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seeds.append(torch.initial_seed())
+            return super().forward(images.flatten(1))
+
+    seeds: list[int] = []
+    trained(make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3)))
+    assert list(dict.fromkeys(seeds)) == [derived_seed("network", 7, epoch) for epoch in (0, 1)]
 
 
 def test_another_seed_gives_another_run(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
@@ -308,7 +321,10 @@ def test_a_loss_that_weighs_no_validation_image_is_told(
 ) -> None:
     trainer = make_trainer(make_experiment())
     monkeypatch.setattr(trainer.criterion, "parts", lambda outputs, _labels: (outputs.sum(), 0.0))
-    with pytest.raises(UserError, match="gives each image of the validation part a weight of 0"):
+    with pytest.raises(
+        UserError,
+        match=r"^the loss gives each image of the validation part a weight of 0, .*: give their classes a weight, or v",
+    ):
         trained(trainer)
 
 
