@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 from image_files import write_picture
 
-from photofinish.data.local_files import misplaced, sha256_of_local_files
+from photofinish.data.local_files import CsvFile, Row, misplaced, parse_csv, sha256_of_local_files
 from photofinish.errors import MistakeError
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
@@ -110,6 +110,40 @@ def test_a_csv_that_is_wrong_is_left_for_download_to_explain(photos: Path, data:
     assert len(state(photos)["listed"]) == 64
 
 
+NO_TEXT = "this is no text, it has zero bytes: save the file as CSV in UTF-8"
+ROW = Row(2, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("data", "rows", "problems"),
+    [
+        (b"", [], [(0, "the file is empty")]),
+        (b"\n \n", [], [(0, "the file is empty")]),
+        (b"x,y\na,h\xe4n\n", [], [(2, "this is not UTF-8 text (byte 0xe4): save the file as CSV in UTF-8")]),
+        ("x,y\n".encode("utf-16"), [], [(1, "this is not UTF-8 text (byte 0xff): save the file as CSV in UTF-8")]),
+        (b"x,y\n\0,b\n", [], [(0, NO_TEXT)]),
+        (b"\xef\xbb\xbfx,y\r\na,b\r\n", [ROW], []),
+        (b'x,y\na,b\n\n \n"a\r\nb","c, ""d"""\ne,f', [ROW, Row(5, ("a\r\nb", 'c, "d"')), Row(7, ("e", "f"))], []),
+        (b"x,y\na,b\n,\n", [ROW, Row(3, ("", ""))], []),
+        (b"x,y\na,b\na\n", [ROW], [(3, "has 1 field, the header has 2")]),
+        (b"x,y\na,b\na,b,c\n", [ROW], [(3, "has 3 fields, the header has 2")]),
+        (
+            b'x,y\na,b\n\nc,"d\ne,f\n',
+            [ROW],
+            [(4, "can't be read as CSV, nor can what follows: unexpected end of data")],
+        ),
+    ],
+)
+def test_a_csv_is_read_with_its_lines_and_what_is_wrong_in_them(
+    data: bytes, rows: list[Row], problems: list[tuple[int, str]]
+) -> None:
+    assert parse_csv(data) == CsvFile(("x", "y") if rows else (), rows, problems)
+
+
+def test_a_column_that_the_header_names_twice_is_told() -> None:
+    assert parse_csv(b"x,y,x\na,b,c\n").problems == [(0, "the header names the column 'x' 2 times")]
+
+
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
     write_plan(
         read_params(photos.parent / "params.yaml"), photos.parent / "plan", photos.parent / "splits", ROOT / "stages"
@@ -148,7 +182,17 @@ def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("path: photos/birds.csv", "path: photos", 'datasets.listed.path = "photos"\n    this must be a CSV file'),
+        (
+            "path: photos/birds.csv",
+            "path: photos",
+            'datasets.listed.path = "photos"\n    this must be a CSV file, and {photos} is a folder',
+        ),
+        ("path: photos,", "path: nests,", "put it there, or correct the path; relative paths start at the folder of"),
+        (
+            "path: photos,",
+            "path: /no/nests,",
+            "there is no such folder (/no/nests): put it there, or correct the path\n",
+        ),
         ("path: photos/birds.csv", "path: photos/pipe", "must be a CSV file, and {photos}/pipe is a device or a pipe"),
         ("path: photos/birds.csv", "path: /dev/zero", "must be a CSV file, and /dev/zero is a device or a pipe"),
         ("path: photos,", f"path: {'x/' * 2500},", "this can't be the path of a folder: File name too long"),
@@ -156,7 +200,7 @@ def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
         ("defaults:", f"mirror: {'x/' * 2500}\ndefaults:", "there is no such folder"),
         ("path: photos,", "path: '',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
         ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
-        ("path: photos,", "path: photos/birds.csv,", 'sorted.path = "photos/birds.csv"\n    this must be a folder'),
+        ("path: photos,", "path: photos/birds.csv,", "this must be a folder, and {photos}/birds.csv is a file"),
         (
             "path: photos/birds.csv, validation: 1, test: 1",
             "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
@@ -170,7 +214,7 @@ def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, 
     (photos.parent / "params.yaml").write_text(PARAMS.replace(old, new), encoding="utf-8")
     with pytest.raises(MistakeError) as caught:
         state(photos)
-    assert expected.replace("{photos}", str(photos)) in str(caught.value)
+    assert expected.replace("{photos}", str(photos)) in f"{caught.value}\n"
 
 
 @pytest.mark.parametrize(
