@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,14 +74,16 @@ class Tried:
 
 def main(chosen: str) -> int:
     """Try the mutants of a module or package, or of all four; 1 if any survives that isn't known to."""
-    known = dict(_known_survivors())
+    known = _known_survivors()
     wrong, count, noticed = 0, 0, 0
     for module in _modules(chosen):
         name = str(module.relative_to(PACKAGE))
         tried = _try_mutants(module)
         survivors = Counter(tried.survivors)
-        unknown = [line for line in survivors if line not in known]
-        gone = [line for line in known if line.startswith(f"{name} ") and line not in survivors]
+        unknown = [line for line in survivors if not any(_is_it(each, line) for each in known)]
+        gone = [
+            each for each in known if each.startswith(f"{name} ") and not any(_is_it(each, line) for line in survivors)
+        ]
         count, noticed = count + tried.count, noticed + tried.count - survivors.total()
         late = f", {tried.out_of_time} of them by running out of time" if tried.out_of_time else ""
         print(f"{name}: {tried.count - survivors.total()} of {tried.count} noticed{late}", flush=True)
@@ -103,13 +105,29 @@ def _modules(chosen: str) -> list[Path]:
     return [path] if path.is_file() else sorted(file for file in path.rglob("*.py") if file.name != "__init__.py")
 
 
-def _known_survivors() -> Iterator[tuple[str, str]]:
+def _known_survivors() -> list[str]:
+    known = []
     for line in KNOWN.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             change, separator, reason = line.rpartition("  # ")
             if not separator or not reason:
                 raise SystemExit(f"error: {KNOWN.relative_to(ROOT)}: no reason (`  # why`) in the line: {line}")
-            yield change, reason
+            known.append(change)
+    return known
+
+
+def _is_it(known: str, change: str) -> bool:
+    """Whether a known survivor is this change: in its module, or any (`*`), a piece of the line taken for another."""
+    (where, taken, given), (module, before, after) = _parts(known), _parts(change)
+    places = [found.start() for found in re.finditer(re.escape(taken), before)]
+    return where in ("*", module) and any(before[:at] + given + before[at + len(taken) :] == after for at in places)
+
+
+def _parts(change: str) -> tuple[str, str, str]:
+    """The module, what a mutant takes, and what it gives."""
+    module, _, changed = change.partition(" - `")
+    taken, _, given = changed.removesuffix("`").partition("` + `")
+    return module, taken, given
 
 
 # -- the tests about a module ----------------------------------------------------------------------
