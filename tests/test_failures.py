@@ -7,7 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -63,6 +66,10 @@ class _OneOfFour(Team):
     rank, size = 1, 4
 
 
+class _OneOfTwo(Team):
+    rank, size = 1, 2
+
+
 def explained(experiment: Experiment, team: Team, error: Exception) -> str:
     with pytest.raises(UserError) as raised, failures_explained("big", experiment, team):
         raise error
@@ -86,6 +93,7 @@ def test_only_what_would_change_something_is_proposed(make_experiment: MakeExper
     frugal = make_experiment(precision="bf16", input={"name": "loader"})
     text = explained(frugal, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
     assert "experiments.big.batch_size" in text
+    assert "set its precision to bf16" in explained(make_experiment(precision="tf32"), ON_CPU, MemoryError())
     assert "precision" not in text
     assert "input" not in text
 
@@ -95,6 +103,9 @@ def test_where_the_batch_is_one_image_no_smaller_one_is_proposed(make_experiment
     assert "batch_size" not in text
     least = explained(make_experiment(batch_size=1, precision="bf16", input={"name": "loader"}), ON_CPU, MemoryError())
     assert "its share of a batch is 1 image. It takes a smaller network or smaller images. Nothing was" in least
+    assert "lower experiments.big.batch_size (it is 2)" in explained(
+        make_experiment(batch_size=2), ON_CPU, MemoryError()
+    )
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
@@ -141,6 +152,17 @@ def test_an_allocation_beyond_the_limit_of_the_process_is_told(experiment: Exper
 
 def test_memory_that_python_itself_lacks_is_told(experiment: Experiment) -> None:
     assert "lower experiments.big.batch_size" in explained(experiment, ON_CPU, MemoryError())
+
+
+def test_what_a_device_does_not_tell_of_its_memory_is_left_out(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_failures, "memory_bytes", lambda _device: (None, None))
+    monkeypatch.setattr(memory_failures, "peak_memory_bytes", lambda _device: None)
+    told = explained(experiment, ON_CPU, torch.OutOfMemoryError("GPU 1 has a total capacity of less, says other code"))
+    assert told.startswith(
+        "out of memory on the CPU: input: resident puts all images there, its share of a batch is 1,000 images. In"
+    )
 
 
 def test_a_network_left_on_another_device_is_told_with_both_devices(experiment: Experiment) -> None:
@@ -197,25 +219,64 @@ def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behin
             assert trainer.loss(trainer.state, 0, next(_FakeBatches().shuffled(0))).device == CUDA
 
 
-def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment) -> None:
-    refusal = "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set ..."
+@pytest.mark.parametrize(
+    ("operation", "proposed"),
+    [
+        (
+            "adaptive_avg_pool2d_backward_cuda",
+            "give its images another size (VGGs take 32, 64, 96, 128, 192, 224 or 256 pixels), choose another model",
+        ),
+        ("cumsum_cuda_kernel", "choose another model"),
+    ],
+)
+def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment, operation: str, proposed: str) -> None:
+    refusal = f"{operation} does not have a deterministic implementation, but you set ..."
     told = explained(experiment, ON_CUDA, RuntimeError(refusal))
-    assert "no deterministic adaptive_avg_pool2d_backward_cuda" in told
-    assert "experiments.big.model" in told
+    assert told.endswith(
+        f" the same result each time: torch has no deterministic {operation}; {proposed} in params.yaml "
+        "(experiments.big.model), or allow that results differ (deterministic: false)"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "library"),
     [
         ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "cuDNN"),
-        ("Unable to load any of {libcudnn_engines_precompiled.so.9.1.0, libcudnn_engines_precompiled.so}", "libcudnn"),
-        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "CUBLAS_STATUS"),
+        (
+            "Unable to load any of {libcudnn_engines_precompiled.so.9.1.0, libcudnn_engines_precompiled.so}",
+            "libcudnn_engines_precompiled",
+        ),
+        (
+            "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+            "CUBLAS_STATUS_NOT_INITIALIZED",
+        ),
     ],
 )
 def test_a_library_that_can_not_be_used_is_named(experiment: Experiment, text: str, library: str) -> None:
-    told = explained(experiment, ON_CUDA, RuntimeError(text))
-    assert told.startswith(library)
-    assert "can't be used on cuda:0" in told
+    told = explained(experiment, ON_CUDA, RuntimeError(f"{text}.\nException raised from ..."))
+    assert told.startswith(f"{library} can't be used on cuda:0 ({text}). Other processes")
+
+
+@pytest.mark.parametrize(("length", "end"), [(200, "x). Other"), (201, "x...). Other")])
+def test_a_long_line_of_torchs_is_shortened(experiment: Experiment, length: int, end: str) -> None:
+    line = "cuDNN error: ".ljust(length, "x")
+    assert f"({line[:200]}{end.removeprefix('x')}" in explained(experiment, ON_CUDA, RuntimeError(line))
+
+
+def test_a_process_that_loads_images_and_is_lost_is_told_with_the_memory_that_they_share(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(total=64 * 2**20))
+    monkeypatch.setattr(memory_failures, "_SHARED_MEMORY", tmp_path)
+    lost = RuntimeError(
+        "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ... Please try ..."
+    )
+    assert explained(experiment, ON_CPU, lost).startswith(
+        "a process that loads images failed: DataLoader worker (pid 7) is killed by signal: Bus error. Most often "
+        f"memory has run out, or the shared memory that batches pass through ({tmp_path}, 64 MiB): enlarge it, or lower"
+    )
+    monkeypatch.setattr(memory_failures, "_SHARED_MEMORY", tmp_path / "none")
+    assert " that batches pass through: enlarge it, or lower" in explained(experiment, ON_CPU, lost)
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
@@ -236,8 +297,11 @@ def test_cublas_without_memory_to_start_is_out_of_memory(experiment: Experiment)
 )
 def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experiment, error: Exception) -> None:
     told = pytest.raises(PeerLostError, match=r"connection to another process .* was lost")
-    with told, failures_explained("big", experiment, _OneOfFour(CUDA)):
+    with told, failures_explained("big", experiment, _OneOfTwo(CUDA)):
         raise error
+    with pytest.raises((RuntimeError, UserError)) as alone, failures_explained("big", experiment, ON_CUDA):
+        raise error
+    assert not isinstance(alone.value, PeerLostError)
 
 
 def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
@@ -260,11 +324,16 @@ def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
             r"failed: Duplicate GPU detected : rank 1 .* Two processes use one GPU: .*--nproc-per-node",
         ),
         (
+            _nccl_error("ncclSystemError", "Call to posix_fallocate failed for /dev/shm/nccl-x"),
+            r"NCCL needs more shared memory \(/dev/shm, [\d,]+ MiB\): enlarge it",
+        ),
+        (_nccl_error("ncclSystemError", "No Shared Memory is left"), "NCCL needs more shared memory"),
+        (
             _nccl_error("ncclUnhandledCudaError", "Cuda failure 700 'an illegal memory access was encountered'"),
-            r"failed: Cuda failure 700 .* NCCL_DEBUG=INFO",
+            r"failed: Cuda failure 700 .* With NCCL_DEBUG=INFO it .* whether all GPUs are well$",
         ),
     ],
-    ids=["shared memory", "duplicate", "another"],
+    ids=["shared memory", "duplicate", "its folder", "in capitals", "another"],
 )
 def test_what_fails_in_nccl_itself_is_told_in_its_last_words(
     experiment: Experiment, error: Exception, said: str
@@ -324,6 +393,14 @@ def test_a_fault_of_cuda_is_told_in_one_line_with_what_to_do(
     assert told.startswith("cuda:0 can't be used: ")
     assert re.search(said, told, re.IGNORECASE)
     assert "\n" not in told
+
+
+def test_a_gpu_that_does_not_tell_its_capability_is_told_without(
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", Mock(side_effect=AssertionError("no CUDA")))
+    told = explained(experiment, ON_CUDA, RuntimeError("CUDA error: no kernel image is available for execution"))
+    assert "isn't built for this GPU: install a torch that is" in told
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
-from photofinish.results import records
+from photofinish.results import learned, records
 from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
 from photofinish.runs.views import summarise
 from photofinish.training.teams import Ranks
@@ -80,3 +80,16 @@ def test_the_network_of_a_further_seed_is_read_from_a_file_of_its_own(make_resul
     file.write_bytes(data[:-1])
     with pytest.raises(UserError, match=r"5\.safetensors is damaged"):
         load_network(tmp_path, record, run)
+
+
+def test_a_network_is_made_anew_for_the_type_of_input_that_it_was_trained_on(
+    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = trained(make_result).record.model_copy(update={"dtype": "int64"})
+    data = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5))
+    write_bytes_atomically(tmp_path / records.WEIGHTS, data)
+    made_for: list[object] = []
+    monkeypatch.setattr(learned, "build_model", lambda *given, dtype: made_for.append(dtype) or build_model(*given))
+    load_network(tmp_path, record.model_copy(update={"weights_sha256": sha256_of_bytes(data)}))
+    rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data))
+    assert made_for == ["int64", "uint8"]
