@@ -37,7 +37,7 @@ from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.steps import GraphedSteps, Recorded
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import Trainer, TrainState
 
 IMAGES, BATCH = 16, 3
 """five whole batches, in windows of two: one more, and a batch of one image, are left to be taken one by one"""
@@ -336,7 +336,45 @@ def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch:
 @pytest.mark.parametrize("kind", ["auto", "eager"])
 def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: str, source: dict[str, Any]) -> None:
     trainer = trained(make_job(steps=kind, input=source))
-    assert sum(trainer.steps.fetched(trainer.training, 0)) == trainer.steps_per_epoch
+    windows = kind == "auto" and source != LOADER
+    assert list(trainer.steps.fetched(trainer.training, 0)) == ([2, 2, 1, 1] if windows else [1] * 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers"),
+    [
+        ({"steps": "eager"}, [0, 1, 2, 3, 4, 5] * 2),
+        ({}, [4, 5] * 2),
+        ({"input": LOADER}, [5, 5]),
+        ({"optimizer": DAMPED}, [0, 5, 4, 5]),
+    ],
+    ids=str,
+)
+def test_each_step_that_is_not_recorded_is_told_its_number_in_the_epoch(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], numbers: list[int]
+) -> None:
+    trainer = make_job(**settings)
+    warm_up(trainer)
+    told, step = [], trainer.step
+
+    def noted(state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        told.append(number)
+        return step(state, number, batch)
+
+    monkeypatch.setattr(trainer, "step", noted)
+    trainer.train(lambda _metrics, _timing: None)
+    assert told == numbers
+
+
+@pytest.mark.parametrize(("steps", "at_once"), [(1, [1]), (2, [2]), (3, [1, 1, 1]), (4, [2, 2])])
+def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
+    make_job: MakeJob, steps: int, at_once: list[int]
+) -> None:
+    for kind, expected in (("auto", at_once), ("eager", [1] * steps)):
+        trainer = make_job(steps=kind)
+        warm_up(trainer)
+        again: Any = trainer.steps.repeated(trainer, trainer.state, next(trainer.training.shuffled(0)), steps)
+        assert [losses.numel() for losses in again()] == expected
 
 
 def test_no_size_of_batch_is_recorded_before_a_step_was_taken_on_it(
@@ -516,6 +554,16 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
     with pytest.raises(UserError, match=re.escape(why)):
         warm_up(make_job(steps="graph", **settings))
+
+
+def test_a_network_that_is_wrapped_for_several_devices_is_not_recorded(make_job: MakeJob) -> None:
+    trainer = make_job()
+    trainer.state = trainer.state._replace(network=nn.Sequential(trainer.network))
+    assert steps.hindrance(trainer) == "its network is wrapped, for several devices"
+
+
+def test_an_epoch_of_one_batch_may_be_recorded(make_job: MakeJob) -> None:
+    assert steps.hindrance(make_job(batch_size=IMAGES)) is None
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from photofinish.errors import UserError
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order, derived_seed
+from photofinish.training.teams import Team
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import NonFiniteLossError, Trainer, TrainState
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -35,6 +37,18 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
+
+
+class SecondOfTwo(Team):
+    """Whose other process has computed the same."""
+
+    rank, size = 1, 2
+
+    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        return [values, values]
 
 
 class FailsAtStep(nn.Module):
@@ -169,8 +183,60 @@ def test_what_the_network_draws_is_seeded_anew_for_each_epoch(
             return super().forward(images.flatten(1))
 
     seeds: list[int] = []
-    trained(make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3)))
-    assert list(dict.fromkeys(seeds)) == [derived_seed("network", 7, epoch) for epoch in (0, 1)]
+    alone = make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3))
+    second = make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3))
+    second.team = SecondOfTwo(CPU)
+    trained(alone)
+    trained(second)
+    drawn = [derived_seed("network", 7, epoch) for epoch in (0, 1)]
+    assert list(dict.fromkeys(seeds)) == [*drawn, *(derived_seed("network", 7, epoch, 1) for epoch in (0, 1))]
+
+
+@pytest.mark.parametrize("weight", [None, (1.0, 2.0, 4.0)])
+def test_of_several_processes_each_takes_the_part_of_the_loss_whose_mean_over_them_is_the_batchs(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, weight: tuple[float, ...] | None
+) -> None:
+    loss = {"name": "cross_entropy", "weight": weight}
+    trainer = make_trainer(make_experiment(batch_size=16, loss=loss))
+    last = trainer.steps_per_epoch - 1
+    whole, *_, rest = trainer.training.in_order()
+    assert len(rest[1]) < len(whole[1])
+    alone = [trainer.loss(trainer.state, 0, batch).item() for batch in (whole, rest)]
+    trainer.team = SecondOfTwo(CPU)
+    parts = [trainer.loss(trainer.state, step, batch).item() for step, batch in ((0, whole), (last, rest))]
+    of_both = 2 if weight is None else 1  # what the images weigh is added up, their number is the batch's
+    assert parts == pytest.approx([of_both * loss for loss in alone])
+
+
+def test_the_mean_loss_is_of_all_processes(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
+    alone, second = (make_trainer(make_experiment(batch_size=10_000, epochs=1)) for _ in range(2))
+    second.team = SecondOfTwo(CPU)
+    (of_one,), (of_two,) = trained(alone).progress.metrics, trained(second).progress.metrics
+    assert of_two.training_loss == pytest.approx(2 * of_one.training_loss)  # each image is there twice, yet is one
+
+
+def test_the_next_epoch_is_prepared_while_one_is_trained(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, prepared = make_trainer(make_experiment(epochs=3)), list[int]()
+    monkeypatch.setattr(trainer.training, "prepare", prepared.append)
+    trained(trainer)
+    assert prepared == [1, 2]
+
+
+def test_validation_computes_in_the_precision_of_the_training(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+) -> None:
+    trainer, types = make_trainer(make_experiment(epochs=1, precision="bf16")), set[tuple[bool, torch.dtype]]()
+    trainer.network.register_forward_hook(lambda module, _images, outputs: types.add((module.training, outputs.dtype)))
+    trained(trainer)
+    assert types == {(True, torch.bfloat16), (False, torch.bfloat16)}
+
+
+def test_of_values_there_is_no_accuracy(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
+    trainer = make_trainer(make_experiment(epochs=1))
+    trainer.task = "values"
+    assert trained(trainer).progress.metrics[0].validation_accuracy is None
 
 
 def test_another_seed_gives_another_run(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
@@ -321,11 +387,12 @@ def test_a_loss_that_weighs_no_validation_image_is_told(
 ) -> None:
     trainer = make_trainer(make_experiment())
     monkeypatch.setattr(trainer.criterion, "parts", lambda outputs, _labels: (outputs.sum(), 0.0))
-    with pytest.raises(
-        UserError,
-        match=r"^the loss gives each image of the validation part a weight of 0, .*: give their classes a weight, or v",
-    ):
+    with pytest.raises(UserError) as caught:
         trained(trainer)
+    assert str(caught.value) == (
+        "the loss gives each image of the validation part a weight of 0, so there is no validation loss: "
+        "give their classes a weight, or validate on more images"
+    )
 
 
 def test_the_epochs_before_the_loss_was_no_longer_finite_are_kept(
