@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -18,11 +19,17 @@ from photofinish.training.torch_device import (
     autocast,
     device_name,
     effective_precision,
+    forget_peak_memory,
     free_memory_bytes,
     gradient_scaler,
+    has_fast_bf16,
+    keep_freed_memory,
     laid_out,
+    memory_bytes,
     memory_format,
+    nvidia_uuid,
     peak_memory_bytes,
+    sent,
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
@@ -144,7 +151,7 @@ def test_the_precision_on_record_is_the_one_really_computed_in(
 def test_tf32_is_on_record_only_where_the_gpu_has_it(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], effective: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {CUDA: capability}.__getitem__)
     assert effective_precision(CUDA, "tf32") == effective
 
 
@@ -193,6 +200,50 @@ def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(monke
     assert free_memory_bytes(CUDA) == 9 * GIB
 
 
+def test_of_several_gpus_the_one_that_is_meant_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    second, asked = torch.device("cuda", 1), Mock()
+    asked.get_device_name.return_value, asked.max_memory_allocated.return_value = "Some GPU", 5
+    asked.memory_allocated.return_value, asked.memory_reserved.return_value = 2, 3
+    asked.mem_get_info.return_value = (7, 80)
+    asked.get_device_properties.return_value = SimpleNamespace(total_memory=80, uuid="GPU-1")
+    module_of = Mock(return_value=asked)
+    monkeypatch.setattr(torch, "get_device_module", module_of)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.get_device_properties)
+    forget_peak_memory(second)
+    asked.reset_peak_memory_stats.assert_called_once()
+    assert (device_name(second), peak_memory_bytes(second), nvidia_uuid(second)) == ("Some GPU", 5, "GPU-1")
+    assert (memory_bytes(second), free_memory_bytes(second)) == ((2, 80), 8)
+    assert {arguments for _name, arguments, _named in asked.method_calls} == {(second,)}
+    assert {call.args for call in module_of.call_args_list} == {(second,)}
+
+
+def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_it = Mock(return_value=True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_it)
+    assert (has_fast_bf16(CUDA), has_fast_bf16(CPU)) == (True, False)
+    has_it.assert_called_once_with(including_emulation=False)
+
+
+def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
+    tensor = Mock()
+    sent(tensor, CUDA)
+    tensor.pin_memory().to.assert_called_once_with(CUDA, non_blocking=True)
+    sent(tensor, MPS)
+    tensor.to.assert_called_once_with(MPS)
+
+
+def test_freed_memory_stays_on_the_cpu_where_the_c_library_is_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc = Mock()
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: libc)
+    monkeypatch.setattr("platform.libc_ver", lambda: ("musl", "glibc"))
+    keep_freed_memory()
+    assert not libc.mock_calls
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    keep_freed_memory()
+    threshold, trim = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+    assert libc.mallopt.call_args_list == [((threshold, 32 * 2**20),), ((trim, 2**31 - 1),)]
+
+
 def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,6 +257,8 @@ def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_m
     )
     monkeypatch.setattr(torch, "get_device_module", lambda _device: silent)
     assert free_memory_bytes(XPU) == 7 * GIB
+    silent.memory_allocated = lambda _device: 0
+    assert free_memory_bytes(XPU) == 8 * GIB
     monkeypatch.setattr(torch, "get_device_module", lambda _device: SimpleNamespace())
     assert free_memory_bytes(torch.device("meta")) is None
 
@@ -240,6 +293,11 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             ),
             NoAcceleratorError,
             r"found version 11040.*torch is built for CUDA [\d.]+\. Update the NVIDIA driver, or install a torch built",
+        ),
+        (
+            RuntimeError("Found no NVIDIA driver on your system.\nPlease check ..."),
+            UnusableAcceleratorError,
+            r": Found no NVIDIA driver on your system\. The driver lists a GPU all the same",
         ),
         (AssertionError("Torch not compiled with CUDA enabled"), NoAcceleratorError, "Torch not compiled with CUDA"),
         (
@@ -278,7 +336,7 @@ def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.Mo
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
 
     monkeypatch.setattr(torch.accelerator, "set_device_index", fail)
-    with pytest.raises(UnusableAcceleratorError, match=r"busy or unavailable\. Another program keeps"):
+    with pytest.raises(UnusableAcceleratorError, match=r"^xpu:1 can't be used: .* busy or unavailable\. Another"):
         accelerator("auto", 1)
 
 
@@ -299,6 +357,21 @@ def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
     peak_bytes = peak_memory_bytes(CPU)
     assert peak_bytes is not None
     assert 0.5 * process.memory_info().rss <= peak_bytes <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(("platform", "unit_bytes"), [("linux", 1024), ("darwin", 1)])
+def test_the_systems_count_the_peak_in_units_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, platform: str, unit_bytes: int
+) -> None:
+    monkeypatch.setattr("resource.getrusage", lambda _who: SimpleNamespace(ru_maxrss=7))
+    monkeypatch.setattr("sys.platform", platform)
+    assert peak_memory_bytes(CPU) == 7 * unit_bytes
+
+
+def test_apples_gpus_tell_what_is_taken_and_how_much_there_is_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 3)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 8)
+    assert memory_bytes(MPS) == (3, 8)
 
 
 def test_what_a_device_does_not_tell_is_left_out() -> None:

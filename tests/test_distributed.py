@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -228,7 +229,9 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
     monkeypatch.setattr(nn, "DataParallel", _FakeDataParallel)
     devices = (torch.device("cuda", 1), torch.device("cuda", 0))
     team, network = DataParallelTeam(devices, devices[1]), nn.Linear(2, 2)
-    assert isinstance(team.parallel(network), _FakeDataParallel)
+    wrapped = team.parallel(network)
+    assert isinstance(wrapped, _FakeDataParallel)
+    assert wrapped.module is network
     assert _FakeDataParallel.made == {"device_ids": list(devices), "output_device": devices[1]}
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
 
@@ -237,7 +240,7 @@ def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="data_parallel needs CUDA"):
+    with pytest.raises(UserError, match=r"^strategy data_parallel needs CUDA, which torch can't use here$"):
         DataParallelTeam((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
 
 
@@ -245,16 +248,27 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
     class Batches:
         image_count, batch_size = 2, 2
 
-        def shuffled(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            yield torch.zeros(2, 1), torch.zeros(2)
+        def shuffled(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            yield torch.full((2, 1), epoch), torch.zeros(2)
+
+        unplaced, prepare = shuffled, Mock()
 
         def in_order(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return self.shuffled(0)
 
+        def placed(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            return batch[0] + 1, batch[1]
+
     elsewhere = torch.device("meta")
     placed = DataParallelTeam((CPU, elsewhere), elsewhere).placed(Batches())
-    for images, labels in (*placed.shuffled(0), *placed.in_order()):
-        assert (images.device, labels.device) == (CPU, elsewhere)
+    ((images, labels),), (unplaced,), (in_order,) = placed.shuffled(3), placed.unplaced(4), placed.in_order()
+    assert (images[0].item(), labels.device) == (3, elsewhere)
+    assert (unplaced[0][0].item(), unplaced[1].device) == (4, CPU)
+    assert (in_order[0][0].item(), in_order[1].device) == (0, elsewhere)
+    images, labels = placed.placed(unplaced)
+    assert (images[0].item(), labels.device) == (5, elsewhere)
+    placed.prepare(6)
+    Batches.prepare.assert_called_once_with(6)
     assert (placed.image_count, placed.batch_size) == (2, 2)
 
 
@@ -337,7 +351,7 @@ def test_a_port_that_another_program_holds_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_processes_hand_on_what_they_have(tmp_path: Path) -> None:
+def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of one: with more, the tests above see what comes of it."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
@@ -346,13 +360,23 @@ def test_processes_hand_on_what_they_have(tmp_path: Path) -> None:
         assert ranks.gather_lists(["a", None]) == [["a", None]]
         assert ranks.from_leader({"a": 1}) == {"a": 1}
         assert ranks.sum_of(torch.tensor([2.0])).tolist() == [2.0]
+        monkeypatch.setattr(dist, "barrier", others_are_done := Mock())
         assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
+        assert others_are_done.call_count == 2
         assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
         assert 0 < (Team(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
-        with pytest.raises(MistakeError, match=r"BatchNorm.* set devices\.cpu\.processes to 1 in params\.yaml"):
+        with pytest.raises(MistakeError) as caught:
             ranks.adapt(nn.BatchNorm1d(2))
     finally:
         dist.destroy_process_group()
+    assert str(caught.value) == (
+        "model normalises over the batch (BatchNorm), which PyTorch can't do across several processes on the CPU: "
+        "set devices.cpu.processes to 1 in params.yaml, or choose a model without BatchNorm"
+    )
+
+
+def test_where_no_process_knows_how_much_memory_it_took_none_is_told() -> None:
+    assert Team(torch.device("meta")).peak_memory_bytes() is None
 
 
 def test_one_device_is_a_team_that_wraps_nothing() -> None:
