@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -132,9 +133,10 @@ def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None
 
 
 def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorter(slow: Change) -> None:
-    """12 ms a batch, 10 ms a step, at the same time: only 2 ms are waited for, and yet the step is not the matter."""
+    """13 ms a batch when measured alone, 12 in an epoch, 10 a step at the same time: only 2 ms are waited for, and yet
+    the step is not the matter."""
     ahead = {"input": {"name": "loader", "workers": 2}}
-    result = slow(epoch_seconds=38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=(0.012,) * 3)
+    result = slow(epoch_seconds=38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=(0.013,) * 3)
     found = diagnose(result)[0]
     assert found.cause == "input-bound"
     assert found.sentence.startswith("the loader takes 100% of an epoch's time")
@@ -201,7 +203,7 @@ def test_what_would_give_less_than_a_tenth_is_not_advised(slow: Change) -> None:
 def test_figures_that_carry_no_cause_are_told_instead_of_one(slow: Change, measured: dict[str, Any], why: str) -> None:
     (found,) = diagnose(slow(**measured))
     assert (found.of, found.cause, found.remedy) == ("an epoch", "not known", None)
-    assert why in found.evidence
+    assert re.search(rf"\b{re.escape(why)}\b", found.evidence)
     assert found.finding == "why an epoch takes as long as it does is not known"
     assert found.advice == f"No remedy can be told: {found.evidence}"
 

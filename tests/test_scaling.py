@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -76,6 +77,11 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
 def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float) -> None:
     other = np.full(len(ratios), 2.0)  # a draw that crosses nowhere, which changes nothing of the other's
     assert crossing(sizes, np.array([ratios, other])).tolist() == [pytest.approx(expected), -np.inf]
+
+
+def test_each_draw_crosses_at_a_place_of_its_own() -> None:
+    ratios = np.array([(0.5, 2.0, 2.0), (0.5, 0.5, 2.0)])
+    assert crossing((10, 20, 80), ratios).tolist() == pytest.approx([math.sqrt(10 * 20), math.sqrt(20 * 80)])
 
 
 @pytest.mark.parametrize(
