@@ -101,16 +101,23 @@ def test_a_file_that_was_fetched_needs_no_server_again_and_is_no_link(site: Site
 
 
 @pytest.mark.parametrize("damaged", ["whole", "checksum", "no checksum"])
-def test_a_damaged_file_in_the_cache_is_fetched_again(site: Site, damaged: str) -> None:
+def test_a_damaged_file_in_the_cache_is_fetched_again(
+    site: Site, damaged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.fetch()
     checksum = next(site.cache.glob("*.sha256"))
+    kept, why = checksum.with_suffix(""), ""
     if damaged == "whole":
-        checksum.with_suffix("").write_bytes(CONTENT[:-1] + b"!")
+        kept.write_bytes(CONTENT[:-1] + b"!")
+        why = f"its sha256 should start with {SHA256} and is {hashlib.sha256(kept.read_bytes()).hexdigest()}"
     elif damaged == "checksum":
         checksum.write_bytes(b"\xff")
+        why = f"{checksum.name} holds no sha256"
     else:
         checksum.unlink()
+    capsys.readouterr()
     site.fetch()
+    assert (f"{kept} is damaged ({why}): it is fetched again\n" in capsys.readouterr().err) == bool(why)
     assert site.is_fetched()
     assert len(site.server.asked) == 2
 
@@ -165,6 +172,66 @@ def test_a_part_that_the_server_cannot_go_on_from_is_fetched_anew(site: Site, fa
     site.server.faults = [server_side.cut_after(HALF), fault]
     site.fetch()
     assert site.server.ranges == [None, f"bytes={HALF}-", None]
+
+
+def silent(handler: server_side.Handler) -> None:
+    handler.files.closing.wait(server_side.STALL_LIMIT_SECONDS)
+
+
+def of_another_size(handler: server_side.Handler) -> None:
+    handler.begin(206, {"Content-Range": f"bytes {HALF}-{len(CONTENT)}/{len(CONTENT) + 1}"})
+
+
+@pytest.mark.parametrize(
+    ("faults", "told"),
+    [
+        ([silent], "no byte came for 0.3 s; trying"),
+        ([server_side.stalled_after(HALF)], f"no byte came for 0.3 s after {HALF} of {len(CONTENT)} bytes; trying"),
+        ([server_side.chunked(end_early=True)], f"the connection ended after {HALF} bytes; trying"),
+        ([server_side.status(429, Retry_After="soon")], "the server answers 429 Too Many Requests; trying"),
+        (
+            [server_side.cut_after(HALF), server_side.from_a_wrong_byte],
+            f"asked for the bytes from {HALF} on, the server sends those from {HALF + 1} on; trying",
+        ),
+        ([server_side.cut_after(HALF), of_another_size], "the file is no longer the same on the server; trying"),
+        (
+            [server_side.spoilt],
+            f"not the file it should be: its md5 should be {MD5} and is "
+            f"{hashlib.md5(bytes(byte ^ 1 for byte in CONTENT), usedforsecurity=False).hexdigest()}; fetching it",
+        ),
+    ],
+    ids=str,
+)
+def test_each_fault_is_told_before_the_next_try(
+    site: Site, capsys: pytest.CaptureFixture[str], faults: list[server_side.Fault], told: str
+) -> None:
+    site.server.faults = list(faults)
+    site.fetch()
+    assert site.is_fetched()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "again" in line]
+    assert lines[-1] == f"images.gz  {told} again{' in 0 s' if told.endswith('trying') else ''}"
+    assert site.server.ranges[-1] in (None, f"bytes={HALF}-")
+
+
+def test_a_server_may_leave_open_how_long_the_whole_is(site: Site) -> None:
+    def of_unknown_size(handler: server_side.Handler) -> None:
+        handler.begin(206, {"Content-Range": f"bytes {HALF}-{len(CONTENT) - 1}/*"})
+        handler.wfile.write(CONTENT[HALF:])
+
+    site.server.faults = [server_side.cut_after(HALF), of_unknown_size]
+    site.fetch()
+    assert site.is_fetched()
+    assert len(site.server.asked) == 2
+
+
+def test_a_weak_etag_does_not_tell_whether_it_is_the_same_file_and_a_date_does(site: Site) -> None:
+    def weak(handler: server_side.Handler) -> None:
+        handler.begin(200, {"ETag": 'W/"1"', "Last-Modified": "a date", "Content-Length": str(len(CONTENT))})
+        handler.wfile.write(CONTENT[:HALF])
+
+    site.server.faults = [weak]
+    site.fetch()
+    assert site.server.if_ranges == [None, "a date"]
 
 
 @pytest.mark.parametrize("answer", [server_side.without_length, server_side.chunked(end_early=False)])
@@ -488,12 +555,16 @@ def test_two_processes_that_want_one_file_fetch_it_once(site: Site, capsys: pyte
 
 
 @pytest.mark.parametrize("place", [WHERE, "images.gz"])
-def test_a_mirror_folder_has_the_file_at_its_place_or_by_its_name(site: Site, tmp_path: Path, place: str) -> None:
+def test_a_mirror_folder_has_the_file_at_its_place_or_by_its_name(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
     (tmp_path / "mirror" / place).parent.mkdir(parents=True)
     (tmp_path / "mirror" / place).write_bytes(CONTENT)
     site.fetch(mirror=str(tmp_path / "mirror"))
     assert site.is_fetched()
     assert site.target.stat().st_nlink == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"images.gz  fetching {tmp_path}/mirror/{place} (50.0 kB)"
 
 
 @pytest.mark.parametrize("mirror", ["mirror", "~/mirror"])
