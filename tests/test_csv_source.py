@@ -291,7 +291,11 @@ BAD_ROWS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         "the label has 3,000 characters, 100 are allowed",
         lambda photos: write_picture(photos / "o.png"),
     ),
-    "unknown part": ("p.png,owl,tset", "'tset' is no part", lambda photos: write_picture(photos / "p.png")),
+    "unknown part": (
+        "p.png,owl,tset",
+        "'tset' is no part; allowed: train, validation, val, valid, test",
+        lambda photos: write_picture(photos / "p.png"),
+    ),
     "no part": ("n.png,owl,", "'' is no part", lambda photos: write_picture(photos / "n.png")),
     "zero bytes": ("0.png,owl,train", "0.png: the file is empty (0 bytes)", lambda photos: (photos / "0.png").touch()),
     "cut short": ("cut.jpg,owl,train", "cut.jpg can't be read as an image", cut_short),
@@ -379,10 +383,48 @@ def test_all_bad_rows_are_told_at_once_and_nothing_is_written(photos: Path) -> N
     assert set(photos.parent.rglob("*")) - set(before) <= left
 
 
+def test_what_is_wrong_in_each_of_several_csvs_is_told(photos: Path) -> None:
+    write_csv(photos, "path;label", "red.png;owl", name="a.csv")
+    write_csv(photos, "path,label,label", name="b.csv")
+    wrong = "did you mean 'path;label'? it has: 'path;label' (columns are to be separated by commas)"
+    assert problems(photos, parts={"train": "photos/a.csv", "test": "photos/b.csv"}, validation=1).splitlines() == [
+        "data set 'birds' has 3 problems; nothing was written",
+        f"  photos/a.csv  there is no column 'label' (label_column); {wrong}",
+        f"  photos/a.csv  there is no column 'path' (path_column); {wrong}",
+        "  photos/b.csv  the header names the column 'label' 2 times",
+    ]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(12, "c11"), (13, "c11, ...")])
+def test_what_a_label_may_be_is_told_and_of_many_the_first_twelve(photos: Path, count: int, shown: str) -> None:
+    classes = [f"c{number:02}" for number in range(count)]
+    write_csv(photos, "path,label", "red.png,c00", f"green.png,{'x' * 100}", f"blue.png,{'x' * 101}")
+    assert problems(photos, classes=classes).splitlines()[1:] == [
+        f"  photos/birds.csv:3  '{'x' * 100}' is not among classes of params.yaml; there are: "
+        f"{', '.join(classes[:11])}, {shown}",
+        "  photos/birds.csv:4  the label has 101 characters, 100 are allowed",
+    ]
+
+
+@pytest.mark.parametrize(("count", "last"), [(100, "99.png: there is no such file"), (101, "  and 1 more")])
+def test_of_many_problems_the_first_hundred_are_told(photos: Path, count: int, last: str) -> None:
+    write_csv(photos, "path,label", *(f"{number}.png,owl" for number in range(count)))
+    told = problems(photos).splitlines()
+    assert told[0] == f"data set 'birds' has {count} problems; nothing was written"
+    assert told[-1].endswith(last)
+    assert len(told) == count + 1
+
+
+def test_images_keep_the_paths_that_the_csv_gives_them(photos: Path) -> None:
+    write_csv(photos, "path,label", "red.png,owl", "./green.png,cat")
+    assert fetched(photos).origins == ("red.png", "./green.png")
+
+
 def test_a_label_that_no_training_row_has_is_named(photos: Path) -> None:
-    write_csv(photos, *GOOD_ROWS)
+    write_csv(photos, *GOOD_ROWS, "nowhere.png,,train")
     told = problems(photos, split_column="split")
     assert "photos/birds.csv:3  'cat' is not among the labels of the training rows; " in told
+    assert "photos/birds.csv:5  the label is empty" in told
 
 
 def test_a_label_with_spaces_around_it_is_no_class_of_its_own(photos: Path) -> None:
@@ -394,15 +436,17 @@ def test_images_of_several_sizes_need_the_key_that_the_message_names(photos: Pat
     write_picture(photos / "wide.png", width=40)
     write_csv(photos, "path,label", "red.png,owl", "wide.png,owl")
     told = problems(photos)
+    assert told.splitlines()[1].startswith("  photos/birds.csv  ")
     assert "2 sizes (height x width: 6x8, 6x40)" in told
     assert "set datasets.birds.size in params.yaml" in told
 
 
 def test_a_column_of_parts_needs_a_training_part(photos: Path) -> None:
     write_csv(photos, "path,label,split", "red.png,owl,test", "blue.png,owl,val")
-    assert "no row has 'train' in the column 'split': there is nothing to train on" in problems(
-        photos, split_column="split"
-    )
+    assert problems(photos, split_column="split").splitlines() == [
+        "data set 'birds' has 1 problem; nothing was written",
+        "  photos/birds.csv  no row has 'train' in the column 'split': there is nothing to train on",
+    ]
 
 
 def test_a_part_must_be_in_the_column_or_be_drawn(photos: Path) -> None:

@@ -59,7 +59,7 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
 def _a_gpu_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_failures, "memory_bytes", lambda _device: (60 * 2**30, 80 * 2**30))
     monkeypatch.setattr(memory_failures, "peak_memory_bytes", lambda _device: 65 * 2**30)
-    monkeypatch.setattr(memory_failures, "device_name", lambda _device: "Some GPU")
+    monkeypatch.setattr(memory_failures, "device_name", lambda device: f"Some GPU {device.index}")
 
 
 class _OneOfFour(Team):
@@ -80,11 +80,10 @@ def explained(experiment: Experiment, team: Team, error: Exception) -> str:
 @pytest.mark.usefixtures("_a_gpu_in_use")
 def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(experiment: Experiment) -> None:
     assert explained(experiment, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY)) == (
-        "out of memory on cuda:0 (Some GPU): 20.0 GiB more were asked for, 60.0 GiB were in use, 65.0 GiB at the peak, "
-        "the device has 80.0 GiB, input: resident puts all images there, its share of a batch is 1,000 images. In "
-        "params.yaml, lower "
-        "experiments.big.batch_size (it is 1000), or set its precision to bf16, or set its input to loader, which "
-        "leaves the data set in the main memory or on disk. Nothing was made smaller behind your back"
+        "out of memory on cuda:0 (Some GPU 0): 20.0 GiB more were asked for, 60.0 GiB were in use, 65.0 GiB at the "
+        "peak, the device has 80.0 GiB, input: resident puts all images there, its share of a batch is 1,000 images. "
+        "In params.yaml, lower experiments.big.batch_size (it is 1000), or set its precision to bf16, or set its input "
+        "to loader, which leaves the data set in the main memory or on disk. Nothing was made smaller behind your back"
     )
 
 
@@ -92,6 +91,7 @@ def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(exper
 def test_only_what_would_change_something_is_proposed(make_experiment: MakeExperiment) -> None:
     frugal = make_experiment(precision="bf16", input={"name": "loader"})
     text = explained(frugal, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
+    assert "the device has 80.0 GiB, its share" in text
     assert "experiments.big.batch_size" in text
     assert "set its precision to bf16" in explained(make_experiment(precision="tf32"), ON_CPU, MemoryError())
     assert "precision" not in text
@@ -121,7 +121,7 @@ def test_of_several_gpus_of_one_process_the_one_that_torch_names_ran_out(experim
     team = DataParallelTeam(tuple(torch.device("cuda", index) for index in range(3)), CUDA)
     traceback = f"Caught OutOfMemoryError in replica 2 on device 2.\nOriginal Traceback (...):\n{_CUDA_OUT_OF_MEMORY}"
     text = explained(experiment, team, torch.OutOfMemoryError(traceback.replace("GPU 0", "GPU 2")))
-    assert text.startswith("out of memory on cuda:2 (Some GPU): 20.0 GiB more")
+    assert text.startswith("out of memory on cuda:2 (Some GPU 2): 20.0 GiB more")
     assert "its share of a batch is 334 images" in text
     assert "input" not in text  # its images lie on the first GPU
     assert "precision to fp16" in text
@@ -388,7 +388,7 @@ def test_a_lost_process_is_told_by_what_nccl_and_torch_say_of_its_connection(
 def test_a_fault_of_cuda_is_told_in_one_line_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, experiment: Experiment, text: str, said: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (5, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {CUDA: (5, 0)}.__getitem__)
     told = explained(experiment, ON_CUDA, RuntimeError(text))
     assert told.startswith("cuda:0 can't be used: ")
     assert re.search(said, told, re.IGNORECASE)

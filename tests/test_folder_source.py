@@ -130,9 +130,9 @@ def test_every_problem_is_told_at_once_and_nothing_is_written(photos: Path) -> N
     ran = run_download(plan_of(source="folder", path="photos", validation=1, test=1), photos.parent)
     assert (ran.returncode, ran.stdout) == (2, "")
     expected = {
-        "photos/cat/elsewhere  is a link to a folder",
+        "photos/cat/elsewhere  is a link to a folder, which isn't followed: put the folder itself there",
         "photos/cat/pipe.png  cat/pipe.png is no file",
-        "photos/emu  has no images",
+        f"photos/emu  has no images; their names end in {', '.join(IMAGE_SUFFIXES)}",
         f"photos/owl/bomb.png  {photos}/owl/bomb.png can't be read as an image",
         "photos/owl/broken.png  owl/broken.png: there is no such file",
         "photos/owl/circle  is a link to a folder",
@@ -176,6 +176,10 @@ def test_a_class_that_is_only_tested_is_refused(in_parts: Path) -> None:
 
 
 def test_one_folder_for_two_parts_is_refused(in_parts: Path) -> None:
+    (in_parts / "train/linked").symlink_to("owl")
+    told = problems(in_parts, parts={"train": "photos/train", "test": "photos/test"}, validation=1)
+    assert [line.split("  ")[1] for line in told] == ["photos/train/linked"]  # without images, but not told twice
+    (in_parts / "train/linked").unlink()
     told = problems(in_parts, parts={"train": "photos/train", "test": "photos/train"}, validation=1)
     assert len(told) == 4
     assert all("in another part: train there, test here" in line for line in told)
@@ -185,5 +189,6 @@ def test_images_of_several_sizes_need_the_key_that_the_message_names(photos: Pat
     write_picture(photos / "cat/wide.png", width=40)
     told = problems(photos)
     assert len(told) == 1
+    assert told[0].startswith(f"  {photos}  ")
     assert "set datasets.birds.size in params.yaml" in told[0]
     assert fetched(photos, path="photos", validation=1, test=1, size=16).shape == (3, 16, 16)

@@ -91,7 +91,10 @@ def test_no_job_takes_less_than_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "epochs", "told"),
-    [(NAME, 1, "EPOCHS=1 tells nothing"), ("digit-linear", 2, "did you mean 'digits-linear'")],
+    [
+        (NAME, 1, "EPOCHS=1 tells nothing"),
+        ("digit-linear", 2, "/params.yaml has no experiment 'digit-linear'.* did you mean 'digits-linear'"),
+    ],
 )
 def test_what_cannot_be_probed_is_told(params_file: Path, name: str, epochs: int, told: str) -> None:
     params_file.write_text(yaml.safe_dump(PARAMS), encoding="utf-8")

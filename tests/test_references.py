@@ -402,6 +402,16 @@ def test_the_command_records_the_projects_results_or_those_of_the_folders_it_is_
     assert {path.name for path in (tmp_path / "out" / "mine").iterdir()} == before
 
 
+def test_the_command_tells_of_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["references", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        references.main()
+    words = " ".join(capsys.readouterr().out.split())
+    assert words.startswith("usage: python -m photofinish.results.references [")
+    assert " ".join(str(references.__doc__).split()) in words
+    assert words.endswith("--machine MACHINE the folder's name; by default the hardware's")
+
+
 def test_without_results_it_is_said_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no experiments: run `dvc repro` first"):
         record_all(tmp_path / "plan", tmp_path, tmp_path, None)

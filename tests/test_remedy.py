@@ -156,6 +156,17 @@ def test_another_command_is_refused_with_those_there_are(
     assert capsys.readouterr().err.startswith("usage: python -m photofinish.comparing.trial")
 
 
+def test_each_command_tells_of_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["probe", "--help"]):
+        monkeypatch.setattr(sys, "argv", ["trial", *arguments])
+        with pytest.raises(SystemExit, match="0"):
+            trial.main()
+    words = " ".join(capsys.readouterr().out.split())
+    assert " ".join(str(trial.__doc__).split()) in words
+    assert " experiment its name in params.yaml " in words
+    assert words.endswith("--epochs EPOCHS how many to train")
+
+
 def test_a_training_that_fails_is_told_with_what_it_was_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "stages").unlink()
