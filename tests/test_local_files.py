@@ -110,6 +110,15 @@ def test_a_csv_that_is_wrong_is_left_for_download_to_explain(photos: Path, data:
     assert len(state(photos)["listed"]) == 64
 
 
+def test_names_that_are_not_text_count_too(photos: Path) -> None:
+    before = state(photos)
+    write_picture(photos / os.fsdecode(b"owl/\xff.png"))
+    assert changed_by(photos, before) == {"sorted"}
+    before = state(photos)
+    write_picture(photos / os.fsdecode(b"\xfe/a.png"))
+    assert changed_by(photos, before) == {"sorted"}
+
+
 NO_TEXT = "this is no text, it has zero bytes: save the file as CSV in UTF-8"
 ROW = Row(2, ("a", "b"))
 
@@ -118,6 +127,7 @@ ROW = Row(2, ("a", "b"))
     ("data", "rows", "problems"),
     [
         (b"", [], [(0, "the file is empty")]),
+        (b'"x', [], [(1, "can't be read as CSV, nor can what follows: unexpected end of data")]),
         (b"\n \n", [], [(0, "the file is empty")]),
         (b"x,y\na,h\xe4n\n", [], [(2, "this is not UTF-8 text (byte 0xe4): save the file as CSV in UTF-8")]),
         ("x,y\n".encode("utf-16"), [], [(1, "this is not UTF-8 text (byte 0xff): save the file as CSV in UTF-8")]),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from conftest import MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
 from photofinish.data.local_files import misplaced, sha256_of_local_files
+from photofinish.data.own_source import told_targets
 from photofinish.data.packed import PARTS, PackedSplit
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.errors import MistakeError, UserError
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.datasets import DatasetPlan, DigitsDataset, OwnDataset
+from photofinish.params.datasets import LONGEST_CLASS_NAME, DatasetPlan, DigitsDataset, OwnDataset
 from photofinish.params.reader import read_params
 from photofinish.plan import faults_in_own_code
 from photofinish.results import records
@@ -83,7 +85,15 @@ FAULTS = {
     ),
     "another type": (items("return np.zeros(2, dtype='f4' if i else 'f8'), 0"), "item 1: .*float32.* item 0 float64"),
     "another kind of target": (image_and("0.5 if i == 5 else 1"), "item 5: its target is a single float32, that of"),
-    "whole numbers": (image_and("[0, 2]"), "a vector of whole numbers other than 0 and 1: give floats for values"),
+    "whole numbers": (
+        image_and("[0, 2]"),
+        "item 0: its target is a vector of whole numbers other than 0 and 1: give floats for values, one number for a "
+        "class\n",
+    ),
+    "numbers too large": (
+        items("return np.full(3, 2**63 - (i != 4), dtype='u8'), 0"),
+        "item 4: its input has whole numbers of more than 63 bits$",
+    ),
     "a table of targets": (image_and("torch.zeros(2, 2)"), r"its target is of shape \(2, 2\)"),
     "no pair": (items("return {'image': 1}"), r"item 0: it is a dict: an item is a pair"),
     "three of a kind": (items("return torch.zeros(2), 0, 0"), r"item 0: it is a tuple: an item is a pair"),
@@ -97,7 +107,7 @@ FAULTS = {
         ),
         "item 0: it can't be made an array: .*truncated",
     ),
-    "all": (items("raise OSError('no disk')"), r"(?s)item 9: .*and it was read no further"),
+    "all": (items("raise OSError('no disk')"), r"(?s)item 9: .*\nand it was read no further$"),
     "empty": (items("return 0, 0", count=0), "has no items: its length is 0"),
     "endless": (f"{HEAD}def Scans(): return iter([1])\n", "it must give a map-style data set"),
     "without a length": (
@@ -107,9 +117,12 @@ FAULTS = {
     "a number": (f"{HEAD}def Scans(): return 3\n", "gives a int: it must give a map-style data set"),
     "its constructor": (
         items("...", more="    def __init__(self): self.file = open('no.csv')\n"),
-        r"(?s)can't be made:\n  File .*scans\.py., line 5.*No such file",
+        r"(?s)^data set \S+scans\.py:Scans can't be made:\n  File .*scans\.py., line 5.*No such file",
     ),
-    "too few names": (items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"), "`classes` names 2"),
+    "too few names": (
+        items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"),
+        "^data set 'scans': the classes of its items go from 0 to 2, and its attribute `classes` names 2, from 0 to 1$",
+    ),
     "a name twice": (items("return torch.zeros(2), 0", more="    classes = ['a', 'a']\n"), "another name for each"),
 }
 
@@ -159,6 +172,7 @@ TARGETS = {
     "named": ("np.int8(i % 2)", "classes = ['cat', 'dog', 'owl']", "classes", ("cat", "dog", "owl"), [1]),
     "a value": ("i / 4", "", "values", ("value",), [1.25]),
     "values": ("np.array([i, -i], dtype='f8')", "", "values", ("value-0", "value-1"), [5.0, -5.0]),
+    "a tensor's value": ("torch.tensor(i / 2, dtype=torch.bfloat16)", "", "values", ("value",), [2.5]),
     "named values": ("(i / 2,)", "target_names = ('age',)", "values", ("age",), [2.5]),
     "labels": ("torch.tensor([i % 2, 1])", "", "labels", ("label-0", "label-1"), [1.0, 1.0]),
     "named labels": ("[False, True]", "classes = ['wet', 'warm']", "labels", ("wet", "warm"), [0.0, 1.0]),
@@ -192,6 +206,17 @@ def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
     assert (counts, starts) == ({"train": 20, "validation": 6, "test": 4}, [0, 100, 200])
 
 
+@pytest.mark.parametrize("sizes", [{"validation": None, "test": None}, {"validation": 4, "test": None}])
+def test_a_faulty_item_is_told_with_its_part(pack: Pack, sizes: dict[str, Any]) -> None:
+    with pytest.raises(MistakeError, match=r"(?s)\ntest item 2: it raises.*ZeroDivisionError"):
+        pack(BY_PART.replace("np.array([", "np.array([1 // (self.start + i - 202) * "), **sizes)
+
+
+def test_a_part_that_cannot_be_made_is_named(pack: Pack) -> None:
+    with pytest.raises(UserError, match=r"^data set \S+scans\.py:Scans, test can't be made:\n"):
+        pack(BY_PART.replace("'test': (200, 4)", ""), validation=None, test=None)
+
+
 def test_an_item_in_two_parts_that_it_makes_is_refused_unless_it_is_allowed(
     pack: Pack, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,8 +240,14 @@ def test_workers_tell_of_faulty_items_as_one_process_does(pack: Pack) -> None:
         pack(items("return [torch.zeros(3), 1 // ((i - 7) * (i - 9))]"), workers=2)
 
 
-def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack) -> None:
-    own_names = "        self.classes = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
+def test_a_worker_that_is_lost_is_told_with_how_many_there_were(pack: Pack) -> None:
+    with pytest.raises(UserError, match=r"^\S+scans\.py:Scans can't be read with workers: 1: DataLoader worker"):
+        pack(items("os._exit(1)"), workers=1)
+
+
+@pytest.mark.parametrize("attribute", ["classes", "target_names"])
+def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack, attribute: str) -> None:
+    own_names = f"        self.{attribute} = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
     with pytest.raises(MistakeError, match="its validation part has other `classes` or `target_names` than its train"):
         pack(BY_PART.replace("[part]\n", f"[part]\n{own_names}"), validation=None, test=None)
 
@@ -279,7 +310,7 @@ def test_a_mean_that_makes_no_sense_is_refused(pack: Pack, source: str, told: st
 
 
 NOTES = {
-    "channels last": ("np.zeros((8, 8, 3), dtype='u1'), i % 2", "taken as channels x height x width: do the channels"),
+    "channels last": ("np.zeros((8, 2, 3), dtype='u1'), i % 2", "taken as channels x height x width: do the channels"),
     "numbers": ("np.zeros(2), i % 2 + 4", "the classes' numbers are 4, 5: class 0 is 4, and so on"),
     "the same again": ("np.arange(2), i % 2", "test items that are train items too: 10 of 10"),
 }
@@ -289,6 +320,67 @@ NOTES = {
 def test_what_is_odd_is_told(pack: Pack, capsys: pytest.CaptureFixture[str], item: str, told: str) -> None:
     pack(items(f"return {item}"))
     assert told in capsys.readouterr().out
+
+
+def test_items_that_come_again_as_they_were_are_nothing_to_tell_of(
+    pack: Pack, capsys: pytest.CaptureFixture[str], own_files: OwnFiles
+) -> None:
+    pack(TABLE)
+    assert "another one" not in capsys.readouterr().out
+    told = json.loads((own_files.folder / "data/raw/scans/source.json").read_text(encoding="utf-8"))
+    assert (told["source"].endswith("scans.py:Scans"), told["arguments"]) == (True, {})
+
+
+LONGEST = "x" * LONGEST_CLASS_NAME
+
+
+@pytest.mark.parametrize(
+    ("found", "names", "notes"),
+    [
+        ([0, 1, 2], ("0", "1", "2"), ()),
+        ([1, 2], ("1", "2"), ("the classes' numbers are 1, 2: class 0 is 1, and so on",)),
+        ([0, 2], ("0", "2"), ("the classes' numbers are 0, 2: class 0 is 0, and so on",)),
+    ],
+)
+def test_classes_without_names_are_numbered_and_what_that_changes_is_told(
+    found: list[int], names: tuple[str, ...], notes: tuple[str, ...]
+) -> None:
+    told = told_targets("x", [np.array(number) for number in found], None)
+    assert (told.names, told.notes, told.array.tolist()) == (names, notes, list(range(len(found))))
+
+
+@pytest.mark.parametrize("names", [["a", LONGEST], ("a", "b")])
+def test_names_of_ones_own_are_taken(names: Sequence[str]) -> None:
+    assert told_targets("x", [np.array(0)], SimpleNamespace(classes=names)).names == tuple(names)
+
+
+@pytest.mark.parametrize("names", ["ab", [], ["a", 1], None, {"a": 0}])
+def test_what_is_no_list_of_names_is_taken_for_none(names: Any) -> None:
+    assert told_targets("x", [np.array(0)], SimpleNamespace(classes=names)).names == ("0",)
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", ""], ["a", f"{LONGEST}x"]])
+def test_names_that_name_nothing_alone_are_refused(names: list[str]) -> None:
+    told = f"^x: its attribute `classes` must have another name for each, of 1 to {LONGEST_CLASS_NAME} characters$"
+    with pytest.raises(MistakeError, match=told):
+        told_targets("x", [np.array(0)], SimpleNamespace(classes=names))
+
+
+@pytest.mark.parametrize(("dtype", "attribute"), [(np.float32, "target_names"), (np.int64, "classes")])
+def test_as_many_names_are_wanted_as_targets_have_numbers(dtype: type, attribute: str) -> None:
+    named = SimpleNamespace(**{attribute: ["a", "b", "c"]})
+    with pytest.raises(MistakeError, match=f"^x: its attribute `{attribute}` has 3 names, and targets 2 numbers$"):
+        told_targets("x", [np.array([0, 1], dtype)], named)
+
+
+def test_names_that_cannot_be_read_are_told() -> None:
+    class Scans:
+        @property
+        def classes(self) -> list[str]:
+            raise KeyError("no file")
+
+    with pytest.raises(UserError, match=r"(?s)^x: its attribute `classes` can't be read.*KeyError: 'no file'"):
+        told_targets("x", [np.array(0)], Scans())
 
 
 def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
@@ -371,6 +463,8 @@ def test_files_that_it_reads_count_where_they_are_named(own_files: OwnFiles) -> 
     (own_files.folder / "scans" / "linked").symlink_to(own_files.folder)  # which leads back here
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     own_files.write("elsewhere/3.txt", "3")
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    os.utime(own_files.folder / "scans", ns=(1, 1))  # a folder's own time tells nothing of what is in it
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     assert len(seen) == 6
 

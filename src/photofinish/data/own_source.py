@@ -200,7 +200,7 @@ def _items_of(dataset: Any, settings: OwnDataset) -> Iterator[_Item | str]:
             generator=torch.Generator(),  # else it draws from the one that is seeded for the user's code
         )
     except RuntimeError as error:
-        raise UserError(f"{settings.source} can't be read by {settings.workers} workers: {error}") from error
+        raise UserError(f"{settings.source} can't be read with workers: {settings.workers}: {error}") from error
 
 
 def _as_it_is(item: Any) -> Any:
