@@ -202,6 +202,13 @@ def test_an_image_is_normalised_by_the_mean_and_deviation_of_its_channels() -> N
     assert Normaliser(mean, std)(torch.from_numpy(images)).numpy() == pytest.approx(expected, abs=1e-6)
 
 
+def test_floats_are_normalised_on_a_scale_of_their_own_and_without_a_mean_everything_stays() -> None:
+    floats, numbers = torch.tensor([[6.0, 9.0]]), torch.tensor([[6, 9]])
+    assert Normaliser((2.0, 3.0), (4.0, 2.0), dimensions=1)(floats).tolist() == [[1.0, 3.0]]
+    assert floats.tolist() == [[6.0, 9.0]]
+    assert Normaliser((), ())(numbers) is numbers
+
+
 def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split: PackedSplit) -> None:
     manifest = packed_split.manifest
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("train"))))

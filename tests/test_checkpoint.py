@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from photofinish.errors import UserError
-from photofinish.training.checkpoint import CheckpointStore
+from photofinish.training.checkpoint import CheckpointStore, on_cpu
 
 FLIPS = 300
 
@@ -181,6 +181,19 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_leaves_everything_as
         store.save(4, state(4, values=1_000_000))
     assert names(store.folder) == before
     assert epochs_done(store.load_latest(damaged.append)) == 3
+
+
+def test_what_is_saved_holds_no_memory_of_a_device() -> None:
+    class OnADevice(torch.Tensor):
+        def cpu(self) -> str:  # type: ignore[override]
+            return "on the CPU"
+
+    tensor = torch.ones(1).as_subclass(OnADevice)
+    assert on_cpu({"a": tensor, "b": [tensor, {"c": tensor}], "d": 1}) == {
+        "a": "on the CPU",
+        "b": ["on the CPU", {"c": "on the CPU"}],
+        "d": 1,
+    }
 
 
 def test_a_checkpoint_is_due_so_many_seconds_after_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 from image_files import write_picture
 
-from photofinish.data.local_files import CsvFile, Row, misplaced, parse_csv, sha256_of_local_files
+from photofinish.data.local_files import CsvFile, Row, class_folders, misplaced, parse_csv, sha256_of_local_files
 from photofinish.errors import MistakeError
 from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
@@ -117,6 +117,15 @@ def test_names_that_are_not_text_count_too(photos: Path) -> None:
     before = state(photos)
     write_picture(photos / os.fsdecode(b"\xfe/a.png"))
     assert changed_by(photos, before) == {"sorted"}
+
+
+def test_beside_links_that_are_not_followed_all_folders_are(photos: Path) -> None:
+    for name in "abcd":
+        (photos / "owl" / name).symlink_to("..")
+        write_picture(photos / "owl" / f"{name}{name}" / "x.png")
+    owl = class_folders(photos)[1]
+    assert owl.images == ["owl/a.png", "owl/b.png", *(f"owl/{name}/x.png" for name in ("aa", "bb", "cc", "dd"))]
+    assert owl.linked_folders == [f"owl/{name}" for name in "abcd"]
 
 
 NO_TEXT = "this is no text, it has zero bytes: save the file as CSV in UTF-8"

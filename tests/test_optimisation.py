@@ -15,7 +15,7 @@ from torch.optim import Optimizer, lr_scheduler
 from photofinish.errors import MistakeError, UserError
 from photofinish.params import experiment as params
 from photofinish.training import optimisation
-from photofinish.training.optimisation import RateSlots, Schedule, build_optimizer, refuse_other_count
+from photofinish.training.optimisation import Loss, RateSlots, Schedule, build_optimizer, refuse_other_count
 from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
@@ -275,6 +275,16 @@ def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
         assert 0 < schedule.learning_rate <= 0.4 * 1.001
         optimizer.step()
         schedule.batch_ended()
+
+
+def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None:
+    plain, weighted = (params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0)))
+    assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [False, False, True]
+
+
+def test_a_label_is_named_only_above_even_odds() -> None:
+    loss = Loss(None, "labels", CPU)
+    assert loss.right(torch.zeros(2, 3), torch.zeros(2, 3)).item() == 2
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_a_given_mean_is_kept_for_floats_too(pack: Pack) -> None:
 )
 def test_a_mean_that_makes_no_sense_is_refused(pack: Pack, source: str, told: str) -> None:
     with pytest.raises(MistakeError, match=rf"datasets\.scans\.mean {told}"):
-        pack(source, mean=[120], std=[1])
+        pack(source, mean=[1.5], std=[1])
 
 
 NOTES = {

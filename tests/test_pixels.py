@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photofinish.data.images import common_shape, decode, decode_all, prepared, shape_in_file
+from photofinish.data.images import common_shape, decode, decode_all, pixels_of, prepared, shape_in_file
 from photofinish.errors import MistakeError, UserError
 
 RED = (200, 10, 30)
@@ -104,9 +104,14 @@ def test_sixteen_bits_that_are_used_for_fewer_are_refused(tmp_path: Path, bright
         decode(tmp_path / "image.png", None, 1)
 
 
-def test_sixteen_bits_of_which_one_image_uses_half_are_read(tmp_path: Path) -> None:
-    Image.fromarray(np.array([[0, 32768]], dtype=np.uint16)).save(tmp_path / "image.png")
-    assert decode(tmp_path / "image.png", None, 1).ravel().tolist() == [0, 128]
+def test_sixteen_bits_of_which_one_image_uses_a_quarter_are_read(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 16384]], dtype=np.uint16)).save(tmp_path / "image.png")
+    assert decode(tmp_path / "image.png", None, 1).ravel().tolist() == [0, 64]
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("LA", 1), ("I;16", 1), ("P", 3), ("RGBA", 3)])
+def test_an_image_is_of_colours_unless_it_is_grey(mode: str, channels: int) -> None:
+    assert pixels_of(image_of(mode)).shape == (channels, 5, 7)
 
 
 def test_pixels_of_32_bits_are_refused_for_nothing_says_what_is_white(tmp_path: Path) -> None:

@@ -134,6 +134,28 @@ def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
         divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=0)
 
 
+def test_of_a_part_with_room_for_fewer_images_than_classes_scikit_learns_reason_is_told() -> None:
+    with pytest.raises(MistakeError, match=r"datasets\.small: The test_size = 2 should be greater or equal to the num"):
+        divide_labels(np.array([0, 1, 2] * 10, dtype=np.int64), validation=6, test=2, seed=0)
+
+
+def test_a_part_is_drawn_or_the_sources_own_and_never_both_or_neither() -> None:
+    for raw, plan, told in (
+        (
+            with_duplicates(),
+            digits_plan(),
+            "datasets.small.test is of no use in params.yaml: the source has such a part",
+        ),
+        (
+            with_duplicates(own_parts=False),
+            local_plan(),
+            "datasets.birds.test is required in params.yaml: the source has no such part",
+        ),
+    ):
+        with pytest.raises(MistakeError, match=f"^{re.escape(told)}$"):
+            divide(raw, plan)
+
+
 def test_a_class_of_a_single_image_is_named() -> None:
     labels = np.array([0] * 30 + [1] * 30 + [2], dtype=np.int64)
     raw = from_array(np.zeros((61, 1, 1, 1), dtype=np.uint8), labels, ("pasta", "pizza", "piza"))
@@ -202,6 +224,14 @@ def test_an_image_in_two_parts_that_the_user_made_is_refused_unless_it_is_allowe
     with pytest.raises(MistakeError, match=rf"{told}.*datasets\.birds\.allow_duplicates: true"):
         split(local_plan(), with_duplicates(), tmp_path / "refused")
     assert not (tmp_path / "refused/manifest.json").exists()
+    in_three = with_duplicates()
+    shared = in_three.read(np.arange(120)).copy()
+    shared[95] = shared[6]
+    with pytest.raises(MistakeError, match=rf": validation images .*/95\.png; {told}; test images that are validation"):
+        split(local_plan(), replace(in_three, read=lambda rows: shared[rows]), tmp_path / "refused")
+    two_parts = replace(in_three, own_parts={"train": np.arange(100), "test": np.arange(100, 120)})
+    with pytest.raises(MistakeError, match=told):
+        split(plan_of(source="folder", parts={"train": "a", "test": "b"}, validation=0.1), two_parts, tmp_path / "two")
     split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert f"note: {told}" in lines

@@ -45,9 +45,17 @@ def test_an_image_is_the_same_whichever_are_read_with_it(images: LabelledImages,
     assert np.array_equal(images.read(np.array(rows)), everything[rows])
 
 
-def test_images_have_these_bytes_on_every_machine(images: LabelledImages) -> None:
-    data = images.read(np.array([0, 1, 499])).tobytes()
-    assert hashlib.sha256(data).hexdigest() == "45edaa8288a18a1045a1879883ad01f68df513b017295b964294bbde941aa7c2"
+@pytest.mark.parametrize(
+    ("seed", "sha256"),
+    [
+        (0, "45edaa8288a18a1045a1879883ad01f68df513b017295b964294bbde941aa7c2"),
+        (3, "0eb0e498ed6bdfd8c9c9f53bec15364d5f7b9c136265a636137d6e11de0c0c80"),
+    ],
+)
+def test_images_have_these_bytes_on_every_machine(tmp_path: Path, seed: int, sha256: str) -> None:
+    images = made(tmp_path, seed=seed)
+    assert hashlib.sha256(images.read(np.array([0, 1, 499])).tobytes()).hexdigest() == sha256
+    assert images.class_names == ("0", "1", "2", "3", "4")
 
 
 def test_another_seed_makes_other_images(images: LabelledImages, tmp_path: Path) -> None:
