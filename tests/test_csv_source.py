@@ -251,7 +251,7 @@ def test_real_jpegs_listed_in_a_csv_are_read(photos: Path) -> None:
         (b"", "birds.csv  the file is empty"),
         (b"path,label\n", "birds.csv  there are no rows below the header"),
         (b"path,label\nred.png,h\xe4n\n", "birds.csv:2  this is not UTF-8 text (byte 0xe4)"),
-        (b"file,label\nred.png,owl\n", "no column 'path' (path_column); it has: 'file', 'label'"),
+        (b"file,label\nred.png,owl\n", "no column 'path' (path_column); it has: 'file', 'label'\n"),
         (b"Path,label\nred.png,owl\n", "no column 'path' (path_column); did you mean 'Path'?"),
         (b"path,lable\nred.png,owl\n", "no column 'label' (label_column); did you mean 'lable'?"),
         (b"path;label\nred.png;owl\n", "columns are to be separated by commas"),
@@ -259,7 +259,20 @@ def test_real_jpegs_listed_in_a_csv_are_read(photos: Path) -> None:
 )
 def test_a_csv_that_is_none_or_another_is_refused(photos: Path, data: bytes, expected: str) -> None:
     (photos / "birds.csv").write_bytes(data)
-    assert expected in problems(photos)
+    assert expected in f"{problems(photos)}\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (",owl", "the image's path is empty"),
+        ("green.png,", "the label is empty"),
+        ("red.png,cat", "red.png is listed before, photos/birds.csv:2, with another label: 'owl' there, 'cat' here"),
+    ],
+)
+def test_a_wrong_row_is_told_to_the_letter(photos: Path, row: str, told: str) -> None:
+    write_csv(photos, "path,label", "red.png,owl", row)
+    assert problems(photos).splitlines()[1:] == [f"  photos/birds.csv:3  {told}"]
 
 
 def link_that_leaves(photos: Path) -> None:

@@ -178,8 +178,16 @@ def test_a_class_that_is_only_tested_is_refused(in_parts: Path) -> None:
 def test_one_folder_for_two_parts_is_refused(in_parts: Path) -> None:
     (in_parts / "train/linked").symlink_to("owl")
     told = problems(in_parts, parts={"train": "photos/train", "test": "photos/test"}, validation=1)
-    assert [line.split("  ")[1] for line in told] == ["photos/train/linked"]  # without images, but not told twice
+    followed = "is a link to a folder, which isn't followed: put the folder itself there"
+    assert told == [f"  photos/train/linked  {followed}"]  # without images, which isn't told besides
     (in_parts / "train/linked").unlink()
+    for part in ("train", "test"):
+        (in_parts / part / "emu").mkdir()
+    told = problems(in_parts, parts={"train": "photos/train", "test": "photos/test"}, validation=1)
+    none = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
+    assert told == [f"  photos/{part}/emu  {none}" for part in ("test", "train")]
+    for part in ("train", "test"):
+        (in_parts / part / "emu").rmdir()
     told = problems(in_parts, parts={"train": "photos/train", "test": "photos/train"}, validation=1)
     assert len(told) == 4
     assert all("in another part: train there, test here" in line for line in told)

@@ -82,6 +82,16 @@ def test_the_network_of_a_further_seed_is_read_from_a_file_of_its_own(make_resul
         load_network(tmp_path, record, run)
 
 
+def test_of_each_further_seed_there_is_a_record(make_result: MakeResult, tmp_path: Path) -> None:
+    result = trained(make_result)
+    assert "\r" not in records.history_csv(result.history)
+    once = result.record.experiment
+    run = records.SeedRun(seed=1, weights_sha256="0" * 64, history=())
+    records.write_record(tmp_path / "seeds.json", records.FurtherSeeds(runs=(run,)))
+    assert records.read_seeds(tmp_path, once.model_copy(update={"seeds": 2})) == (run,)
+    assert records.read_seeds(tmp_path, once) == ()
+
+
 def test_a_network_is_made_anew_for_the_type_of_input_that_it_was_trained_on(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -372,6 +373,22 @@ def test_a_doubtful_result_is_not_recorded_and_it_is_said_why(
         project(doubtful, make_result(device="gpu", unavailable="no driver"))
     assert told in capsys.readouterr().out
     assert not (tmp_path / "reference").exists()
+
+
+def test_beside_a_doubtful_result_and_one_that_never_was_the_others_are_recorded(
+    project: Callable[..., list[Reference]], make: Make, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resumed = make("a")
+    resumed = replace(resumed, timings=resumed.timings.model_copy(update={"resumed_at_epochs": (2,)}))
+    last = make("c")
+    busy = replace(
+        last, timings=last.timings.model_copy(update={"load": (BUSY.model_copy(update={"major_page_faults": 10_000}),)})
+    )
+    none = [make_result(name, "gpu", unavailable="no driver") for name in "abc"]
+    (recorded,) = project(resumed, make_result("b", "cpu", unavailable="no"), busy, *none)
+    assert recorded.experiment == "c"
+    *_, of_last, _ = capsys.readouterr().out.splitlines()
+    assert re.search(r"json; to be taken with care: other programs .*; to be taken with care: memory was", of_last)
 
 
 def test_the_command_records_the_projects_results_or_those_of_the_folders_it_is_given(

@@ -6,15 +6,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from faulty_server import FileServer, serving
+from PIL import Image
 from pydantic import TypeAdapter
 from torchvision_archives import MAKERS, md5_of, tar
 
+from photofinish.data import torchvision_source
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import divide
@@ -182,6 +186,16 @@ def test_size_and_channels_are_as_the_settings_say(
     assert raw.read(np.array([2, 0])).shape == (2, *raw.shape)
 
 
+def test_colours_stay_apart_when_images_are_made_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = np.array([3])
+    (whole,), (small,) = (
+        fetched("CIFAR10", tmp_path / name, monkeypatch, **size).read(row)
+        for name, size in (("whole", {}), ("small", {"size": [16, 16]}))
+    )
+    by_pillow = Image.fromarray(whole.transpose(1, 2, 0)).resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(small, np.asarray(by_pillow).transpose(2, 0, 1))
+
+
 def test_a_grey_image_in_three_channels_has_its_shades_in_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.array([5, 3])
     plain, coloured = (
@@ -255,12 +269,30 @@ def test_an_address_may_be_the_mirror(server: FileServer, tmp_path: Path, monkey
     assert len(read_raw(plan, tmp_path / "raw").labels) == 12
 
 
+@pytest.mark.parametrize("labels", [[0, 2], [-1, 0]])
+def test_labels_without_a_class_are_refused(labels: list[int]) -> None:
+    with pytest.raises(UserError, match=rf"^labels go from {labels[0]} to {labels[1]}, but there are 2 classes$"):
+        torchvision_source._from_zero(np.array(labels), SimpleNamespace(classes=["a", "b"]))
+
+
+def test_files_that_torchvision_does_not_find_are_told_with_what_brings_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched("MNIST", tmp_path, monkeypatch)
+    monkeypatch.setattr(torchvision_source, "_parts", Mock(side_effect=RuntimeError("Dataset not found.")))
+    with pytest.raises(UserError, match=r"/raw can't be read: Dataset not found\.; run `dvc repro --force download`$"):
+        read_raw(plan_of("MNIST", None), tmp_path / "raw")
+
+
 def test_an_archive_of_other_files_than_torchvision_expects_is_told_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = make_mirror("FGVCAircraft", tmp_path / "mirror", monkeypatch)  # no checksum of it is known
     (mirror / "fgvc-aircraft-2013b.tar.gz").write_bytes(tar({"other.txt": b"something else"}))
-    with pytest.raises(UserError, match=r"aircraft-2013b.tar.gz of .* expects \(Dataset not found.*\): delete it "):
+    told = (
+        r"aircraft-2013b.tar.gz of .* expects \(Dataset not found.*\): delete it .* run again; if that changes nothing"
+    )
+    with pytest.raises(UserError, match=rf"{told}, get a good copy and let `mirror:` in params\.yaml name its folder$"):
         download(plan_of("FGVCAircraft", mirror), tmp_path / "raw")
     assert not (tmp_path / "raw").exists()
 

@@ -94,7 +94,7 @@ class _ListedImage:
     @cached_property
     def is_within(self) -> bool:
         """Whether it lies in its folder, as it is written and where links lead."""
-        if not self.path or "\0" in self.path or Path(self.path).is_absolute():
+        if not self.path or Path(self.path).is_absolute():
             return False
         inside = Path(os.path.realpath(self.folder))
         as_written = os.path.normpath(inside / self.path)
@@ -332,8 +332,6 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
 def _fault_of_file(image: _ListedImage) -> str | None:
     if not image.path:
         return "the image's path is empty"
-    if "\0" in image.path:
-        return f"{shortened(image.path)!r} can't be the path of a file"
     try:
         image.path.encode()
     except UnicodeEncodeError:  # bytes that aren't UTF-8 are kept as halves of characters, which can't be written again
