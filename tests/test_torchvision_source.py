@@ -187,10 +187,10 @@ def test_size_and_channels_are_as_the_settings_say(
 
 
 def test_colours_stay_apart_when_images_are_made_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = np.array([3])
+    mirror, row = make_mirror("CIFAR10", tmp_path / "mirror", monkeypatch), np.array([3])
+    download(plan_of("CIFAR10", mirror), tmp_path / "raw")
     (whole,), (small,) = (
-        fetched("CIFAR10", tmp_path / name, monkeypatch, **size).read(row)
-        for name, size in (("whole", {}), ("small", {"size": [16, 16]}))
+        read_raw(plan_of("CIFAR10", mirror, **size), tmp_path / "raw").read(row) for size in ({}, {"size": [16, 16]})
     )
     by_pillow = Image.fromarray(whole.transpose(1, 2, 0)).resize((16, 16), Image.Resampling.BILINEAR)
     assert np.array_equal(small, np.asarray(by_pillow).transpose(2, 0, 1))
