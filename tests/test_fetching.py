@@ -200,7 +200,7 @@ def of_another_size(handler: server_side.Handler) -> None:
             f"{hashlib.md5(bytes(byte ^ 1 for byte in CONTENT), usedforsecurity=False).hexdigest()}; fetching it",
         ),
     ],
-    ids=str,
+    ids=["silent", "stalled", "cut off in chunks", "too many requests", "wrong byte", "another size", "spoilt"],
 )
 def test_each_fault_is_told_before_the_next_try(
     site: Site, capsys: pytest.CaptureFixture[str], faults: list[server_side.Fault], told: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -280,6 +281,14 @@ def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
 def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None:
     plain, weighted = (params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0)))
     assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [False, False, True]
+
+
+def test_a_loss_of_ones_own_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "loss.py"
+    file.write_text("class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n", encoding="utf-8")
+    settings = params.OwnLoss.model_validate({"name": f"{file}:Mine"})
+    with pytest.raises(UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"):
+        Loss(settings, "classes", CPU)
 
 
 def test_a_label_is_named_only_above_even_odds() -> None:
