@@ -388,7 +388,7 @@ def test_beside_a_doubtful_result_and_one_that_never_was_the_others_are_recorded
     (recorded,) = project(resumed, make_result("b", "cpu", unavailable="no"), busy, *none)
     assert recorded.experiment == "c"
     *_, of_last, _ = capsys.readouterr().out.splitlines()
-    assert re.search(r"json; to be taken with care: other programs .*; to be taken with care: memory was", of_last)
+    assert re.search(r"json; to be taken with care: other programs .* time; to be taken with care: memory was", of_last)
 
 
 def test_the_command_records_the_projects_results_or_those_of_the_folders_it_is_given(
