@@ -46,11 +46,13 @@ SOURCES = pytest.mark.parametrize(
 )
 
 
-def numbered_batches(experiment: Experiment, name: PartName = "train", share: Share | None = None) -> Batches:
+def numbered_batches(
+    experiment: Experiment, name: PartName = "train", share: Share | None = None, device: torch.device = CPU
+) -> Batches:
     """Noise, each image labelled with its own number."""
     images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
     part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
-    return make_batches(experiment, part, CPU, share or Share())
+    return make_batches(experiment, part, device, share or Share())
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
@@ -158,6 +160,28 @@ def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training
     assert numbered_batches(experiment, "validation").batch_size == expected
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_size(
+    make_experiment: MakeExperiment, dtype: type[Any]
+) -> None:
+    part = Part("validation", np.arange(40, dtype=dtype).reshape(10, 4), np.arange(10), Normaliser((), ()))
+    batches = make_batches(make_experiment(batch_size=5), part, CPU)
+    assert batches.batch_size == (5 if dtype is np.int64 else 4 << 20 >> 4)
+    assert torch.cat([items for items, _ in batches.in_order()]).numpy().dtype == dtype
+
+
+@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+@pytest.mark.parametrize("source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"])
+def test_images_and_labels_come_on_the_device(
+    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+) -> None:
+    experiment = make_experiment(input=source, batch_size=5, augmentation=augmentation)
+    batches = numbered_batches(experiment, device=torch.device("meta"))
+    passed = three_passes(batches)
+    assert len(passed) == 15
+    assert {part.device.type for batch in passed for part in batch} == {"meta"}
+
+
 def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_experiment: MakeExperiment) -> None:
     order = numbers(numbered_batches(make_experiment()), epoch=4)
     torch.manual_seed(1)
@@ -172,7 +196,11 @@ def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     assert derived_seed("order", 0, 1) == 8783113041400999520
     assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
     settings = Augmentation(crop_padding=2, flip=0.5)
-    assert draw_epoch(settings, 4, seed=0, epoch=1).tolist() == [[2, 0, 0], [3, 1, 0], [1, 0, 0], [1, 0, 1]]
+    assert draw_epoch(settings, 8, seed=0, epoch=1).T.tolist() == [
+        [2, 3, 1, 1, 3, 4, 3, 3],
+        [0, 1, 0, 0, 1, 4, 4, 1],
+        [0, 0, 0, 1, 0, 0, 0, 1],
+    ]
 
 
 def test_what_a_network_draws_is_of_the_seed_the_epoch_and_the_process() -> None:

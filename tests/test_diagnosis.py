@@ -14,7 +14,7 @@ from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.step_costs import fixed_share, over_an_epoch
+from photofinish.comparing.step_costs import StepCosts, fixed_share, over_an_epoch, times
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
@@ -79,8 +79,8 @@ def test_shares_of_a_step_and_of_an_epoch(slow: Change) -> None:
 def test_the_first_step_of_an_epoch_counts_once() -> None:
     # 10 steps: 1 s, then nine of 0.1 s, of which one was disturbed here: 1.9 s in all
     assert over_an_epoch([1.0, 0.1, 0.1, 5.0], 10, are_uneven=False) == pytest.approx(0.19)
-    # two workers: nothing, then 0.2 s, in turn
-    assert over_an_epoch([1.0, 0.0, 0.2, 0.0, 0.2], 10, are_uneven=True) == pytest.approx(0.19)
+    # three workers: nothing twice, then 0.3 s, in turn
+    assert over_an_epoch([1.0, 0.0, 0.0, 0.3], 10, are_uneven=True) == pytest.approx(0.19)
     assert over_an_epoch([0.3], 1, are_uneven=False) == 0.3
 
 
@@ -90,6 +90,35 @@ def test_what_a_step_takes_with_no_images() -> None:
     assert fixed_share(16, 0.020, 2, 0.020) == 1
     assert fixed_share(16, 0.020, 2, 0.021) == 1  # a disturbed measurement, no negative image
     assert fixed_share(16, 0.020, 2, 0.001) == 0
+    assert fixed_share(16, 0.020, 16, 0.020) == 0  # of one size, which tells nothing
+
+
+def test_what_workers_load_ahead_comes_unevenly_and_beside_the_copying(slow: Change) -> None:
+    def costs(workers: int) -> StepCosts:
+        made_up = slow(settings={"input": {"name": "loader", "workers": workers}}, copying=0.05)
+        timings, uneven_seconds = made_up.timings, (0.0, 0.0, 0.0, 0.3)
+        assert timings.attribution
+        parts = timings.attribution.parts.model_copy(update={"waiting_seconds": uneven_seconds})
+        told = {"batch_alone_seconds": uneven_seconds, "parts": parts}
+        attribution = timings.attribution.model_copy(update=told)
+        found = replace(made_up, timings=timings.model_copy(update={"attribution": attribution})).costs
+        assert found
+        return found
+
+    in_turn, ahead = costs(0), costs(1)
+    assert (in_turn.loads_ahead, in_turn.parts_seconds["waiting for data"], in_turn.batch_alone_seconds) == (
+        False,
+        0,
+        0,
+    )
+    assert in_turn.input_seconds == 0.05
+    a_batch_seconds = pytest.approx(0.1 * 37 / 38)
+    assert (ahead.parts_seconds["waiting for data"], ahead.batch_alone_seconds) == (a_batch_seconds, a_batch_seconds)
+    assert (ahead.loads_ahead, ahead.input_seconds) == (True, a_batch_seconds)
+
+
+def test_a_gain_has_three_digits() -> None:
+    assert [times(gain) for gain in (2.5, 9.99, 9.996, 12.3)] == ["2.50 times", "9.99 times", "10 times", "12 times"]
 
 
 def test_what_resident_images_would_gain_is_told(slow: Change) -> None:

@@ -228,7 +228,7 @@ def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_two_processe
     processes = [trained.start("photofinish.tracking.sync") for _ in range(2)]
     ended = [(process.communicate()[0], process.returncode) for process in processes]
     assert [code for _, code in ended] == [0, 0], ended
-    assert sum("1 runs were added" in output for output, _ in ended) == 1
+    assert sum("runs added or completed: 1" in output for output, _ in ended) == 1
     run = trained.run()
     assert (run.info.status, run.data.tags[TAG_RESTORED]) == ("FINISHED", "true")
     assert trained.epochs_told(run, trained.database) == Counter(range(1, EPOCHS + 1))

@@ -78,6 +78,16 @@ def test_arguments_lie_beside_the_name_and_a_class_is_made_first(
     assert set(changes(load(source, **arguments), 0).values()) == {change}
 
 
+def test_a_class_that_cant_be_made_is_told_of(load: Load) -> None:
+    with pytest.raises(UserError, match=r"^transform \./t\.py:noise can't be made:\n  File .*t\.py"):
+        load("class noise:\n    def __init__(self): 1 / 0\n")
+
+
+def test_what_it_draws_is_what_earlier_versions_drew(load: Load) -> None:
+    drawn = changes(load(f"{HEAD}def noise(item): return item + random.randrange(100)\n", seed=3), 1)
+    assert list(drawn.values())[:6] == [8, 15, 75, 33, 6, 72]
+
+
 def test_nothing_is_drawn_from_the_networks_stream(load: Load) -> None:
     batches = load(NOISE)
     torch.manual_seed(3)

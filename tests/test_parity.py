@@ -195,12 +195,13 @@ def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make
         "first forward": ("largest relative difference 1e-05", False, True),
         "first gradient": ALIKE,
         "loss curves": ("largest relative difference 0.004, in epoch 2", False, True),
-        "test predictions": ("1 of 8 images get another class", False, True),
+        "test predictions": ("another class for 1 of 8 images", False, True),
         "test accuracy": (told, False, True),
         "final weights": ("differ in their bits", False, True),
     }
     assert parity(cpu, cpu).mcnemar_p == 1.0
     same = table(parity(cpu, cpu))
+    assert list(same) == list(table(found))
     assert same.pop("test accuracy") == (told.replace("87.50", "75.00"), True, True)
     assert set(same.values()) == {ALIKE}
 
@@ -237,6 +238,18 @@ def test_what_no_rounding_explains_is_named_and_nothing_else(
     assert set(others.values()) == {ALIKE}
 
 
+def test_a_difference_is_relative_to_the_larger_norm_where_there_is_one(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    runs = [stepped(cpu, gradients={"3.weight": (8.0, 1.0)}), stepped(cpu, gradients={"3.weight": (4.0, 1.0)})]
+    for first, second in (runs, runs[::-1]):
+        finding = "parts at 3.weight: a relative difference of 0.5"
+        assert parting(parity(first, second)) == ("first gradient", finding)
+    tiny = [stepped(cpu, gradients={"3.weight": (0.0, total)}) for total in (1e-200, 2e-200)]
+    assert table(parity(*tiny))["first gradient"] == ALIKE
+    none = stepped(cpu, gradients={})
+    assert table(parity(none, none))["first gradient"] == ALIKE
+
+
 def test_a_part_or_an_epoch_that_only_one_has_is_named(make_result: MakeResult) -> None:
     cpu = trained(make_result)
     fewer = parity(cpu, stepped(cpu, outputs={"1": (8.0, 1.0)}))
@@ -269,7 +282,10 @@ def predictions(*hits: bool) -> Predictions:
 
 @pytest.mark.parametrize(
     ("only_first", "only_second", "p_value"),
-    [(0, 0, 1.0), (3, 3, 1.0), (0, 1, 1.0), (0, 6, 2 * 0.5**6), (1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
+    [
+        *[(0, 0, 1.0), (3, 3, 1.0), (0, 1, 1.0), (2000, 2000, 1.0)],
+        *[(0, 6, 2 * 0.5**6), (1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
+    ],
 )
 def test_mcnemars_exact_p_is_that_worked_out_by_hand(only_first: int, only_second: int, p_value: float) -> None:
     first = predictions(*[True] * only_first, *[False] * only_second, True, True, False)
@@ -284,7 +300,7 @@ def test_significantly_other_predictions_part_at_the_test_accuracy(learn: Learn)
     assert parting(found)[0] == "test accuracy"
     assert found.mcnemar_p == pytest.approx(0.03125)
     assert next(layer.finding for layer in found.layers if layer.name == "test predictions") == (
-        "6 of 7 images get another class"
+        "another class for 6 of 7 images"
     )
 
 
@@ -302,13 +318,13 @@ def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None
     made_up = trained(make_result)
     labelled = replace(made_up, record=made_up.record.model_copy(update={"task": "labels"}))
     actual = np.array([1, 0] * 8)
-    right, wrong = Predictions(actual, actual), Predictions(actual, 0 * actual)
+    right, wrong = Predictions(actual, actual), Predictions(actual, 1 - actual)
     first, others = predictions(*[True] * 8), predictions(*[False] * 8)
     assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(first, others) == 2 / 2**8
     cpu, gpu = (replace(labelled, predictions=each) for each in (right, wrong))
     found = parity(cpu, gpu)
     assert found.mcnemar_p == 2 / 2**8
-    assert table(found)["test predictions"] == ("8 of 8 images get other labels", False, True)
+    assert table(found)["test predictions"] == ("other labels for 8 of 8 images", False, True)
 
 
 def test_of_several_values_each_goes_by_its_own_spread(learn: Learn) -> None:

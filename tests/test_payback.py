@@ -33,6 +33,12 @@ def test_the_extra_start_up_over_what_an_epoch_gains(make_result: MakeResult) ->
     assert found.finding == "after 4 epochs (95 % interval 4 to 5)"
 
 
+def test_the_same_times_always_give_the_same_interval(make_result: MakeResult) -> None:
+    cpu, gpu = ([1.0 + scale * step**2 for step in range(40)] for scale in (0.01, 0.001))
+    found = [payback(timings(make_result, 2.0, cpu), timings(make_result, 8.0, gpu)).interval for _ in range(2)]
+    assert found[0] == found[1]
+
+
 def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
     """By hand: training takes both a second, validation the CPU a second more: 3 s more to start are level after 3."""
     gpu = timings(make_result, 5.0, (1.0,) * 5)

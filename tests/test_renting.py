@@ -71,6 +71,7 @@ def test_without_a_bound_of_what_stays_the_data_sheet_alone_counts(make_pair: Ma
     busy = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"attribution": None}))
     (offer,) = pair_of(busy, settings=pair.settings).renting.offers
     assert offer.job_seconds == pytest.approx(EPOCHS * offer.epoch_seconds)
+    assert "so only what data sheets tell is known of one." in verdict(pair_of(busy, settings=pair.settings)).answer
 
 
 def test_an_epoch_takes_no_less_than_the_loading_that_stays_on_the_cpu(make_pair: MakePair) -> None:
@@ -232,8 +233,12 @@ def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
 
 def test_a_step_of_nothing_that_is_counted_has_no_bound(make_pair: MakePair) -> None:
     nothing = STEP.model_copy(update={"products": (), "gradient_bytes": 0, "optimizer_bytes": 0})
-    (offer,) = make_pair(nothing, accelerators=("T4",)).renting.offers
+    pair = make_pair(nothing, accelerators=("T4",))
+    (offer,) = pair.renting.offers
     assert (offer.epoch_seconds, offer.epoch_at_most) == (0.0, math.inf)
+    busy = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"attribution": None}))
+    (offer,) = pair_of(busy, settings=pair.settings).renting.offers
+    assert (offer.job_seconds, offer.job_at_most) == (0.0, math.inf)
 
 
 def test_the_day_of_a_training_is_that_of_utc(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:

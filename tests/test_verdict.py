@@ -12,6 +12,7 @@ from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import paired
 from photofinish.comparing.verdict import verdict
 from photofinish.errors import UserError
+from photofinish.params.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -34,7 +35,10 @@ def test_a_faster_gpu_is_said_to_be_faster_with_its_interval(make_result: MakeRe
     [
         ((6.0,) * 5, ": 0.50 times the CPU's speed (95 % interval 0.46 to 0.54); the CPU is faster."),
         ((2.8, 2.9, 2.95, 3.05, 3.2), "); neither is faster, as far as can be told. A step"),
-        ((0.01,) * 3, "no winner is named without an interval (3 epochs, and it takes 5)"),
+        (
+            (0.01,) * 3,
+            ": 300.00 times the CPU's speed; no winner is named without an interval (3 epochs, and it takes 5)",
+        ),
     ],
 )
 def test_a_winner_is_named_where_the_interval_does_not_span_1(
@@ -121,6 +125,15 @@ def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: M
 def test_the_order_of_the_results_does_not_matter(make_result: MakeResult, swapped: bool) -> None:
     results = [make_result(), make_result(device="gpu", epoch_seconds=(1.0,))]
     assert "3.00 times the CPU's speed" in verdict(*paired(results[::-1] if swapped else results)).text
+
+
+def test_under_other_settings_nothing_is_found_again_that_they_do_not_change(make_result: MakeResult) -> None:
+    pair = pair_of(make_result(), make_result(device="gpu"))
+    assert pair.compared
+    other = pair.under(Comparing(target_accuracy=0.5), ())
+    assert other.compared is pair.compared
+    assert other.diagnoses is pair.diagnoses
+    assert (pair.outlays["cpu"].target, other.outlays["cpu"].target is None) == (None, False)
 
 
 def test_the_answer_comes_first_in_one_sentence_by_the_whole_job(make_result: MakeResult) -> None:

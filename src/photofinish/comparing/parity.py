@@ -154,7 +154,7 @@ def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[L
         return _equal("test predictions", False, others), _equal("test accuracy", False, f"{told}, {others}"), None
     items = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
     unequal, other = int(items.sum()), "another class" if rows_an_item == 1 else "other labels"
-    found = f"{unequal} of {len(items):,} images get {other}" if unequal else THE_SAME
+    found = f"{other} for {unequal} of {len(items):,} images" if unequal else THE_SAME
     predictions = Layer("test predictions", found, same=not unequal, within_rounding=True)
     p_value = mcnemar_p_value(cpu, device, rows_an_item)
     told += f"; McNemar's exact p = {p_value:.2g}"

@@ -175,7 +175,7 @@ def main() -> None:
                 count += sync_all(store, names, Path("results"), Path("report"))
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
-    print(f"MLflow is up to date; {count} runs were added or completed" if count else "MLflow is up to date")
+    print(f"MLflow is up to date; runs added or completed: {count}" if count else "MLflow is up to date")
 
 
 if __name__ == "__main__":
