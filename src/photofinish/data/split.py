@@ -28,7 +28,6 @@ Fingerprints = npt.NDArray[np.uint64]
 _SHADES = 256
 _BYTES_AT_A_TIME = 16 << 20
 _FINGERPRINT_BYTES = 8
-_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
@@ -89,11 +88,8 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     drawn: dict[PartName, Int64Array] = {}
     for part, count in counts.items():
         rest, drawn[part] = _draw(rest, count, part, raw, plan)
-    return {
-        "train": np.sort(rest),
-        "validation": drawn.get("validation", own.get("validation", _NO_ROWS)),
-        "test": drawn.get("test", own.get("test", _NO_ROWS)),
-    }
+    parts = {**own, **drawn}
+    return {"train": np.sort(rest), "validation": parts["validation"], "test": parts["test"]}
 
 
 def _draw(
