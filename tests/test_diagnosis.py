@@ -187,6 +187,8 @@ def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"
     assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / 0.08))
+    taken_apart = slow(copying=0.09, epoch_seconds=38 * 0.06, settings=settings, device="gpu")
+    assert "copying to the device takes 100% of an epoch's time: 90.0 ms" in diagnose(taken_apart)[0].sentence
 
 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}

@@ -81,11 +81,15 @@ def test_what_is_hidden_or_no_image_is_left_alone(photos: Path) -> None:
 
 
 def test_a_part_may_have_a_folder_of_its_own(in_parts: Path) -> None:
+    for part in ("train", "test"):
+        (in_parts / part / "owl/notes.txt").touch()
     images = fetched(in_parts, **IN_PARTS)
     assert images.class_names == ("cat", "owl")
     assert {part: rows.tolist() for part, rows in images.own_parts.items()} == {"train": [0, 1, 2, 3], "test": [4, 5]}
     assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
     assert images.read(np.array([5]))[0, :, 0, 0].tolist() == list(GREEN)
+    others = "2, such as photos/train/owl/notes.txt"
+    assert images.notes == (f"files left out, for they are no images by their names: {others}",)
 
 
 def test_what_was_fetched_needs_the_users_files_no_longer(photos: Path) -> None:
