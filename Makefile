@@ -90,7 +90,7 @@ promote: setup ## register an experiment's model in MLflow, with an alias (EXPER
 	@test -n "$(EXPERIMENT)" || { echo "error: name one: make promote EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
 	$(ready)
 	@dvc repro --quiet plan
-	@python -m photofinish.tracking.registry "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
+	@python -m photofinish.tracking.promotion "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
 
 overview: setup ## one report over the project and its sweeps: sweeps/report/index.html
 	python -m photofinish.report.report

@@ -360,7 +360,7 @@ class Project:
     def without_mlflow(self) -> Project:
         """From now on stages tell a worker that answers, and tells nobody: MLflow takes most of a small training."""
         worker = "import sys\nprint('\"ready\"', flush=True)\nfor _ in sys.stdin:\n    print('\"done\"', flush=True)\n"
-        (self.root / "src/photofinish/tracking/worker.py").write_text(worker, encoding="utf-8")
+        (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(worker, encoding="utf-8")
         return self
 
 

@@ -71,7 +71,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
         "def later():\n    from photofinish.results import EpochTiming\n"
         "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
-        "MIRROR = [sys.executable, '-m', 'photofinish.tracking.worker']\n"
+        "MIRROR = [sys.executable, '-m', 'photofinish.tracking.mlflow_worker']\n"
     )
     starting = copy / "photofinish" / "starting"
     starting.mkdir()
@@ -93,7 +93,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
 
 def test_what_tracking_starts_determines_no_result() -> None:
     assert "photofinish/tracking/client.py" in stage_code(ROOT / "stages/train.py").root
-    assert "photofinish/tracking/worker.py" not in stage_code(ROOT / "stages/train.py").root
+    assert "photofinish/tracking/mlflow_worker.py" not in stage_code(ROOT / "stages/train.py").root
 
 
 def test_a_training_tries_metrics_and_does_not_depend_on_how_they_are_computed() -> None:
@@ -115,7 +115,7 @@ def test_scripts_hide_neither_packages_nor_users_files_of_their_names(tmp_path: 
 
 @pytest.mark.parametrize(
     ("changed", "begins_anew"),
-    [("report/report.py", {"compare"}), ("training/trainer.py", {"train"}), ("tracking/worker.py", set())],
+    [("report/report.py", {"compare"}), ("training/trainer.py", {"train"}), ("tracking/mlflow_worker.py", set())],
 )
 def test_a_comma_begins_only_the_stages_anew_that_run_it(copy: Path, changed: str, begins_anew: set[str]) -> None:
     scripts = {name: copy / "stages" / f"{name}.py" for name in ("split", "train", "compare")}

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -118,6 +119,11 @@ def test_data_flows_one_way_no_package_imports_one_that_comes_after_it() -> None
         if module.startswith("photofinish.") and place[module.split(".")[1]] > place[belongs_to(path)]
     ]
     assert not backwards
+
+
+def test_no_two_modules_have_one_name() -> None:
+    count = Counter(path.name for path in SOURCES.rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, modules in count.items() if modules > 1] == []
 
 
 @cache

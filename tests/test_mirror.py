@@ -29,7 +29,7 @@ from photofinish.errors import UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.tracking import documents, mirror, worker
+from photofinish.tracking import documents, mirror, mlflow_worker
 from photofinish.tracking.documents import Point, RunDocument, training_document
 from photofinish.tracking.mirror import create_run, write_points
 from photofinish.tracking.store import Process, Store
@@ -161,8 +161,8 @@ def test_a_resumed_training_goes_on_with_its_run_and_repeats_no_step_of_the_syst
     facts, key = document_of(results).facts, "system/cpu_utilization_percentage"
     run_id = create_run(store, facts, {documents.TAG_TRAINING_KEY: "its", documents.TAG_PROCESS: gone_process(1.7e9)})
     write_points(store.client, run_id, [Point(key, 50.0, step, 1_700_000_000_000) for step in range(3)])
-    monkeypatch.setattr(worker, "open_store", lambda *_: store)
-    resumed = worker.Worker()
+    monkeypatch.setattr(mlflow_worker, "open_store", lambda *_: store)
+    resumed = mlflow_worker.Worker()
     resumed.start(asdict(facts), "its", 0)
     resumed.training_ended(NAME, "cpu", str(results), [])
     run = run_on(store, "cpu")
@@ -179,13 +179,13 @@ def test_a_training_that_ends_without_a_word_leaves_a_killed_run_that_says_so(
         raise SystemExit(status)
 
     start = {"do": "start", "facts": asdict(document_of(results).facts), "training_key": "its", "started_ms": 0}
-    monkeypatch.setattr(worker, "open_store", lambda *_: store)
+    monkeypatch.setattr(mlflow_worker, "open_store", lambda *_: store)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os._exit", end)
     monkeypatch.setattr("sys.stdout", sys.stdout)  # which it sets
     monkeypatch.setattr("sys.stdin", StringIO(json.dumps(start) + "\n"))
     with pytest.raises(SystemExit, match=r"^0$"):
-        worker.main()
+        mlflow_worker.main()
     run = run_on(store, "cpu")
     assert run.info.status == "KILLED"
     assert run.data.tags[documents.TAG_NOTE] == "the training process ended without a word"

@@ -28,7 +28,7 @@ _PARAMS: dict[str, Any] = {
     },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
-_WORKER = Path("src/photofinish/tracking/worker.py")
+_WORKER = Path("src/photofinish/tracking/mlflow_worker.py")
 _EVERY_TIME = {"plan"}
 _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
 

@@ -18,8 +18,8 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.report.report import write_report
 from photofinish.results import records
-from photofinish.tracking import registry
-from photofinish.tracking.registry import Promoted, promote, require_current
+from photofinish.tracking import promotion
+from photofinish.tracking.promotion import Promoted, promote, require_current
 from photofinish.tracking.store import MLFLOW_ERRORS, Store, first_line
 from photofinish.tracking.sync import sync_all
 
@@ -121,6 +121,6 @@ def test_a_result_that_is_not_up_to_date_is_refused_with_the_stages_that_would_r
 def test_an_alias_that_mlflow_keeps_for_itself_is_refused_before_anything_is_registered(
     monkeypatch: pytest.MonkeyPatch, alias: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["registry", NAME, "--alias", alias])
+    monkeypatch.setattr(sys, "argv", ["promotion", NAME, "--alias", alias])
     with pytest.raises(MistakeError, match=f"ALIAS={alias}"):
-        registry.main()
+        promotion.main()

@@ -20,8 +20,8 @@ from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict
 from photofinish.params.compare import Comparing, Prices, accelerators
 from photofinish.params.experiment import LoaderInput
-from photofinish.report.renting import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.report.report import write_report
+from photofinish.report.which_to_rent import COLUMNS, renting_pictures, renting_rows, renting_table
 from photofinish.results.measurements import Operations, Product
 from photofinish.results.references import reference_of
 

@@ -14,7 +14,7 @@ from conftest import ONE_THREAD, Project, clone_project
 from mlflow import MlflowClient
 from services import mlflow_server, postgres, ssh_server
 
-from photofinish.tracking import registry, sync
+from photofinish.tracking import promotion, sync
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,7 +101,7 @@ def test_the_model_is_promoted_once_whoever_does_it_and_loads_through_the_server
     team: Team, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for project in (team.first, team.second):
-        as_in(project, registry, "small")
+        as_in(project, promotion, "small")
     assert [line for line in capsys.readouterr().out.splitlines() if "version" in line] == [
         "small on cpu is version 1 of project-small",
         "small on cpu is version 1 of project-small already",

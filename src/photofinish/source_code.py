@@ -27,7 +27,7 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.own_code import Reference
 
-NO_PART_OF_A_RESULT = frozenset({"photofinish.tracking.worker", "photofinish.runs.evaluation"})
+NO_PART_OF_A_RESULT = frozenset({"photofinish.tracking.mlflow_worker", "photofinish.runs.evaluation"})
 """started as processes that write nothing, or nothing but copies of results, into MLflow"""
 
 PACKAGE = "package "

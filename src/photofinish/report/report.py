@@ -24,7 +24,7 @@ from photofinish.errors import MistakeError, run_stage
 from photofinish.files import folders_with_results, to_json, write_text_atomically
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
-from photofinish.report import pictures, renting, rows, tables
+from photofinish.report import pictures, rows, tables, which_to_rent
 from photofinish.report.pictures import Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
@@ -130,7 +130,7 @@ def write_report(
         "elsewhere.csv": rows.elsewhere_rows(pairs),
     }
     texts = _texts(files, files)
-    texts["renting.csv"] = rows.as_csv(renting.renting_rows(pairs), renting.COLUMNS)
+    texts["renting.csv"] = rows.as_csv(which_to_rent.renting_rows(pairs), which_to_rent.COLUMNS)
     if len(pairs) <= MOST_ON_ONE_PAGE:
         files |= _long_rows(pairs)
         report = _whole(pairs, series, files)
@@ -218,7 +218,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "What no GPU can shorten": tables.ceiling_table(pairs),
-        "Which to rent": renting.renting_table(pairs),
+        "Which to rent": which_to_rent.renting_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "What chance does: several seeds": tables.seeds_table(pairs),
@@ -274,7 +274,7 @@ def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) 
             "Diamonds are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
             "that no other is both quicker and cheaper than. Triangles are estimates; filled marks were measured.",
             "renting.csv",
-            renting.renting_pictures(pairs),
+            which_to_rent.renting_pictures(pairs),
         ),
         Gallery(
             "Where a step's time goes",

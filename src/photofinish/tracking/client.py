@@ -70,7 +70,7 @@ class Tracker:
 
     def _start_worker(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "photofinish.tracking.worker"],
+            [sys.executable, "-m", "photofinish.tracking.mlflow_worker"],
             env=_SHORT_OF_PATIENCE | os.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

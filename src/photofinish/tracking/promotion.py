@@ -1,6 +1,6 @@
 """Promote an experiment's result: MLflow's registry gets its model, with all that it was made from, and an alias to it.
 
-`python -m photofinish.tracking.registry NAME`, as `make promote` does.
+`python -m photofinish.tracking.promotion NAME`, as `make promote` does.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _page(report: Path, name: str) -> str:
 
 def main() -> None:
     """Promote what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.tracking.registry", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m photofinish.tracking.promotion", description=__doc__)
     parser.add_argument("experiment", help="its name in params.yaml")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--alias", default=CHAMPION)
