@@ -22,7 +22,6 @@ from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
 from photofinish.params.experiment import (
     TORCHMETRICS,
-    Experiment,
     ExperimentPlan,
     MetricsPlan,
     OwnTransform,
@@ -50,32 +49,10 @@ def write_plan(
     It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
     Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
-    cpu_host, gpu_host = fingerprint(params.devices, machines)
-    variable = os.environ.get("PHOTOFINISH_MIRROR")
-    if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
-        raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
-    mirror = variable or params.mirror
-    local_files = sha256_of_local_files(params.datasets)
-    weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
-    planned: dict[str, BaseModel] = {
-        "hosts/cpu": cpu_host,
-        "hosts/gpu": gpu_host,
-        "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
-        # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
-        "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
-        **{f"experiments/{name}": _planned(experiment) for name, experiment in params.experiments.items()},
-        **{f"metrics/{name}": _planned_metrics(experiment) for name, experiment in params.experiments.items()},
-        **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
-    }
-    for name, dataset in params.datasets.items():
-        own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
-        own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
-        planned[f"datasets/{name}"] = DatasetPlan(
-            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name), own_code=own_code
-        )
+    devices, (cpu_host, gpu_host) = params.devices, fingerprint(params.devices, machines)
+    planned = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_planned(params, stages)}
     texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
 
-    devices = params.devices
     rooms = room_ever(cpu_host, gpu_host, cpu_is_here=not devices.cpu.machine, gpu_is_here=not devices.gpu.machine)
     for name, experiment in params.experiments.items():
         file = folder / "datasets" / f"{experiment.dataset}.json"
@@ -95,6 +72,34 @@ def write_plan(
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
                 path.unlink()
+
+
+def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
+    """What the files hold but for the machine's, by their names."""
+    variable = os.environ.get("PHOTOFINISH_MIRROR")
+    if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
+        raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
+    mirror = variable or params.mirror
+    local_files = sha256_of_local_files(params.datasets)
+    weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
+    planned: dict[str, BaseModel] = {
+        "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
+        # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
+        "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
+        **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
+    }
+    for name, experiment in params.experiments.items():
+        own_code = code_of_users([part.reference for part in own_code_of(experiment)])
+        planned[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), own_code=own_code)
+        own_code = code_of_users([metric.reference for metric in experiment.metrics])
+        planned[f"metrics/{name}"] = MetricsPlan(metrics=experiment.metrics, own_code=own_code)
+    for name, dataset in params.datasets.items():
+        own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
+        own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
+        planned[f"datasets/{name}"] = DatasetPlan(
+            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name), own_code=own_code
+        )
+    return planned
 
 
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
@@ -135,16 +140,6 @@ def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
     count = 1 if isinstance(code, OwnTransform) else 2  # an item; or outputs and targets
     given = () if takes.is_class else takes.names[:count]
     return frozenset((*given, *GIVEN_TO_TORCHMETRICS) if code.reference.module == TORCHMETRICS else given)
-
-
-def _planned(experiment: Experiment) -> ExperimentPlan:
-    own_code = code_of_users([part.reference for part in own_code_of(experiment)])
-    return ExperimentPlan(**dict(experiment), own_code=own_code)
-
-
-def _planned_metrics(experiment: Experiment) -> MetricsPlan:
-    code = code_of_users([metric.reference for metric in experiment.metrics])
-    return MetricsPlan(metrics=experiment.metrics, own_code=code)
 
 
 def advise_sweeps(params: Params) -> None:

@@ -212,15 +212,11 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
 
     record = records.read_record(learned / records.RECORD, records.Training)
     needed = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
-    needed |= {
-        name.removeprefix(PACKAGE): version for name, version in record.own_code.items() if name.startswith(PACKAGE)
-    }
+    needed |= {name.removeprefix(PACKAGE): is_at for name, is_at in record.own_code.items() if name.startswith(PACKAGE)}
     shape, network = record.image_shape, load_network(learned, record)
     classifier = as_served(network, record.mean, record.std, record.dtype, len(shape)).eval()
     # What comes as JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
-    example = np.full((1, *shape), 0.5, dtype=np.float32)
-    if record.dtype == "int64":
-        example = np.zeros((1, *shape), dtype=np.int64)
+    example = np.zeros((1, *shape), np.int64) if record.dtype == "int64" else np.full((1, *shape), 0.5, np.float32)
     client = store.client
     model = Model(
         artifact_path=client.get_logged_model(model_id).artifact_location,

@@ -124,11 +124,9 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
             f"`images.device`, and keep constants with `register_buffer`"
         )
     first_line = _shortened(text.strip().partition("\n")[0])
-    if team.size > 1 and (
-        isinstance(error, torch.distributed.DistNetworkError)
-        or _PEER_LOST.search(text)
-        or (isinstance(error, torch.distributed.DistError) and _TIMED_OUT.search(text))
-    ):
+    timed_out = isinstance(error, torch.distributed.DistError) and _TIMED_OUT.search(text)
+    network_failed = isinstance(error, torch.distributed.DistNetworkError)
+    if team.size > 1 and (network_failed or timed_out or _PEER_LOST.search(text)):
         return PeerLostError(
             f"{PEER_LOST} ({first_line}). That process, or the "
             f"network to its machine, failed first: see what it says. The next run goes on from the last checkpoint"
