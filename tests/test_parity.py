@@ -318,7 +318,7 @@ def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None
     made_up = trained(make_result)
     labelled = replace(made_up, record=made_up.record.model_copy(update={"task": "labels"}))
     actual = np.array([1, 0] * 8)
-    right, wrong = Predictions(actual, actual), Predictions(actual, 1 - actual)
+    right, wrong = Predictions(actual, actual), Predictions(actual, np.array([0, 1, 0, 0] * 4))  # of both; of one label
     first, others = predictions(*[True] * 8), predictions(*[False] * 8)
     assert mcnemar_p_value(right, wrong, 2) == mcnemar_p_value(first, others) == 2 / 2**8
     cpu, gpu = (replace(labelled, predictions=each) for each in (right, wrong))
