@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -63,6 +64,21 @@ def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
     pids = worker_pids()
     assert len(list(seen)) == 15
     return pids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "pins"), [(True, "cpu", False), (True, "meta", True), (False, "meta", False)]
+)
+def test_the_users_settings_reach_pytorchs_loader_and_pages_are_pinned_for_a_device_alone(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, wanted: bool, device: str, pins: bool
+) -> None:
+    loader = Mock()
+    monkeypatch.setattr(input_paths, "DataLoader", loader)
+    settings = {"name": "loader", "workers": WORKERS, "pin_memory": wanted, "prefetch_factor": 5}
+    part = Part("train", np.zeros((4, 1, 4, 4), np.uint8), np.arange(4), Normaliser((0.5,), (0.2,)))
+    make_batches(make_experiment(input=settings), part, torch.device(device))
+    given = {name: loader.call_args.kwargs[name] for name in ("num_workers", "pin_memory", "prefetch_factor")}
+    assert given == {"num_workers": WORKERS, "pin_memory": pins, "prefetch_factor": 5}
 
 
 def test_persistent_workers_live_on_from_epoch_to_epoch(loaded: Callable[..., Batches]) -> None:

@@ -288,11 +288,12 @@ def _further_stream(device: torch.device) -> torch.Stream | None:
 class _SetSampler(Sampler[list[_Key]]):
     """Hands out the batches of the order and draws that were set last."""
 
+    order: torch.Tensor
+    draws: torch.Tensor | None
+    epoch: int | None
+
     def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
-        self.order = torch.empty(0, dtype=torch.int64)
-        self.draws: torch.Tensor | None = None
-        self.epoch: int | None = None
 
     def __iter__(self) -> Iterator[list[_Key]]:
         order, draws, epoch = self.order, self.draws, self.epoch
