@@ -106,15 +106,13 @@ def test_what_workers_load_ahead_comes_unevenly_and_beside_the_copying(slow: Cha
         return found
 
     in_turn, ahead = costs(0), costs(1)
-    assert (in_turn.loads_ahead, in_turn.parts_seconds["waiting for data"], in_turn.batch_alone_seconds) == (
-        False,
-        0,
-        0,
-    )
+    assert not in_turn.loads_ahead
+    assert in_turn.parts_seconds["waiting for data"] == in_turn.batch_alone_seconds == 0
     assert in_turn.input_seconds == 0.05
     a_batch_seconds = pytest.approx(0.1 * 37 / 38)
-    assert (ahead.parts_seconds["waiting for data"], ahead.batch_alone_seconds) == (a_batch_seconds, a_batch_seconds)
-    assert (ahead.loads_ahead, ahead.input_seconds) == (True, a_batch_seconds)
+    assert ahead.loads_ahead
+    assert ahead.parts_seconds["waiting for data"] == ahead.batch_alone_seconds == a_batch_seconds
+    assert ahead.input_seconds == a_batch_seconds
 
 
 def test_a_gain_has_three_digits() -> None:
