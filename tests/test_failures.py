@@ -292,6 +292,7 @@ def test_cublas_without_memory_to_start_is_out_of_memory(experiment: Experiment)
         RuntimeError("[gloo/transport/tcp/pair.cc:552] Connection closed by peer [127.0.0.1]:33114"),
         torch.distributed.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited"),
         torch.distributed.DistNetworkError("The client socket has timed out after 600s while trying to connect to ..."),
+        torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
     ],
     ids=lambda error: str(error)[:20],
 )
