@@ -122,13 +122,13 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
                 problem = (
                     f"{reference.name} takes {argument}, which is a key of its own here: call the argument otherwise"
                 )
-            yield Mistake((*where, argument), problem, has_value=False)
+            yield Mistake((*where, argument), problem)
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
             for part, size in (("validation", dataset.validation), ("test", dataset.test)):
                 if size is None:
                     problem = f"{REQUIRED}: {SIZES}; or let {dataset.reference.name} take an argument {PART}"
-                    yield Mistake(("datasets", name, part), problem, has_value=False)
+                    yield Mistake(("datasets", name, part), problem)
 
 
 def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
