@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import pynvml
 
-from photofinish.machine.nvidia import SliceError, whole_gpu
+from photofinish.machine.accelerators import SliceError, whole_gpu
 from photofinish.params.base import Record
 
 _MOST_PACKAGE_WATTS = 500

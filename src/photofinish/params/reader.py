@@ -104,17 +104,17 @@ class _Reader:
         """The settings; `mistakes` then tells whether they count."""
         document = self._document
         if not isinstance(document, dict):
-            self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)
+            self.note(Mistake((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document))
             return Params({}, {}, Devices())
         for key in self._unknown_sections():
-            self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
+            self.note(Mistake((key,), unknown_name("key", key, _SECTIONS), document[key]))
         given = self._section_or_empty("devices")
         devices = self._validated(Devices.model_validate_json, Devices, given, ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
             where = ("datasets", name)
             if not isinstance(given, dict):
-                self._note(where, "must be a mapping of settings, at least source", given)
+                self.note(Mistake(where, "must be a mapping of settings, at least source", given))
                 continue
             self._note_own_source(where, given)
             if dataset := self._validated(_DATASET.validate_json, Dataset, given, where):
@@ -130,16 +130,13 @@ class _Reader:
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
         mirror = document.get("mirror")
         if mirror is not None and (problem := mirror_problem(mirror)):
-            self._note(("mirror",), problem, NO_VALUE if "@" in str(mirror) else mirror)
+            self.note(Mistake(("mirror",), problem, NO_VALUE if "@" in str(mirror) else mirror))
             mirror = None
         return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
 
     def note(self, mistake: Mistake) -> None:
         """One at each place, the first that is found."""
         self.mistakes.setdefault(mistake.path, mistake)
-
-    def _note(self, path: KeyPath, problem: str, value: Any = NO_VALUE) -> None:
-        self.note(Mistake(path, problem, value))
 
     def _unknown_sections(self) -> list[str]:
         return [key for key in self._document if key not in _SECTIONS]
@@ -157,18 +154,18 @@ class _Reader:
         """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
         if section not in self._document:
             if not self._is_misspelt(section):
-                self._note((section,), f"{REQUIRED}, with at least one entry")
+                self.note(Mistake((section,), f"{REQUIRED}, with at least one entry"))
             return {}
         entries = self._document[section]
         if not isinstance(entries, dict) or not entries:
-            self._note((section,), "must be a mapping with at least one entry", entries)
+            self.note(Mistake((section,), "must be a mapping with at least one entry", entries))
             return {}
         lower_case: dict[str, str] = {}
         for name in entries:
             if not is_name(name):
-                self._note((section, name), NAME_RULE)
+                self.note(Mistake((section, name), NAME_RULE))
             elif other := lower_case.get(name.lower()):
-                self._note((section, name), f"differs from '{other}' by upper and lower case only")
+                self.note(Mistake((section, name), f"differs from '{other}' by upper and lower case only"))
             lower_case[name.lower()] = name
         return {name: given for name, given in entries.items() if is_name(name)}
 
@@ -178,11 +175,11 @@ class _Reader:
         if self._is_misspelt("defaults") or not isinstance(given, dict):
             self._excused |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
         if not isinstance(given, dict):
-            self._note(("defaults",), "must be a mapping of settings", given)
+            self.note(Mistake(("defaults",), "must be a mapping of settings", given))
             return dict(_BUILT_IN)
         if "dataset" in given:
             problem = "name the data set in each experiment; dvc.yaml reads it there"
-            self._note(("defaults", "dataset"), problem, given["dataset"])
+            self.note(Mistake(("defaults", "dataset"), problem, given["dataset"]))
         try:
             Experiment.model_validate_json(_json(_all_spelled_out({**_BUILT_IN, **given})))
         except ValidationError as error:
@@ -197,13 +194,13 @@ class _Reader:
     def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
         where = ("experiments", name)
         if not isinstance(given, dict):
-            self._note(where, "must be a mapping of settings, at least dataset and model", given)
+            self.note(Mistake(where, "must be a mapping of settings, at least dataset and model", given))
             return None
         dataset, names = given.get("dataset"), self._document.get("datasets")
         if isinstance(dataset, str | date) and isinstance(names, dict) and names and str(dataset) not in names:
             hint = did_you_mean(dataset, names)
             problem = f"not listed under datasets ({all_or_some(list(names))}){';' if hint else ''}{hint}"
-            self._note((*where, "dataset"), problem, dataset)
+            self.note(Mistake((*where, "dataset"), problem, dataset))
         self._note_own_code(where, given, defaults)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
@@ -254,7 +251,7 @@ class _Reader:
         path = mistake.path
         if path[1:] == ("name",) and isinstance(given.get(str(path[0])), str):
             path = path[:1]
-        self._note((*where, *path), mistake.problem, mistake.value)
+        self.note(Mistake((*where, *path), mistake.problem, mistake.value))
 
     def _validated(
         self, validate: Callable[[str], _SettingsT], schema: Any, given: Any, where: KeyPath
