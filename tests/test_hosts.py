@@ -152,7 +152,7 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
         *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
         *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
     }
-    assert variables <= set(hosts.GPU_VARIABLES)
+    assert variables <= set(facts.GPU_VARIABLES)
 
 
 @pytest.mark.usefixtures("one_gpu")

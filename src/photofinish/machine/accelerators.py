@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pynvml
 
-from photofinish.machine.host import mac_cpu_name, read_or_empty, torch_cuda_version, torch_rocm_version, torch_version
+from photofinish.machine.host import build_version, mac_cpu_name, read_or_empty, torch_cuda_version, torch_rocm_version
 
 if TYPE_CHECKING:
     from photofinish.params.devices import GpuDevice
@@ -87,7 +87,7 @@ def _cuda_gpus() -> tuple[list[AcceleratorFacts], str]:
     gpus, reason = _nvidia_gpus()
     if gpus and torch_cuda_version() is None:
         return [], (
-            f"the driver {gpus[0].driver} lists {gpus[0].name}, but this torch ({torch_version()}) is built "
+            f"the driver {gpus[0].driver} lists {gpus[0].name}, but this torch ({build_version('torch')}) is built "
             f"without CUDA: install a torch with CUDA"
         )
     return gpus, reason
@@ -129,7 +129,7 @@ def _gpus_without_nvml(missing: str) -> tuple[list[AcceleratorFacts], str]:
         return _visible_to_rocm(amd), hidden if amd else missing
     if any(any(_DEVICES.glob(pattern)) for pattern in _NODES):
         return _gpus_by_cuda(missing)
-    unfit = f", and for the {amd[0][1].name} this torch ({torch_version()}) isn't built" if amd else ""
+    unfit = f", and for the {amd[0][1].name} this torch ({build_version('torch')}) isn't built" if amd else ""
     return [], missing + unfit
 
 
@@ -258,7 +258,7 @@ def _apple_gpus() -> tuple[list[AcceleratorFacts], str]:
 
 
 def _intel_gpus() -> tuple[list[AcceleratorFacts], str]:
-    if "+xpu" not in torch_version():
+    if "+xpu" not in build_version("torch"):
         return [], "this build of torch has no support for Intel GPUs"
     driver = platform.release()
     found = [

@@ -103,10 +103,10 @@ def doubts(windows: Iterable[LoadWindow]) -> list[str]:
 
 
 _SLOWDOWNS = {
-    "nvmlClocksThrottleReasonHwSlowdown": "a brake of the hardware",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "heat, by the hardware",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power supply",
-    "nvmlClocksThrottleReasonSwThermalSlowdown": "heat",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
 }
 """A limit of power is none of these: a GPU that works hard runs into it as it should."""
 
@@ -130,7 +130,7 @@ def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
             reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         except pynvml.NVMLError:  # a virtual GPU, say, keeps it to itself
             return None, ()
-        return clock_mhz, tuple(word for name, word in _SLOWDOWNS.items() if reasons & getattr(pynvml, name))
+        return clock_mhz, tuple(word for reason, word in _SLOWDOWNS.items() if reasons & reason)
 
     return read
 
