@@ -18,7 +18,6 @@ from photofinish.wording import byte_size
 
 SUMS = "SHA256SUMS"
 """beside files that carry figures: the sha256 of each, which every reader checks, and `sha256sum --check` too"""
-_CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_bytes(data: bytes) -> str:
@@ -28,11 +27,8 @@ def sha256_of_bytes(data: bytes) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """The same of a file, however large it is."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -110,19 +106,9 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_json_atomically(path: Path, value: Any) -> None:
-    """Write a file likewise, as `to_json` has it."""
-    write_text_atomically(path, to_json(value))
-
-
-def free_bytes(folder: Path) -> int:
-    """How much room is left on the folder's disk."""
-    return shutil.disk_usage(folder).free
-
-
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
     """Refuse what the disk has no room for, rather now than after an hour of writing."""
-    free = free_bytes(folder)
+    free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise UserError(
             f"no room for {what}: {byte_size(needed_bytes)} are still to be written and the disk of {folder} has"
@@ -140,7 +126,7 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
             raise
         raise UserError(
             f"no room for {what}: the disk of {folder} is full, or your share of it"
-            f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
+            f" ({byte_size(shutil.disk_usage(folder).free)} free); make room there, then run again"
         ) from error
 
 

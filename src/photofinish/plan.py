@@ -20,20 +20,9 @@ from photofinish.params.base import CallsCode
 from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
-from photofinish.params.experiment import (
-    TORCHMETRICS,
-    ExperimentPlan,
-    MetricsPlan,
-    OwnTransform,
-    own_code_of,
-)
+from photofinish.params.experiment import TORCHMETRICS, ExperimentPlan, MetricsPlan, OwnTransform, own_code_of
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
-from photofinish.params.networks import (
-    GIVEN_TO_NETWORKS,
-    OwnModel,
-    WeightsPlan,
-    published_weights,
-)
+from photofinish.params.networks import GIVEN_TO_NETWORKS, OwnModel, WeightsPlan, published_weights
 from photofinish.params.reader import Params, mirror_problem
 from photofinish.source_code import code_of_users, stage_code
 

@@ -15,14 +15,7 @@ from pydantic import ValidationError
 
 from photofinish.errors import MistakeError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
-from photofinish.machine.host import (
-    CPU_VARIABLES,
-    CpuFacts,
-    Software,
-    cpu_facts,
-    software_facts,
-    usable_threads,
-)
+from photofinish.machine.host import CPU_VARIABLES, CpuFacts, Software, cpu_facts, software_facts, usable_threads
 from photofinish.params.base import Record
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
 from photofinish.params.mistakes import Mistake, unknown_name
