@@ -94,11 +94,11 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
     """What is wrong with the code that params.yaml names, as far as reading it tells."""
     for where, code in params.own_code.items():
-        reference, arguments, takes = code.reference, code.arguments, None
+        reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
             yield Mistake(where, problem, f"{reference.module}:{reference.name}")
-        else:
-            takes = reference.takes()
+            continue
+        takes = reference.takes()
         if takes is None:
             continue
         given, ours = _given_to(code, takes), type(code).model_fields if isinstance(code, OwnDataset) else {}

@@ -86,13 +86,7 @@ class CallsCode(Settings):
         return self
 
 
-def _names_code(name: str) -> str:
-    """What a validator gives; raises ValueError where it names none."""
-    Reference.of(name)
-    return name
-
-
-CodeName = Annotated[str, AfterValidator(_names_code)]
+CodeName = Annotated[str, AfterValidator(lambda name: Reference.of(name) and name)]
 """file.py:Name, or package.module:Name"""
 
 
@@ -107,17 +101,14 @@ class OwnCode(CallsCode):
         return Reference.of(self.name)
 
 
-def _built_in_or_own(key: str) -> Discriminator:
-    """Between settings by whether this key of theirs names code."""
+def built_in_or_own(key: str) -> Discriminator:
+    """Tells settings apart by whether this key of theirs names code."""
 
     def tag(given: Any) -> str:
         name = given.get(key) if isinstance(given, dict) else getattr(given, key, None)
         return OWN if is_reference(name) else BUILT_IN
 
     return Discriminator(tag)
-
-
-built_in_or_own, built_in_or_own_source = _built_in_or_own("name"), _built_in_or_own("source")
 
 
 def is_whole_number(value: object) -> bool:

@@ -21,7 +21,7 @@ from photofinish.params.base import (
     PositiveInt,
     Seed,
     Settings,
-    built_in_or_own_source,
+    built_in_or_own,
     is_whole_number,
     list_of,
     refusal,
@@ -285,7 +285,7 @@ _BuiltIn = Annotated[
     DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
-Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own_source]
+Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own("source")]
 
 
 class KnownImages(NamedTuple):
@@ -350,27 +350,26 @@ LocalDataset = CsvDataset | FolderDataset
 class Place:
     """Where images of a local data set are."""
 
-    key: str
-    """of params.yaml, below the data set: path, parts.train, ..."""
     part: PartName | None
     """None where the parts are drawn, or where a column tells them"""
     given: str
     """the path as the user wrote it"""
     path: Path
 
+    @property
+    def key(self) -> str:
+        """Of params.yaml, below the data set: path, parts.train, ..."""
+        return f"parts.{self.part}" if self.part else "path"
+
 
 def places(dataset: LocalDataset) -> list[Place]:
     """Where a local data set's images are, in the order of the parts."""
-    by_part: list[tuple[str, PartName | None, str | None]] = [("path", None, dataset.path)]
-    if dataset.parts is not None:
-        by_part += [
-            ("parts.train", "train", dataset.parts.train),
-            ("parts.validation", "validation", dataset.parts.validation),
-            ("parts.test", "test", dataset.parts.test),
-        ]
+    by_part: list[tuple[PartName | None, str | None]] = [(None, dataset.path)]
+    if parts := dataset.parts:
+        by_part += [("train", parts.train), ("validation", parts.validation), ("test", parts.test)]
     root = project_root()  # where relative paths start, wherever the stage runs
     return [
-        Place(key, part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
-        for key, part, given in by_part
+        Place(part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
+        for part, given in by_part
         if given is not None
     ]

@@ -111,7 +111,7 @@ class OwnLoss(OwnCode):
 
 
 _BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
-Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
+Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")]
 
 # -- metrics ------------------------------------------------------------------------------------------
 

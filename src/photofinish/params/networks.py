@@ -82,7 +82,7 @@ class OwnModel(_Network, OwnCode):
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
-Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own]
+Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own("name")]
 
 
 class PublishedWeights(Settings):
