@@ -116,7 +116,8 @@ class _Reader:
             if not isinstance(given, dict):
                 self.note(Mistake(where, "must be a mapping of settings, at least source", given))
                 continue
-            self._note_own_source(where, given)
+            own = {key: value for key, value in given.items() if key == "source" or key not in OwnDataset.model_fields}
+            self._note_code(where, OwnDataset, own)
             if dataset := self._validated(_DATASET.validate_json, Dataset, given, where):
                 datasets[name] = dataset
         defaults = self._read_defaults()
@@ -180,8 +181,9 @@ class _Reader:
         if "dataset" in given:
             problem = "name the data set in each experiment; dvc.yaml reads it there"
             self.note(Mistake(("defaults", "dataset"), problem, given["dataset"]))
+        defaults = {**_BUILT_IN, **given}
         try:
-            Experiment.model_validate_json(_json(_all_spelled_out({**_BUILT_IN, **given})))
+            Experiment.model_validate_json(_json(_all_spelled_out(defaults)))
         except ValidationError as error:
             for mistake in mistakes_of(error, Experiment):
                 if mistake.problem != REQUIRED or len(mistake.path) > 1:  # else the experiments may give it
@@ -189,7 +191,7 @@ class _Reader:
         unknown = given.keys() - Experiment.model_fields.keys()
         self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
         self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
-        return {**_BUILT_IN, **given}
+        return defaults
 
     def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
         where = ("experiments", name)
@@ -212,31 +214,25 @@ class _Reader:
                     self._add(_with_advice(mistake, defaults), where, given)
         return None
 
-    def _note_own_source(self, where: KeyPath, given: dict[str, Any]) -> None:
-        """Whatever else is wrong with the data set."""
-        if is_reference(given.get("source")):
-            settings = {key: value for key, value in given.items() if key not in OwnDataset.model_fields}
-            with suppress(ValidationError):
-                source = OwnDataset.model_validate_json(_json({**settings, "source": given["source"]}))
-                self._own_code[where] = source
-
     def _note_own_code(self, where: KeyPath, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-        """Whatever else is wrong with the experiment."""
         settings = merged(defaults, given)
-        named: list[tuple[KeyPath, type[OwnCode], Any]] = [
-            (("model",), OwnModel, settings.get("model")),
-            (("loss",), OwnLoss, settings.get("loss")),
-        ]
         metrics, reading = settings.get("metrics"), settings.get("input")
-        named += [
-            (("metrics", at), Metric, code) for at, code in enumerate(metrics if isinstance(metrics, list) else ())
-        ]
+        named: dict[KeyPath, tuple[type[OwnCode], Any]] = {
+            ("model",): (OwnModel, settings.get("model")),
+            ("loss",): (OwnLoss, settings.get("loss")),
+        }
+        for number, metric in enumerate(metrics if isinstance(metrics, list) else ()):
+            named["metrics", number] = Metric, metric
         if isinstance(reading, dict) and reading.get("name") == "loader":
-            named.append((("input", "transform"), OwnTransform, reading.get("transform")))
-        for path, kind, code in named:
-            with suppress(ValidationError):  # which is told elsewhere
-                start = where if _has(given, path) else ("defaults",)
-                self._own_code[(*start, *path)] = kind.model_validate_json(_json(spelled_out(code)))
+            named["input", "transform"] = OwnTransform, reading.get("transform")
+        for path, (kind, code) in named.items():
+            start = where if _has(given, path) else ("defaults",)
+            self._note_code((*start, *path), kind, spelled_out(code))
+
+    def _note_code(self, where: KeyPath, kind: type[CallsCode], given: Any) -> None:
+        """What names code and is whole, whatever else is wrong with the data set or experiment."""
+        with suppress(ValidationError):  # which is told elsewhere
+            self._own_code[where] = kind.model_validate_json(_json(given))
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
