@@ -100,7 +100,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_here(kind: str) -> tuple[list[accelerators.AcceleratorFacts], str | None]:
-    return accelerators.accelerators(kind, accelerators.all_accelerators())
+    wanted = GpuDevice.model_validate({"kind": kind, "count": "all"})
+    return accelerators.accelerators_to_use(wanted, accelerators.all_accelerators())
 
 
 def python(code: str) -> str:

@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,15 @@ def all_accelerators() -> Accelerators:
 
 
 def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """The accelerators that the settings ask for, or none and the reason why."""
-    found, missing = accelerators(gpu.kind, here)
-    if missing:
-        return [], missing
+    """The accelerators that the settings ask for (`auto`: of the first kind there is), or none and the reason why."""
+    reasons = []
+    for kind in here if gpu.kind == "auto" else (gpu.kind,):
+        found = here[kind]
+        if not isinstance(found, str):
+            break
+        reasons.append(f"{kind}: {found}")
+    else:
+        return [], "; ".join(reasons)
     highest = max(gpu.device_ids or (), default=0)
     if highest >= len(found):
         return [], f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}"
@@ -68,18 +73,7 @@ def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[Accele
     count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
     if count > len(found):
         return [], f"{count} GPUs asked for (devices.gpu.count), {len(found)} here"
-    return found[:count], None
-
-
-def accelerators(kind: str, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
-    """All accelerators of the wanted kind (`auto`: of the first there is), or none and the reason why."""
-    reasons = []
-    for candidate in here if kind == "auto" else (kind,):
-        found = here[candidate]
-        if not isinstance(found, str):
-            return list(found), None
-        reasons.append(f"{candidate}: {found}")
-    return [], "; ".join(reasons)
+    return list(found[:count]), None
 
 
 def _cuda_gpus() -> tuple[list[AcceleratorFacts], str]:
@@ -106,11 +100,10 @@ def _nvidia_gpus() -> tuple[list[AcceleratorFacts], str]:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         if any(map(_is_divided, handles)):  # then CUDA has slices, in an order of its own
             return _gpus_by_cuda("a GPU is divided (MIG)", driver)
+        reason = "the NVIDIA driver lists no GPU"
         if visible is not None:
-            handles = _chosen(((str(pynvml.nvmlDeviceGetUUID(handle)), handle) for handle in handles), visible)
+            handles = _visible(handles, [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles], visible)
             reason = f"CUDA_VISIBLE_DEVICES={visible} hides every GPU"
-        else:
-            reason = "the NVIDIA driver lists no GPU"
         return [
             AcceleratorFacts("cuda", str(pynvml.nvmlDeviceGetName(handle)), _nvidia_memory_bytes(handle), driver)
             for handle in handles
@@ -178,21 +171,21 @@ def cuda_gpus_in_this_process() -> tuple[str, list[tuple[str, int]]]:
     return f"{version.value // 1000}.{version.value % 1000 // 10}", found
 
 
-def _chosen(gpus: Iterable[tuple[str, _T]], visible: str) -> list[_T]:
-    """Of those with these UUIDs the ones that a variable names, by number or by the start of the UUID; the driver
-    stops at a wrong name, and shows none where one is named twice."""
-    listed, chosen = list(gpus), list[int]()  # by their places: two GPUs may be alike in all that is known of them
+def _visible(gpus: list[_T], uuids: Sequence[str], visible: str) -> list[_T]:
+    """Those that a variable names, by number or by the start of the UUID; the driver stops at a wrong name, and shows
+    none where one is named twice."""
+    chosen: list[int] = []  # by their places: two GPUs may be alike in all that is known of them
     for name in map(str.strip, visible.split(",")):
         if name.isdecimal():
-            named = [int(name)] if int(name) < len(listed) else []
+            named = [int(name)] if int(name) < len(gpus) else []
         else:
-            named = [place for place, (uuid, _) in enumerate(listed) if name and uuid.startswith(name)]
+            named = [place for place, uuid in enumerate(uuids) if name and uuid.startswith(name)]
         if len(named) != 1:
             break
         if named[0] in chosen:
             return []
         chosen += named
-    return [listed[place][1] for place in chosen]
+    return [gpus[place] for place in chosen]
 
 
 class SliceError(Exception):
@@ -246,7 +239,7 @@ def _visible_to_rocm(gpus: list[tuple[str, AcceleratorFacts]]) -> list[Accelerat
     of_hip = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     for visible in (os.environ.get("ROCR_VISIBLE_DEVICES"), of_hip):
         if visible is not None:
-            gpus = _chosen(((uuid, (uuid, gpu)) for uuid, gpu in gpus), visible)
+            gpus = _visible(gpus, [uuid for uuid, _ in gpus], visible)
     return [gpu for _, gpu in gpus]
 
 
