@@ -96,6 +96,7 @@ class _Reader:
 
     def __init__(self, file: YamlDocument) -> None:
         self._document = file.value
+        self._misspelt: set[str | None] = set()  # sections
         self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
         self._own_code: dict[KeyPath, CallsCode] = {}
         self.mistakes = {mistake.path: mistake for mistake in file.faulty_keys}
@@ -106,9 +107,12 @@ class _Reader:
         if not isinstance(document, dict):
             self.note(Mistake((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document))
             return Params({}, {}, Devices())
-        for key in self._unknown_sections():
+        unknown = [key for key in document if key not in _SECTIONS]
+        for key in unknown:
             self.note(Mistake((key,), unknown_name("key", key, _SECTIONS), document[key]))
-        given = self._section_or_empty("devices")
+        self._misspelt = {nearest_name(key, _SECTIONS) for key in unknown} - document.keys()
+        filled = {key: section for key, section in document.items() if section is not None}
+        given = filled.get("devices", {})
         devices = self._validated(Devices.model_validate_json, Devices, given, ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
@@ -120,16 +124,16 @@ class _Reader:
             self._note_code(where, OwnDataset, own)
             if dataset := self._validated(_DATASET.validate_json, Dataset, given, where):
                 datasets[name] = dataset
-        defaults = self._read_defaults()
+        defaults = self._read_defaults(filled.get("defaults", {}))
         experiments = {}
         for name, given in self._named_section("experiments").items():
             if experiment := self._read_experiment(name, given, defaults):
                 experiments[name] = experiment
         for mistake in [*misfits(devices, experiments), *_unfit_networks(datasets, experiments)]:
             self.note(mistake)
-        given = self._section_or_empty("compare")
+        given = filled.get("compare", {})
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
-        mirror = document.get("mirror")
+        mirror = filled.get("mirror")
         if mirror is not None and (problem := mirror_problem(mirror)):
             self.note(Mistake(("mirror",), problem, NO_VALUE if "@" in str(mirror) else mirror))
             mirror = None
@@ -139,22 +143,10 @@ class _Reader:
         """One at each place, the first that is found."""
         self.mistakes.setdefault(mistake.path, mistake)
 
-    def _unknown_sections(self) -> list[str]:
-        return [key for key in self._document if key not in _SECTIONS]
-
-    def _is_misspelt(self, section: str) -> bool:
-        meant = {nearest_name(key, _SECTIONS) for key in self._unknown_sections()}
-        return section not in self._document and section in meant
-
-    def _section_or_empty(self, section: str) -> Any:
-        """A section left empty, or out, asks for nothing special; anything else in its place is a mistake."""
-        given = self._document.get(section)
-        return {} if given is None else given
-
     def _named_section(self, section: str) -> dict[str, Any]:
         """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
         if section not in self._document:
-            if not self._is_misspelt(section):
+            if section not in self._misspelt:
                 self.note(Mistake((section,), f"{REQUIRED}, with at least one entry"))
             return {}
         entries = self._document[section]
@@ -170,10 +162,9 @@ class _Reader:
             lower_case[name.lower()] = name
         return {name: given for name, given in entries.items() if is_name(name)}
 
-    def _read_defaults(self) -> dict[str, Any]:
+    def _read_defaults(self, given: Any) -> dict[str, Any]:
         """Check the defaults on their own, so that a mistake in them is reported once, where it is."""
-        given = self._section_or_empty("defaults")
-        if self._is_misspelt("defaults") or not isinstance(given, dict):
+        if "defaults" in self._misspelt or not isinstance(given, dict):
             self._excused |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
         if not isinstance(given, dict):
             self.note(Mistake(("defaults",), "must be a mapping of settings", given))
