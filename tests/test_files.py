@@ -67,12 +67,16 @@ def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) ->
     assert files.sha256_of_file(path) == files.sha256_of_bytes(data) == hashlib.sha256(data).hexdigest()
 
 
-def test_the_same_value_gives_the_same_json_whatever_the_order_of_its_keys() -> None:
-    text = '{\n  "a": "größe",\n  "b": 1\n}\n'
-    assert files.to_json({"b": 1, "a": "größe"}) == files.to_json({"a": "größe", "b": 1}) == text
+def test_the_same_value_gives_the_same_json_whatever_the_order_of_its_keys(tmp_path: Path) -> None:
+    files.write_json_atomically(tmp_path / "a.json", {"b": 1, "a": "größe"})
+    files.write_json_atomically(tmp_path / "b.json", {"a": "größe", "b": 1})
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert text == '{\n  "a": "größe",\n  "b": 1\n}\n'
+    assert (tmp_path / "b.json").read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_json_does_not_have_is_refused(value: float) -> None:
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        files.to_json({"loss": value})
+        files.write_json_atomically(tmp_path / "file.json", {"loss": value})
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.pairs import Pair
+from photofinish.files import write_json_atomically
 from photofinish.report.report import MOST_ON_ONE_PAGE, number_columns, write_for_dvc, write_report
 from photofinish.report.rows import COMPARISON
 from photofinish.results.records import StepsTaken
@@ -252,8 +253,7 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_pat
 
 def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair], tmp_path: Path) -> None:
     former = tmp_path / "metrics" / "former.json"
-    former.parent.mkdir()
-    former.write_text("{}")
+    write_json_atomically(former, {})
     write_report(pair, tmp_path)
     write_for_dvc(pair, tmp_path, tmp_path / "metrics", tmp_path / "plots")
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"history.csv", "confusion.csv", "speedups.csv"}

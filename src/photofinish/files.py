@@ -106,9 +106,19 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def write_json_atomically(path: Path, value: Any) -> None:
+    """Write a file likewise, as `to_json` has it."""
+    write_text_atomically(path, to_json(value))
+
+
+def free_bytes(folder: Path) -> int:
+    """How much room is left on the folder's disk."""
+    return shutil.disk_usage(folder).free
+
+
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
     """Refuse what the disk has no room for, rather now than after an hour of writing."""
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(folder)
     if needed_bytes > free:
         raise UserError(
             f"no room for {what}: {byte_size(needed_bytes)} are still to be written and the disk of {folder} has"
@@ -126,7 +136,7 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
             raise
         raise UserError(
             f"no room for {what}: the disk of {folder} is full, or your share of it"
-            f" ({byte_size(shutil.disk_usage(folder).free)} free); make room there, then run again"
+            f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
         ) from error
 
 

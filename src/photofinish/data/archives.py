@@ -26,7 +26,7 @@ from typing import IO, Self, cast
 from rich.filesize import decimal
 
 from photofinish.errors import UserError
-from photofinish.files import explained_when_full
+from photofinish.files import explained_when_full, free_bytes
 
 _COMPRESSIONS = {
     ".gz": cast(Callable[[Path], IO[bytes]], gzip.GzipFile),
@@ -77,9 +77,7 @@ def unpack(archive: Path, folder: Path) -> None:
 def _unpack_all(archive: Path, folder: Path) -> None:
     name = archive.name.lower()
     suffix = Path(name).suffix
-    unpacked = _Unpacked(
-        archive, archive.stat().st_size * _LARGEST_RATIO + _ALLOWANCE_BYTES, shutil.disk_usage(folder).free
-    )
+    unpacked = _Unpacked(archive, archive.stat().st_size * _LARGEST_RATIO + _ALLOWANCE_BYTES, free_bytes(folder))
     if suffix == ".zip":
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()

@@ -17,7 +17,7 @@ from PIL import Image
 from photofinish.data.images import UNREADABLE, Dtype, Int64Array, LabelledImages, PartName, Task, pixels_of
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import explained_when_full, to_json, write_text_atomically
+from photofinish.files import explained_when_full, write_json_atomically
 from photofinish.own_code import users_code, users_traceback, with_what_it_takes
 from photofinish.params.datasets import LONGEST_CLASS_NAME, PART, DatasetPlan, OwnDataset
 from photofinish.source_code import refuse_changed_code
@@ -36,8 +36,7 @@ Array = npt.NDArray[Any]
 def fetch(plan: DatasetPlan, folder: Path) -> None:
     """Note what `split` is to read: nothing of it runs yet."""
     dataset = _own(plan)
-    made_of = {"source": dataset.source, "arguments": dataset.arguments}
-    write_text_atomically(folder / _RECORD, to_json(made_of))
+    write_json_atomically(folder / _RECORD, {"source": dataset.source, "arguments": dataset.arguments})
 
 
 def read(plan: DatasetPlan, folder: Path) -> LabelledImages:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from photofinish.data import local_images, own_source, torchvision_source
 from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
 from photofinish.errors import UserError
-from photofinish.files import explained_when_full, sha256_of_file, to_json, write_text_atomically
+from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
 from photofinish.params.base import Record
 from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import Dataset, DatasetPlan, OwnDataset, SyntheticDataset
@@ -41,7 +41,7 @@ def download(plan: DatasetPlan, folder: Path) -> None:
             _source_of(plan.dataset).fetch(plan, unfinished)
             files = sorted(path for path in unfinished.rglob("*") if path.is_file())
             checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
-            write_text_atomically(unfinished / _CHECKSUMS, to_json(checksums))
+            write_json_atomically(unfinished / _CHECKSUMS, checksums)
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     finally:

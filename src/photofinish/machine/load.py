@@ -109,8 +109,6 @@ _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
 }
 """A limit of power is none of these: a GPU that works hard runs into it as it should."""
-
-
 GpuState = tuple[int | None, tuple[str, ...]]
 """its clock in MHz just now, and what slows it down, in words; or nothing known"""
 
