@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -81,6 +81,8 @@ Deviations = Annotated[tuple[Annotated[float, _on_the_scale_of_pixels(0.001)], .
 class _DatasetSettings(Settings):
     """`validation` and `test` are sizes of the parts to be drawn; a part that the source itself has needs none."""
 
+    names_its_parts: ClassVar[bool] = True
+    """whether the source's name tells which parts it has itself"""
     source: str  # first, because the checks of the others read it
     validation: PartSize = Field(default=None, validate_default=True)
     test: PartSize = Field(default=None, validate_default=True)
@@ -93,19 +95,14 @@ class _DatasetSettings(Settings):
     @field_validator("validation", "test")
     @classmethod
     def _sized_where_the_source_has_none(cls, value: float | int | None, info: ValidationInfo) -> float | int | None:
-        own = cls._own_parts(info.data.get("source", ""))
-        if own is None:
+        if not cls.names_its_parts:
             return value
+        own = DATASETS.get(info.data.get("source", ""), ())
         if value is None and info.field_name not in own:
             raise ValueError(f"this key is required: {SIZES}")
         if value is not None and info.field_name in own:
             raise ValueError(f"this source has its own {info.field_name} part: leave this key out")
         return value
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        """Which parts the source itself has; None if its name alone doesn't tell."""
-        return ()
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> _DatasetSettings:
@@ -152,10 +149,6 @@ class TorchvisionDataset(_ImageSettings):
 
     source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
 
-    @classmethod
-    def _own_parts(cls, source: str) -> tuple[str, ...] | None:
-        return tuple(DATASETS[source])
-
 
 class EmnistDataset(TorchvisionDataset):
     """EMNIST comes in several variants, each a data set of its own."""
@@ -175,14 +168,11 @@ class Parts(Settings):
 class _LocalDataset(_ImageSettings):
     """Images on this machine: all in one place, or in one place a part. Paths start at the project's folder."""
 
+    names_its_parts = False
     path: str | None = None
     parts: Parts | None = None
     allow_duplicates: bool = False
     """whether parts that are given apart may have the same images"""
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return None
 
     @model_validator(mode="after")
     def _each_part_is_given_or_drawn(self) -> _LocalDataset:
@@ -251,6 +241,7 @@ class OwnDataset(CallsCode, _DatasetSettings):
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
 
+    names_its_parts = False
     mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
@@ -271,10 +262,6 @@ class OwnDataset(CallsCode, _DatasetSettings):
         """Whether it is made once for each part, which its argument `part` then tells."""
         takes = self.reference.takes()
         return takes is not None and PART in takes.names and PART not in self.arguments
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return None
 
 
 PART = "part"
