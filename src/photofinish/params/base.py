@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -62,11 +62,13 @@ class CallsCode(Settings):
     """A class or function of the user's own, or of an installed package, called with keys that lie beside its name."""
 
     model_config = ConfigDict(extra="allow")
+    named_by: ClassVar[str] = "name"
+    """the key that its name is under"""
 
     @property
     def reference(self) -> Reference:
-        """Which."""
-        raise NotImplementedError
+        """Where it is written."""
+        return Reference.of(getattr(self, self.named_by))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -94,11 +96,6 @@ class OwnCode(CallsCode):
     """One whose name is under `name`."""
 
     name: CodeName
-
-    @property
-    def reference(self) -> Reference:
-        """Where it is written."""
-        return Reference.of(self.name)
 
 
 def built_in_or_own(key: str) -> Discriminator:

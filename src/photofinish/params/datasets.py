@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from photofinish.files import project_root
-from photofinish.own_code import Reference
 from photofinish.params.base import (
     BUILT_IN,
     OWN,
@@ -241,6 +240,7 @@ class OwnDataset(CallsCode, _DatasetSettings):
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
 
+    named_by = "source"
     names_its_parts = False
     mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
@@ -251,11 +251,6 @@ class OwnDataset(CallsCode, _DatasetSettings):
     """whether parts that it makes apart may have the same items"""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """processes that read it for `split`"""
-
-    @property
-    def reference(self) -> Reference:
-        """By its source."""
-        return Reference.of(self.source)
 
     @property
     def makes_parts(self) -> bool:
