@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
-from photofinish.machine.load import MachineWatch, doubts
+from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.training.batches import Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -61,7 +61,7 @@ def _run(workload: Workload) -> Run:
     training, validation = (make_batches(workload.experiment(), part, CPU) for part in parts)
     trainer = Trainer(workload.experiment(), workload.network(), training, validation, CPU)
     warm_up(trainer)
-    watch = MachineWatch(lambda: None)
+    watch = MachineWatch(nvidia_gpu_state(None))
     progress = trainer.train(lambda metrics, _timing: watch.epoch_ended(1, metrics.epoch))
     watch.training_ended()
     return Run([timing.training_seconds for timing in progress.timings], bool(doubts(watch.windows)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import dvc_began_at_unix_seconds, end_on_sigterm, end_with_parent, quick_imports
+from photofinish.processes import dvc_began_at_unix_seconds, end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -20,7 +20,6 @@ def main() -> None:
     parser.add_argument("--metrics", type=Path, required=True, help="the folder for DVC's metrics")
     parser.add_argument("--plots", type=Path, required=True, help="the folder for the figures of DVC's plots")
     args = parser.parse_args()
-    end_on_sigterm()
     end_with_parent()
     gc.disable()  # a tenth of its time went into looking for what could be freed, which is little
     with quick_imports():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
+from photofinish.processes import end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -16,7 +16,6 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    end_on_sigterm()
     end_with_parent()
     with quick_imports():
         from photofinish.data.sources import read_raw

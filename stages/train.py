@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_on_sigterm, end_with_parent, quick_imports
+from photofinish.processes import end_with_parent, quick_imports
 
 
 def main() -> None:
@@ -26,7 +26,6 @@ def main() -> None:
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
-    end_on_sigterm()
     end_with_parent()
     with quick_imports():
         from photofinish.runs.stage import train

@@ -255,7 +255,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
 
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuHost:
-    return CpuHost(processes=1, threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
+    return CpuHost(processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: P
 
 
 def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
-    host = CpuHost(threads=1, cpu=cpu_facts(), software=software_facts(CPU_VARIABLES))
+    host = CpuHost(threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
     run = Run("small", "cpu", experiment, host, data, data, rank.size)
     if rank.number == 1 and "settings" in case:
         run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))

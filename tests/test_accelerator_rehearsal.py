@@ -27,7 +27,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import SUMS, write_summed
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.machine.fingerprint import GPU_VARIABLES, CpuHost, GpuHost, software_facts
+from photofinish.machine.fingerprint import CpuHost, GpuHost, software_facts
 from photofinish.machine.host import cpu_facts
 from photofinish.report.report import write_report
 from photofinish.results import records
@@ -98,7 +98,7 @@ class Stage:
             missing=None,
             threads=1,
             cpu=cpu_facts(),
-            software=software_facts(GPU_VARIABLES),
+            software=software_facts(),
         )
         for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
             write_summed(folder / f"{name}.json", plan.model_dump_json().encode())

@@ -10,7 +10,7 @@ import torch
 import torchvision
 
 from photofinish.machine import host as builds
-from photofinish.machine.host import torch_cuda_version, torch_rocm_version, torch_version, torchvision_version
+from photofinish.machine.host import build_version, torch_cuda_version, torch_rocm_version
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_they_are_what_the_packages_themselves_say() -> None:
-    assert torch_version() == torch.__version__
-    assert torchvision_version() == torchvision.__version__
+    assert build_version("torch") == torch.__version__
+    assert build_version("torchvision") == torchvision.__version__
     assert torch_cuda_version() == (torch.version.cuda or torch.version.hip)
     assert torch_rocm_version() == torch.version.hip
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_of_what_is_not_installed_no_version_is_known() -> None:
-    assert torch_version() == torchvision_version() == "unknown"
+    assert build_version("torch") == build_version("torchvision") == "unknown"
     assert torch_cuda_version() is None
 
 
@@ -41,5 +41,5 @@ def test_one_built_for_rocm_tells_that_version_and_nothing_in_the_file_is_run(
     (tmp_path / "version.py").write_text("\n".join(lines), encoding="utf-8")
     spec = builds.util.spec_from_loader("torch", None, origin=str(tmp_path / "__init__.py"))
     no_torch.setattr(builds.util, "find_spec", lambda _package: spec)
-    assert torch_version() == "9.9+rocm"
+    assert build_version("torch") == "9.9+rocm"
     assert torch_cuda_version() == torch_rocm_version() == "7.0"

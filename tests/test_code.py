@@ -67,7 +67,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
     script.write_text(
         "from typing import TYPE_CHECKING\n"
         "import photofinish.wording\n"
-        "from photofinish.machine import (\n    host,\n    nvidia as gpus,\n)\n"
+        "from photofinish.machine import (\n    host,\n    accelerators as gpus,\n)\n"
         "if TYPE_CHECKING:\n    from photofinish.results import learned\n\n    from photofinish.report import report\n"
         "def later():\n    from photofinish.results import EpochTiming\n"
         "STARTED = [sys.executable, '-m', 'photofinish.starting', 'its', 'arguments']\n"
@@ -81,8 +81,8 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
         "photofinish/__init__.py",
         "photofinish/errors.py",
         "photofinish/machine/__init__.py",
+        "photofinish/machine/accelerators.py",
         "photofinish/machine/host.py",
-        "photofinish/machine/nvidia.py",
         "photofinish/results/__init__.py",
         "photofinish/starting/__init__.py",
         "photofinish/starting/__main__.py",

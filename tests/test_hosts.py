@@ -20,7 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from photofinish.errors import MistakeError
-from photofinish.machine import accelerators, nvidia
+from photofinish.machine import accelerators
 from photofinish.machine import fingerprint as hosts
 from photofinish.machine import host as facts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
@@ -93,14 +93,15 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
     monkeypatch.setattr(accelerators, "_amd_gpus", list)
-    monkeypatch.setattr(nvidia, "has_nodes", lambda: False)
+    monkeypatch.setattr(accelerators, "_NODES", ())
     for name in VISIBLE:
         monkeypatch.delenv(name, raising=False)
     pretend_system(monkeypatch, "Linux", "x86_64")
 
 
 def found_here(kind: str) -> tuple[list[accelerators.AcceleratorFacts], str | None]:
-    return accelerators.accelerators(kind, accelerators.all_accelerators())
+    wanted = GpuDevice.model_validate({"kind": kind, "count": "all"})
+    return accelerators.accelerators_to_use(wanted, accelerators.all_accelerators())
 
 
 def python(code: str) -> str:
@@ -152,7 +153,7 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
         *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
         *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
     }
-    assert variables <= set(hosts.GPU_VARIABLES)
+    assert variables <= set(facts.GPU_VARIABLES)
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -512,28 +513,32 @@ class FakeCuda:
 
 
 @pytest.fixture
-def asked_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes CUDA's driver list these devices, or say why it can't."""
+def asked_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """Makes CUDA's driver list these devices, or say why it can't; gives the command that it is asked by."""
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0  Release\n")
+    monkeypatch.setattr(accelerators, "_KERNEL_MODULE", tmp_path / "version")
+    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
 
-    def answer(*devices: tuple[str, int], error: str = "") -> None:
-        def gpus() -> tuple[str, list[tuple[str, int]]]:
-            if error:
-                raise nvidia.CudaDriverError(error)
-            return "540.4.0", list(devices)
+    def answer(*devices: tuple[str, int], error: str = "") -> list[str]:
+        command: list[str] = []
 
-        monkeypatch.setattr(nvidia, "cuda_gpus", gpus)
-        monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
+        def run(started: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+            command[:] = started
+            return subprocess.CompletedProcess(started, int(bool(error)), json.dumps(["12.6", devices]), error)
+
+        monkeypatch.setattr(accelerators, "subprocess", SimpleNamespace(run=run))
+        return command
 
     return answer
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., None]
+    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]]
 ) -> None:
     asked_cuda(ORIN)
     assert found_here("cuda")[0] == []
-    monkeypatch.setattr(nvidia, "has_nodes", lambda: True)
+    monkeypatch.setattr(accelerators, "_NODES", ("null",))
     assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
     asked_cuda(error="cuInit gives error 100")
     assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", str(found_here("cuda")[1]))
@@ -544,7 +549,7 @@ def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize("visible", [None, "0", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"])
 def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
-    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., None], visible: str | None
+    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]], visible: str | None
 ) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda index: [int(index == 2), 0])
     if visible:
@@ -556,28 +561,24 @@ def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
 
 
 def test_cudas_driver_tells_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia.ctypes, "CDLL", lambda _name: FakeCuda())
-    assert nvidia.cuda_gpus_in_this_process() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
-    monkeypatch.setattr(nvidia.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
-    with pytest.raises(nvidia.CudaDriverError, match="can't be used: cuInit gives error 100"):
-        nvidia.cuda_gpus_in_this_process()
+    monkeypatch.setattr(accelerators.ctypes, "CDLL", lambda _name: FakeCuda())
+    assert accelerators.cuda_gpus_in_this_process() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
+    monkeypatch.setattr(accelerators.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
+    with pytest.raises(SystemExit, match="can't be used: cuInit gives error 100"):
+        accelerators.cuda_gpus_in_this_process()
 
 
-def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "_KERNEL_MODULE", Path("/nowhere"))
-    command: list[str] = []
-
-    def run(started: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        command[:] = started
-        return subprocess.CompletedProcess(started, 0, '["12.6", [["Orin", 1024]]]', "")
-
-    monkeypatch.setattr(nvidia.subprocess, "run", run)
-    assert nvidia.cuda_gpus() == ("CUDA 12.6", [("Orin", 1024)])
-    assert command[1:] == ["-m", "photofinish.machine.nvidia"]
-    monkeypatch.undo()
-    if not nvidia.has_nodes():  # for real, where there is no driver
-        with pytest.raises(nvidia.CudaDriverError, match=r"^CUDA's driver can't be (loaded|used): "):
-            nvidia.cuda_gpus()
+@pytest.mark.usefixtures("no_gpu")
+def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
+    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]]
+) -> None:
+    monkeypatch.setattr(accelerators, "_NODES", ("null",))
+    monkeypatch.setattr(accelerators, "_KERNEL_MODULE", Path("/nowhere"))
+    command = asked_cuda(ORIN)
+    assert found_here("cuda")[0] == [accelerators.AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
+    assert command[1:] == ["-m", "photofinish.machine.accelerators"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)  # for real, maybe without a driver
+    assert ran.returncode == 0 or re.match(r"CUDA's driver can't be (loaded|used): ", ran.stderr)
 
 
 # -- the CPU ------------------------------------------------------------------------------------------

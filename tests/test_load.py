@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from photofinish.machine import load as watch
-from photofinish.machine.load import LoadWindow, MachineWatch, doubts
-from photofinish.machine.nvidia import GpuState, nvidia_gpu_state
+from photofinish.machine.load import LoadWindow, MachineWatch, doubts, nvidia_gpu_state
 
 
 def window(**figures: Any) -> LoadWindow:
@@ -69,7 +68,7 @@ def test_nothing_watched_is_no_doubt() -> None:
 
 
 def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
-    observer = MachineWatch(lambda: None)
+    observer = MachineWatch(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", _BURN], check=True)
     observer.epoch_ended(1, 1)
     observer.training_ended()
@@ -81,9 +80,9 @@ def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
 
 def test_a_watch_sees_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_tree_cpu_seconds", lambda _root: 0.0)  # nothing is its own
-    observer = MachineWatch(lambda: None)
+    observer = MachineWatch(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", _BURN], check=True)
-    observer._look(1, 1)
+    observer.look(1, 1)
     assert observer.windows[0].others_cpu_seconds > 0.25
 
 
@@ -95,7 +94,7 @@ def test_a_core_is_found_by_its_number_where_one_before_it_is_offline(monkeypatc
 
 
 def test_readings_are_so_far_apart_that_they_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    observer = MachineWatch(lambda: None)
+    observer = MachineWatch(nvidia_gpu_state(None))
     for epoch in range(1, 1000):
         observer.epoch_ended(1, epoch)
     assert observer.windows == []
@@ -111,8 +110,8 @@ def test_readings_are_so_far_apart_that_they_cost_next_to_nothing(monkeypatch: p
 
 
 def test_the_state_of_the_gpu_goes_into_the_window() -> None:
-    observer = MachineWatch(lambda: GpuState(1980, ("heat",)))
-    observer._look(2, 3)
+    observer = MachineWatch(lambda: (1980, ("heat",)))
+    observer.look(2, 3)
     assert (observer.windows[0].gpu_clock_mhz, observer.windows[0].gpu_slowdowns) == (1980, ("heat",))
 
 
@@ -124,9 +123,9 @@ def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(monkeypatc
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", lambda handle, _clock: 1200 if handle == "GPU-a-b" else 0)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _handle: power_cap_and_heat)
-    assert nvidia_gpu_state("a-b")() == GpuState(1200, ("heat",))
+    assert nvidia_gpu_state("a-b")() == (1200, ("heat",))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda _handle: [1, 1])
-    assert nvidia_gpu_state("a-b")() is None  # a slice's, of which the driver tells the whole
+    assert nvidia_gpu_state("a-b")() == (None, ())  # a slice's, of which the driver tells the whole
 
 
 def test_without_a_driver_nothing_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +135,8 @@ def test_without_a_driver_nothing_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPat
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    assert nvidia_gpu_state("a-b")() is None
-    assert nvidia_gpu_state(None)() is None
+    assert nvidia_gpu_state("a-b")() == (None, ())
+    assert nvidia_gpu_state(None)() == (None, ())
 
 
 _BURN = """

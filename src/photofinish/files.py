@@ -18,7 +18,6 @@ from photofinish.wording import byte_size
 
 SUMS = "SHA256SUMS"
 """beside files that carry figures: the sha256 of each, which every reader checks, and `sha256sum --check` too"""
-_CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_bytes(data: bytes) -> str:
@@ -28,11 +27,8 @@ def sha256_of_bytes(data: bytes) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """The same of a file, however large it is."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -20,20 +20,9 @@ from photofinish.params.base import CallsCode
 from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
-from photofinish.params.experiment import (
-    TORCHMETRICS,
-    ExperimentPlan,
-    MetricsPlan,
-    OwnTransform,
-    own_code_of,
-)
+from photofinish.params.experiment import TORCHMETRICS, ExperimentPlan, MetricsPlan, OwnTransform, own_code_of
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
-from photofinish.params.networks import (
-    GIVEN_TO_NETWORKS,
-    OwnModel,
-    WeightsPlan,
-    published_weights,
-)
+from photofinish.params.networks import GIVEN_TO_NETWORKS, OwnModel, WeightsPlan, published_weights
 from photofinish.params.reader import Params, mirror_problem
 from photofinish.source_code import code_of_users, stage_code
 
@@ -105,11 +94,11 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
     """What is wrong with the code that params.yaml names, as far as reading it tells."""
     for where, code in params.own_code.items():
-        reference, arguments, takes = code.reference, code.arguments, None
+        reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
             yield Mistake(where, problem, f"{reference.module}:{reference.name}")
-        else:
-            takes = reference.takes()
+            continue
+        takes = reference.takes()
         if takes is None:
             continue
         given, ours = _given_to(code, takes), type(code).model_fields if isinstance(code, OwnDataset) else {}
@@ -122,13 +111,13 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
                 problem = (
                     f"{reference.name} takes {argument}, which is a key of its own here: call the argument otherwise"
                 )
-            yield Mistake((*where, argument), problem, has_value=False)
+            yield Mistake((*where, argument), problem)
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
             for part, size in (("validation", dataset.validation), ("test", dataset.test)):
                 if size is None:
                     problem = f"{REQUIRED}: {SIZES}; or let {dataset.reference.name} take an argument {PART}"
-                    yield Mistake(("datasets", name, part), problem, has_value=False)
+                    yield Mistake(("datasets", name, part), problem)
 
 
 def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:

@@ -154,15 +154,15 @@ def _end_at_once(number: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process soon after the dvc that started it has died.
+    """End this process by SIGTERM, which it then hears, soon after the dvc that started it has died.
 
     DVC leaves its stage running when it is killed, and the next `dvc repro` would start a second one beside it.
     A process that was not started by dvc is left alone, unless it is one of several that train together: those end
     with what started them.
     """
+    end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
-        chain = _up_to_first_non_shell()
-        threading.Thread(target=_watch, args=(chain,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_watch, args=(_up_to_first_non_shell(),), name="lifeline", daemon=True).start()
 
 
 def dvc_began_at_unix_seconds() -> float | None:

@@ -21,7 +21,7 @@ from photofinish.errors import MistakeError, UserError
 from photofinish.files import state_folder
 from photofinish.fleet.jobs import clone_at
 from photofinish.params.base import PositiveInt, Settings
-from photofinish.params.mistakes import Mistake, mistakes_of
+from photofinish.params.mistakes import mistakes_of
 from photofinish.params.yaml_reader import YamlDocument
 
 _LOOK_SECONDS = 10.0
@@ -49,11 +49,11 @@ def read_job_settings(path: Path) -> JobSettings:
         raise UserError("jobs of SLURM's need dask-jobqueue: `python -m pip install dask-jobqueue`, on the head alone")
     document = YamlDocument(path)
     given = document.value if isinstance(document.value, dict) else {}
-    mistakes = [Mistake(key.path, key.problem, has_value=False) for key in document.faulty_keys]
+    mistakes = document.faulty_keys
     try:
         settings = JobSettings.model_validate_json(json.dumps(given, default=str))
     except ValidationError as error:
-        mistakes += mistakes_of(error, JobSettings, lambda path: path)
+        mistakes += mistakes_of(error, JobSettings)
     if mistakes:
         texts = [mistake.describe(str(path), document.line_of(mistake.path)) for mistake in mistakes]
         raise MistakeError(f"{path} can't be used; nothing was started\n" + "\n".join(texts))

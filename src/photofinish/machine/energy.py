@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import pynvml
 
-from photofinish.machine.nvidia import SliceError, whole_gpu
+from photofinish.machine.accelerators import SliceError, whole_gpu
 from photofinish.params.base import Record
 
 _MOST_PACKAGE_WATTS = 500
@@ -41,21 +41,11 @@ class CounterError(Exception):
     """A counter that isn't there or can't be read, and why."""
 
 
-class Counter(Protocol):
-    """The joules that a part of the machine has used."""
-
-    least_seconds: float
-    """in less, it moves on too few times to tell"""
-
-    def joules(self) -> float:
-        """The joules used since some moment in the past."""
-
-
 class NvidiaGpus:
     """Every GPU since Volta counts its energy since the driver was loaded; torch runs on nothing older."""
 
     least_seconds = 1.0
-    """The counter moves on ten to fifty times a second."""
+    """In less, it tells nothing: the counter moves on ten to fifty times a second."""
 
     def __init__(self, uuids: Sequence[str | None]) -> None:
         try:
@@ -77,7 +67,7 @@ class CpuPackages:
     """RAPL, of Intel and AMD. Whole packages alone count: their parts (core, dram) are in them, `psys` around them."""
 
     least_seconds = 0.05
-    """The counters move on a thousand times a second."""
+    """Likewise: the counters move on a thousand times a second."""
 
     def __init__(self, powercap: Path = Path("/sys/class/powercap")) -> None:
         zones = sorted(powercap.glob("intel-rapl:*"))
@@ -103,6 +93,9 @@ class CpuPackages:
 
     def _read(self) -> list[int]:
         return [int(_text(package / "energy_uj")) for package in self._packages]
+
+
+Counter = NvidiaGpus | CpuPackages
 
 
 class EnergyMeter:

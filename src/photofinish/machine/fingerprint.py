@@ -15,15 +15,7 @@ from pydantic import ValidationError
 
 from photofinish.errors import MistakeError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
-from photofinish.machine.host import (
-    CPU_VARIABLES,
-    GPU_VARIABLES,
-    CpuFacts,
-    Software,
-    cpu_facts,
-    software_facts,
-    usable_threads,
-)
+from photofinish.machine.host import CPU_VARIABLES, CpuFacts, Software, cpu_facts, software_facts, usable_threads
 from photofinish.params.base import Record
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
 from photofinish.params.mistakes import Mistake, unknown_name
@@ -32,11 +24,7 @@ if TYPE_CHECKING:
     from photofinish.params.reader import Params
 
 
-class Host(Record):
-    """Its rules hold for the plain dataclasses inside it, too."""
-
-
-class Machine(Host):
+class Machine(Record):
     """machines/<name>.json: what of a machine determines speed and bits, whatever it is asked to do."""
 
     cpu: CpuFacts
@@ -46,10 +34,10 @@ class Machine(Host):
     @classmethod
     def here(cls) -> Self:
         """This machine."""
-        return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts(GPU_VARIABLES))
+        return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts())
 
 
-class CpuHost(Host):
+class CpuHost(Record):
     """data/plan/hosts/cpu.json: what `train-cpu` runs on."""
 
     nodes: int = 1
@@ -64,7 +52,7 @@ class CpuHost(Host):
     software: Software
 
 
-class GpuHost(Host):
+class GpuHost(Record):
     """data/plan/hosts/gpu.json: what `train-gpu` runs on. Without an accelerator the CPU doesn't matter to it."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
@@ -156,19 +144,17 @@ def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
     """Those that `devices` name."""
-    return {name: read_machine(name, folder) for name in (devices.cpu.machine, devices.gpu.machine) if name}
-
-
-def read_machine(name: str, folder: Path) -> Machine:
-    """The one of this name, as it was written there."""
-    path = folder / f"{name}.json"
-    try:
-        return Machine.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        problem = str(error).partition("\n")[0]
-        raise MistakeError(
-            f"{path} can't be read as a machine ({problem}): write it anew there, with `make machine NAME={name}`"
-        ) from error
+    machines = {}
+    for name in filter(None, (devices.cpu.machine, devices.gpu.machine)):
+        path = folder / f"{name}.json"
+        try:
+            machines[name] = Machine.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            problem = str(error).partition("\n")[0]
+            raise MistakeError(
+                f"{path} can't be read as a machine ({problem}): write it anew there, with `make machine NAME={name}`"
+            ) from error
+    return machines
 
 
 def unknown_machines(params: Params, folder: Path) -> Iterator[Mistake]:

@@ -3,7 +3,6 @@ variables, the commit)."""
 
 from __future__ import annotations
 
-import ast
 import os
 import platform
 import re
@@ -102,46 +101,27 @@ def read_or_empty(path: Path) -> str:
         return ""
 
 
-def torch_version() -> str:
-    """That of torch as installed, build and all."""
-    return _version("torch")
-
-
-def torchvision_version() -> str:
-    """That of torchvision as installed, build and all."""
-    return _version("torchvision")
+def build_version(package: str) -> str:
+    """That of torch or torchvision as installed, build and all."""
+    return _build(package).get("__version__", "unknown")
 
 
 def torch_cuda_version() -> str | None:
     """The CUDA (or ROCm) version torch was built for."""
-    build = _build("torch").get("cuda") or torch_rocm_version()
-    return str(build) if build else None
+    return _build("torch").get("cuda") or torch_rocm_version()
 
 
 def torch_rocm_version() -> str | None:
     """The ROCm version torch was built for."""
-    build = _build("torch").get("hip")
-    return str(build) if build else None
-
-
-def _version(package: str) -> str:
-    return str(_build(package).get("__version__", "unknown"))
+    return _build("torch").get("hip")
 
 
 @cache
-def _build(package: str) -> dict[str, object]:
-    """The plain values in its version.py, which isn't run: torchvision's would import torch."""
+def _build(package: str) -> dict[str, str]:
+    """The plain texts in its version.py, which isn't run: torchvision's would import torch."""
     spec = util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return {}
-    source = read_or_empty(Path(spec.origin).parent / "version.py")
-    return {
-        name.id: line.value.value
-        for line in ast.parse(source).body
-        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant)
-        for name in (line.targets if isinstance(line, ast.Assign) else [line.target])
-        if isinstance(name, ast.Name)
-    }
+    source = read_or_empty(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
+    return dict(re.findall(r"""^(\w+)(?: *:[^=]*)? *= *['"](.*)['"]""", source, re.MULTILINE))
 
 
 CPU_VARIABLES = (
@@ -168,18 +148,18 @@ class Software:
     variables: dict[str, str]
 
     def with_only(self, variables: tuple[str, ...]) -> Software:
-        """As a device has it that heeds no others."""
+        """As a device has it that heeds no others: choosing another GPU is no news to the CPU."""
         return replace(self, variables={name: value for name, value in self.variables.items() if name in variables})
 
 
-def software_facts(variables: tuple[str, ...]) -> Software:
-    """Versions, and which of the variables are set to what: choosing another GPU is no news to the CPU."""
+def software_facts() -> Software:
+    """Versions, and which of the variables are set to what."""
     return Software(
         python=platform.python_version(),
-        torch=torch_version(),
-        torchvision=torchvision_version(),
+        torch=build_version("torch"),
+        torchvision=build_version("torchvision"),
         cuda=torch_cuda_version(),
-        variables={name: os.environ[name] for name in variables if name in os.environ},
+        variables={name: os.environ[name] for name in GPU_VARIABLES if name in os.environ},
     )
 
 

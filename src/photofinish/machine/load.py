@@ -7,13 +7,15 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pynvml
 
+from photofinish.machine.accelerators import SliceError, whole_gpu
 from photofinish.machine.host import read_or_empty
-from photofinish.machine.nvidia import GpuState
 from photofinish.params.base import Record
 from photofinish.processes import own_rank
 
@@ -100,6 +102,37 @@ def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     return found
 
 
+_SLOWDOWNS = {
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
+}
+"""A limit of power is none of these: a GPU that works hard runs into it as it should."""
+GpuState = tuple[int | None, tuple[str, ...]]
+"""its clock in MHz just now, and what slows it down, in words; or nothing known"""
+
+
+def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
+    """A function that reads the state of this GPU; of none, or where its driver doesn't tell, nothing."""
+    handle: object | None = None
+    if uuid:
+        with suppress(pynvml.NVMLError, SliceError):
+            handle = whole_gpu(uuid)
+
+    def read() -> GpuState:
+        if handle is None:
+            return None, ()
+        try:
+            clock_mhz = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+            reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        except pynvml.NVMLError:  # a virtual GPU, say, keeps it to itself
+            return None, ()
+        return clock_mhz, tuple(word for reason, word in _SLOWDOWNS.items() if reasons & reason)
+
+    return read
+
+
 LEAST_WINDOW_SECONDS = 0.5
 """The system counts in hundredths of a second: in less, they are too coarse."""
 _COST_FACTOR = 200
@@ -119,7 +152,7 @@ class _Reading:
 class MachineWatch:
     """Takes readings between epochs, seldom enough to cost nothing, and keeps what lay between them."""
 
-    def __init__(self, gpu_state: Callable[[], GpuState | None], *, own_processes_share_cores: bool = False) -> None:
+    def __init__(self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False) -> None:
         self._gpu_state, self._own_processes_share_cores = gpu_state, own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
@@ -147,21 +180,18 @@ class MachineWatch:
         self._pending = repeat, epoch
         passed_seconds = time.monotonic() - self._last.at_seconds
         if passed_seconds >= max(LEAST_WINDOW_SECONDS, _COST_FACTOR * self._cost_seconds):
-            self._look(repeat, epoch)
+            self.look(repeat, epoch)
 
     def training_ended(self) -> None:
         """Look at what is left since the last reading."""
         if self._pending:
-            self._look(*self._pending)
+            self.look(*self._pending)
 
-    def measured(self, repeat: int, epoch: int) -> None:
-        """Look once more, after what is measured when the training is over."""
-        self._look(repeat, epoch)
-
-    def _look(self, repeat: int, epoch: int) -> None:
+    def look(self, repeat: int, epoch: int) -> None:
+        """Take a reading, and keep what lay between it and the last one."""
         before = self._last
         self.begin()
-        now, gpu = self._last, self._gpu_state()
+        now, (clock_mhz, slowdowns) = self._last, self._gpu_state()
         own_seconds = max(0.0, now.own_cpu_seconds - before.own_cpu_seconds)
         swapped_pages = _difference(before.swapped_pages, now.swapped_pages)
         self.windows.append(
@@ -175,8 +205,8 @@ class MachineWatch:
                 waited_for_core_seconds=_difference(before.waited_for_core_seconds, now.waited_for_core_seconds),
                 major_page_faults=now.major_page_faults - before.major_page_faults,
                 swapped_pages=None if swapped_pages is None else int(swapped_pages),
-                gpu_clock_mhz=gpu.clock_mhz if gpu else None,
-                gpu_slowdowns=gpu.slowdowns if gpu else (),
+                gpu_clock_mhz=clock_mhz,
+                gpu_slowdowns=slowdowns,
             )
         )
 

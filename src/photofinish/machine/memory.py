@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from photofinish.params.datasets import Dataset, SyntheticDataset, drawn_counts
 from photofinish.params.experiment import Experiment
 from photofinish.wording import byte_size
 
-_MEMORY_FACTS = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
@@ -36,10 +33,8 @@ def available_memory_bytes() -> int:
 
 
 def total_memory_bytes() -> int:
-    """How much memory there is, within the tightest limit; by Linux's own file, where alone a container may find it."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB$", read_or_empty(_MEMORY_FACTS), re.MULTILINE)
-    machine_bytes = int(found[1]) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine_bytes, *(limit_bytes for _, limit_bytes in _limits())])
+    """How much memory there is, within the tightest limit."""
+    return min([psutil.virtual_memory().total, *(limit_bytes for _, limit_bytes in _limits())])
 
 
 def _limits() -> Iterator[tuple[Path, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -62,11 +62,13 @@ class CallsCode(Settings):
     """A class or function of the user's own, or of an installed package, called with keys that lie beside its name."""
 
     model_config = ConfigDict(extra="allow")
+    named_by: ClassVar[str] = "name"
+    """the key that its name is under"""
 
     @property
     def reference(self) -> Reference:
-        """Which."""
-        raise NotImplementedError
+        """Where it is written."""
+        return Reference.of(getattr(self, self.named_by))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -86,13 +88,7 @@ class CallsCode(Settings):
         return self
 
 
-def _names_code(name: str) -> str:
-    """What a validator gives; raises ValueError where it names none."""
-    Reference.of(name)
-    return name
-
-
-CodeName = Annotated[str, AfterValidator(_names_code)]
+CodeName = Annotated[str, AfterValidator(lambda name: Reference.of(name) and name)]
 """file.py:Name, or package.module:Name"""
 
 
@@ -101,23 +97,15 @@ class OwnCode(CallsCode):
 
     name: CodeName
 
-    @property
-    def reference(self) -> Reference:
-        """Where it is written."""
-        return Reference.of(self.name)
 
-
-def _built_in_or_own(key: str) -> Discriminator:
-    """Between settings by whether this key of theirs names code."""
+def built_in_or_own(key: str) -> Discriminator:
+    """Tells settings apart by whether this key of theirs names code."""
 
     def tag(given: Any) -> str:
         name = given.get(key) if isinstance(given, dict) else getattr(given, key, None)
         return OWN if is_reference(name) else BUILT_IN
 
     return Discriminator(tag)
-
-
-built_in_or_own, built_in_or_own_source = _built_in_or_own("name"), _built_in_or_own("source")
 
 
 def is_whole_number(value: object) -> bool:

@@ -48,34 +48,19 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = dict(sorted(_WEIGHTS_OF.items()))
 
 _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
+_UNDIVIDED: PartArguments = {}
 _ALL_BY_NAME: PartArguments = {"train": {"split": "train"}, "validation": {"split": "val"}, "test": {"split": "test"}}
 
-DATASETS: dict[str, PartArguments] = {
-    "CIFAR10": _BY_FLAG,
-    "CIFAR100": _BY_FLAG,
-    "Caltech101": {},
-    "Caltech256": {},
+_PARTS_OF: dict[str, PartArguments] = {
+    **dict.fromkeys(("CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "USPS"), _BY_FLAG),
+    **dict.fromkeys(("Food101", "GTSRB", "STL10", "SVHN"), _BY_NAME),
+    **dict.fromkeys(("DTD", "FGVCAircraft", "Flowers102", "RenderedSST2"), _ALL_BY_NAME),
     "Country211": {**_ALL_BY_NAME, "validation": {"split": "valid"}},
-    "DTD": _ALL_BY_NAME,
-    "EMNIST": _BY_FLAG,
-    "EuroSAT": {},
-    "FGVCAircraft": _ALL_BY_NAME,
-    "FashionMNIST": _BY_FLAG,
-    "Flowers102": _ALL_BY_NAME,
-    "Food101": _BY_NAME,
-    "GTSRB": _BY_NAME,
     "Imagenette": {"train": {"split": "train"}, "validation": {"split": "val"}},
-    "KMNIST": _BY_FLAG,
-    "MNIST": _BY_FLAG,
     "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
-    "QMNIST": _BY_FLAG,
-    "RenderedSST2": _ALL_BY_NAME,
-    "SEMEION": {},
-    "STL10": _BY_NAME,
-    "SUN397": {},
-    "SVHN": _BY_NAME,
-    "USPS": _BY_FLAG,
+    **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION", "SUN397"), _UNDIVIDED),
 }
+DATASETS = dict(sorted(_PARTS_OF.items()))
 """Each with the parts that it comes divided into, and what asks its class for them; the others come undivided.
 
 Left out are those that torchvision no longer downloads (StanfordCars, FER2013, LFWPeople, ImageNet), that lie on Google

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from photofinish.files import project_root
-from photofinish.own_code import Reference
 from photofinish.params.base import (
     BUILT_IN,
     OWN,
@@ -21,7 +20,7 @@ from photofinish.params.base import (
     PositiveInt,
     Seed,
     Settings,
-    built_in_or_own_source,
+    built_in_or_own,
     is_whole_number,
     list_of,
     refusal,
@@ -81,6 +80,8 @@ Deviations = Annotated[tuple[Annotated[float, _on_the_scale_of_pixels(0.001)], .
 class _DatasetSettings(Settings):
     """`validation` and `test` are sizes of the parts to be drawn; a part that the source itself has needs none."""
 
+    names_its_parts: ClassVar[bool] = True
+    """whether the source's name tells which parts it has itself"""
     source: str  # first, because the checks of the others read it
     validation: PartSize = Field(default=None, validate_default=True)
     test: PartSize = Field(default=None, validate_default=True)
@@ -93,19 +94,14 @@ class _DatasetSettings(Settings):
     @field_validator("validation", "test")
     @classmethod
     def _sized_where_the_source_has_none(cls, value: float | int | None, info: ValidationInfo) -> float | int | None:
-        own = cls._own_parts(info.data.get("source", ""))
-        if own is None:
+        if not cls.names_its_parts:
             return value
+        own = DATASETS.get(info.data.get("source", ""), ())
         if value is None and info.field_name not in own:
             raise ValueError(f"this key is required: {SIZES}")
         if value is not None and info.field_name in own:
             raise ValueError(f"this source has its own {info.field_name} part: leave this key out")
         return value
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        """Which parts the source itself has; None if its name alone doesn't tell."""
-        return ()
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> _DatasetSettings:
@@ -152,10 +148,6 @@ class TorchvisionDataset(_ImageSettings):
 
     source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
 
-    @classmethod
-    def _own_parts(cls, source: str) -> tuple[str, ...] | None:
-        return tuple(DATASETS[source])
-
 
 class EmnistDataset(TorchvisionDataset):
     """EMNIST comes in several variants, each a data set of its own."""
@@ -175,14 +167,11 @@ class Parts(Settings):
 class _LocalDataset(_ImageSettings):
     """Images on this machine: all in one place, or in one place a part. Paths start at the project's folder."""
 
+    names_its_parts = False
     path: str | None = None
     parts: Parts | None = None
     allow_duplicates: bool = False
     """whether parts that are given apart may have the same images"""
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return None
 
     @model_validator(mode="after")
     def _each_part_is_given_or_drawn(self) -> _LocalDataset:
@@ -251,6 +240,8 @@ class OwnDataset(CallsCode, _DatasetSettings):
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
 
+    named_by = "source"
+    names_its_parts = False
     mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
@@ -262,19 +253,10 @@ class OwnDataset(CallsCode, _DatasetSettings):
     """processes that read it for `split`"""
 
     @property
-    def reference(self) -> Reference:
-        """By its source."""
-        return Reference.of(self.source)
-
-    @property
     def makes_parts(self) -> bool:
         """Whether it is made once for each part, which its argument `part` then tells."""
         takes = self.reference.takes()
         return takes is not None and PART in takes.names and PART not in self.arguments
-
-    @classmethod
-    def _own_parts(cls, _source: str) -> tuple[str, ...] | None:
-        return None
 
 
 PART = "part"
@@ -285,7 +267,7 @@ _BuiltIn = Annotated[
     DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
-Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own_source]
+Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own("source")]
 
 
 class KnownImages(NamedTuple):
@@ -350,27 +332,26 @@ LocalDataset = CsvDataset | FolderDataset
 class Place:
     """Where images of a local data set are."""
 
-    key: str
-    """of params.yaml, below the data set: path, parts.train, ..."""
     part: PartName | None
     """None where the parts are drawn, or where a column tells them"""
     given: str
     """the path as the user wrote it"""
     path: Path
 
+    @property
+    def key(self) -> str:
+        """Of params.yaml, below the data set: path, parts.train, ..."""
+        return f"parts.{self.part}" if self.part else "path"
+
 
 def places(dataset: LocalDataset) -> list[Place]:
     """Where a local data set's images are, in the order of the parts."""
-    by_part: list[tuple[str, PartName | None, str | None]] = [("path", None, dataset.path)]
-    if dataset.parts is not None:
-        by_part += [
-            ("parts.train", "train", dataset.parts.train),
-            ("parts.validation", "validation", dataset.parts.validation),
-            ("parts.test", "test", dataset.parts.test),
-        ]
+    by_part: list[tuple[PartName | None, str | None]] = [(None, dataset.path)]
+    if parts := dataset.parts:
+        by_part += [("train", parts.train), ("validation", parts.validation), ("test", parts.test)]
     root = project_root()  # where relative paths start, wherever the stage runs
     return [
-        Place(key, part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
-        for key, part, given in by_part
+        Place(part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
+        for part, given in by_part
         if given is not None
     ]

@@ -111,12 +111,12 @@ class OwnLoss(OwnCode):
 
 
 _BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
-Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own]
+Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")]
 
 # -- metrics ------------------------------------------------------------------------------------------
 
 
-def _spelled_out(code: Any) -> Any:
+def spelled_out(code: Any) -> Any:
     """A name is short for a mapping with it alone."""
     return {"name": code} if isinstance(code, str) else code
 
@@ -148,7 +148,7 @@ def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     return metrics
 
 
-Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(_spelled_out)], ...], AfterValidator(_each_once)]
+Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...], AfterValidator(_each_once)]
 
 
 class MetricsPlan(Settings):
@@ -225,7 +225,7 @@ class LoaderInput(Settings):
     non_blocking: bool = False
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
-    transform: Annotated[OwnTransform | None, BeforeValidator(_spelled_out)] = None
+    transform: Annotated[OwnTransform | None, BeforeValidator(spelled_out)] = None
     """of the training items, anew each epoch"""
 
     @model_validator(mode="after")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from photofinish.params.base import BUILT_IN, OWN, is_number_in_quotes
+from photofinish.params.base import BUILT_IN, OWN, CallsCode, is_number_in_quotes
 from photofinish.params.experiment import SHORTHAND_KEYS
 from photofinish.wording import all_or_some, did_you_mean, printable, shortened
 
-if TYPE_CHECKING:
-    from photofinish.params.yaml_reader import KeyPath
+KeyPath = tuple[str | int, ...]
+NO_VALUE: Any = object()
 
 REQUIRED = "this key is required"
 NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
@@ -42,8 +42,12 @@ class Mistake:
 
     path: KeyPath
     problem: str
-    value: Any = None
-    has_value: bool = True
+    value: Any = NO_VALUE
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is something at this place."""
+        return self.value is not NO_VALUE
 
     def describe(self, file: str, line: int) -> str:
         """Two lines: where it is and what is there; what is wrong with it."""
@@ -59,23 +63,25 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
 
 
-def mistakes_of(error: ValidationError, schema: Any, path_of: Callable[[KeyPath], KeyPath]) -> Iterator[Mistake]:
-    """Pydantic's complaints about `schema` in words; `path_of` tells where the user's file has what pydantic names."""
+def mistakes_of(error: ValidationError, schema: Any, where: KeyPath = ()) -> Iterator[Mistake]:
+    """Pydantic's complaints in words, about what the user's file has at `where`."""
     for detail in error.errors():
         # Of a list with a bad item, pydantic counts only the good ones, and so calls it too short as well.
         if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]:
-            location = tuple(part for part in detail["loc"] if part != _KEY)
-            yield _in_words(detail, path_of(location), schema)
+            path, _ = _resolved(schema, detail["loc"])
+            yield _in_words(detail, (*where, *path), schema)
 
 
 def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Mistake(path, unknown_name("key", path[-1], _allowed_keys(schema, error["loc"][:-1])), value)
+        _, models = _resolved(schema, error["loc"][:-1])
+        allowed = list(dict.fromkeys(name for model in models for name in model.model_fields))
+        return Mistake(path, unknown_name("key", path[-1], allowed), value)
     if kind == "missing":
-        return Mistake(path, REQUIRED, has_value=False)
+        return Mistake(path, REQUIRED)
     if kind == "union_tag_not_found":
-        return Mistake((*path, _unquote(context["discriminator"])[0]), REQUIRED, has_value=False)
+        return Mistake((*path, _unquote(context["discriminator"])[0]), REQUIRED)
     if kind == "union_tag_invalid":
         tag = _unquote(context["discriminator"])[0]
         allowed, what = _unquote(context["expected_tags"]), str(path[-1]) if tag == "name" else tag
@@ -86,7 +92,7 @@ def _in_words(error: ErrorDetails, path: KeyPath, schema: Any) -> Mistake:
     if kind == "string_pattern_mismatch":
         return Mistake(path, NAME_RULE, value)
     if kind == "value_error":
-        return Mistake(path, str(context["error"]), value, has_value=value is not None)
+        return Mistake(path, str(context["error"]), NO_VALUE if value is None else value)
     if kind == "too_short":
         least = context["min_length"]
         return Mistake(path, f"must have at least {least} item{'' if least == 1 else 's'}", value)
@@ -113,20 +119,26 @@ def _type_in_words(kind: str, key: str | int, value: Any) -> str:
     return words
 
 
-def _allowed_keys(schema: Any, location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the part of `schema` at pydantic's `location` (tags of unions included) accepts."""
-    models: list[Any] = _models_in(schema)
+def _resolved(schema: Any, location: tuple[int | str, ...]) -> tuple[KeyPath, list[type[BaseModel]]]:
+    """Where the user's file has what pydantic names, without the tags of unions that pydantic puts between, and the
+    settings that may be there."""
+    path: KeyPath = ()
+    models = _models_in(schema)
     for part in location:
-        if part in (BUILT_IN, OWN):
-            continue
-        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        if fields:
-            models = [member for field in fields for member in _models_in(field)]
-        else:
-            # A tag of a union: the members of that name, or of that source, are meant.
-            tags = [(model, model.model_fields.get("name") or model.model_fields["source"]) for model in models]
-            models = [model for model, tag in tags if part in get_args(tag.annotation)]
-    return list(dict.fromkeys(name for model in models for name in model.model_fields))
+        if len(models) > 1:
+            models = [model for model in models if part in _tags_of(model)]
+        elif part != _KEY:
+            path = (*path, part)
+            fields = [model.model_fields[str(part)] for model in models if part in model.model_fields]
+            models = [member for field in fields for member in _models_in(field.annotation)]
+    return path, models
+
+
+def _tags_of(model: type[BaseModel]) -> tuple[Any, ...]:
+    if issubclass(model, CallsCode):
+        return (OWN,)
+    named_by = model.model_fields.get("name") or model.model_fields["source"]
+    return (BUILT_IN, *get_args(named_by.annotation))
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

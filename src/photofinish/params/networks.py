@@ -10,16 +10,7 @@ from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validato
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.own_code import TIMM
-from photofinish.params.base import (
-    BUILT_IN,
-    OWN,
-    Name,
-    NonNegativeInt,
-    OwnCode,
-    PositiveInt,
-    Settings,
-    built_in_or_own,
-)
+from photofinish.params.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode, PositiveInt, Settings, built_in_or_own
 from photofinish.params.catalogue import CLASSIFIERS
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
@@ -91,7 +82,7 @@ class OwnModel(_Network, OwnCode):
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
-Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own]
+Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own("name")]
 
 
 class PublishedWeights(Settings):

@@ -16,15 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from photofinish.errors import MistakeError
 from photofinish.own_code import is_reference
-from photofinish.params.base import BUILT_IN, CallsCode, is_name
+from photofinish.params.base import CallsCode, OwnCode, is_name
 from photofinish.params.catalogue import loss_problem, shape_problem
 from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, LoaderInput, Metric, OwnLoss
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, Mistake, mistakes_of, unknown_name
+from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, Metric, OwnLoss, OwnTransform, spelled_out
+from photofinish.params.mistakes import NAME_RULE, NO_VALUE, REQUIRED, KeyPath, Mistake, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
-from photofinish.params.yaml_reader import KeyPath, YamlDocument
+from photofinish.params.yaml_reader import YamlDocument
 from photofinish.wording import all_or_some, did_you_mean, nearest_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
@@ -79,17 +79,14 @@ def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]
     What only a look at the machine's files can tell, `find_mistakes` add.
     """
     document = YamlDocument(path)
-    reader = _Reader(document.value)
+    reader = _Reader(document)
     params = reader.read()
     for mistake in chain.from_iterable(find(params) for find in find_mistakes):
-        reader.mistakes.setdefault(mistake.path, mistake)
-    faulty_keys = {key.path: key for key in document.faulty_keys}
-    found = [(key.line, Mistake(key.path, key.problem, has_value=False)) for key in faulty_keys.values()]
-    found += [(document.line_of(path), mistake) for path, mistake in reader.mistakes.items() if path not in faulty_keys]
-    if found:
-        found.sort(key=lambda line_and_mistake: line_and_mistake[0])
-        count = f"{len(found)} mistake{'s' if len(found) > 1 else ''}"
-        texts = [mistake.describe(str(path), line) for line, mistake in found]
+        reader.note(mistake)
+    if reader.mistakes:
+        count = f"{len(reader.mistakes)} mistake{'s' if len(reader.mistakes) > 1 else ''}"
+        found = sorted(reader.mistakes.values(), key=lambda mistake: document.line_of(mistake.path))
+        texts = [mistake.describe(str(path), document.line_of(mistake.path)) for mistake in found]
         raise MistakeError(f"{path} has {count}; nothing was started\n" + "\n".join(texts))
     return params
 
@@ -97,151 +94,136 @@ def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]
 class _Reader:
     """Collects mistakes instead of stopping at the first; what it returns counts only if there are none."""
 
-    def __init__(self, document: Any) -> None:
-        self._document = document
+    def __init__(self, file: YamlDocument) -> None:
+        self._document = file.value
+        self._misspelt: set[str | None] = set()  # sections
         self._excused: set[str | None] = set()  # keys that can't be in the defaults, for a reason already reported
         self._own_code: dict[KeyPath, CallsCode] = {}
-        self.mistakes: dict[KeyPath, Mistake] = {}
+        self.mistakes = {mistake.path: mistake for mistake in file.faulty_keys}
 
     def read(self) -> Params:
         """The settings; `mistakes` then tells whether they count."""
         document = self._document
         if not isinstance(document, dict):
-            self._note((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document)
+            self.note(Mistake((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document))
             return Params({}, {}, Devices())
-        for key in self._unknown_sections():
-            self._note((key,), unknown_name("key", key, _SECTIONS), document[key])
-        given = self._section_or_empty("devices")
+        unknown = [key for key in document if key not in _SECTIONS]
+        for key in unknown:
+            self.note(Mistake((key,), unknown_name("key", key, _SECTIONS), document[key]))
+        self._misspelt = {nearest_name(key, _SECTIONS) for key in unknown} - document.keys()
+        filled = {key: section for key, section in document.items() if section is not None}
+        given = filled.get("devices", {})
         devices = self._validated(Devices.model_validate_json, Devices, given, ("devices",)) or Devices()
         datasets = {}
         for name, given in self._named_section("datasets").items():
             where = ("datasets", name)
             if not isinstance(given, dict):
-                self._note(where, "must be a mapping of settings, at least source", given)
+                self.note(Mistake(where, "must be a mapping of settings, at least source", given))
                 continue
-            self._note_own_source(where, given)
-            if dataset := self._validated(_DATASET.validate_json, Dataset, given, where, _without_source_tags):
+            own = {key: value for key, value in given.items() if key == "source" or key not in OwnDataset.model_fields}
+            self._note_code(where, OwnDataset, own)
+            if dataset := self._validated(_DATASET.validate_json, Dataset, given, where):
                 datasets[name] = dataset
-        defaults = self._read_defaults()
+        defaults = self._read_defaults(filled.get("defaults", {}))
         experiments = {}
         for name, given in self._named_section("experiments").items():
             if experiment := self._read_experiment(name, given, defaults):
                 experiments[name] = experiment
         for mistake in [*misfits(devices, experiments), *_unfit_networks(datasets, experiments)]:
-            self.mistakes.setdefault(mistake.path, mistake)
-        given = self._section_or_empty("compare")
+            self.note(mistake)
+        given = filled.get("compare", {})
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
-        mirror = document.get("mirror")
+        mirror = filled.get("mirror")
         if mirror is not None and (problem := mirror_problem(mirror)):
-            self._note(("mirror",), problem, mirror, has_value="@" not in str(mirror))
+            self.note(Mistake(("mirror",), problem, NO_VALUE if "@" in str(mirror) else mirror))
             mirror = None
         return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
 
-    def _note(self, path: KeyPath, problem: str, value: Any = None, *, has_value: bool = True) -> None:
-        self.mistakes.setdefault(path, Mistake(path, problem, value, has_value))
-
-    def _unknown_sections(self) -> list[str]:
-        return [key for key in self._document if key not in _SECTIONS]
-
-    def _is_misspelt(self, section: str) -> bool:
-        meant = {nearest_name(key, _SECTIONS) for key in self._unknown_sections()}
-        return section not in self._document and section in meant
-
-    def _section_or_empty(self, section: str) -> Any:
-        """A section left empty, or out, asks for nothing special; anything else in its place is a mistake."""
-        given = self._document.get(section)
-        return {} if given is None else given
+    def note(self, mistake: Mistake) -> None:
+        """One at each place, the first that is found."""
+        self.mistakes.setdefault(mistake.path, mistake)
 
     def _named_section(self, section: str) -> dict[str, Any]:
         """The mapping of names under `section`; a name becomes a folder, so it must make a good path."""
         if section not in self._document:
-            if not self._is_misspelt(section):
-                self._note((section,), f"{REQUIRED}, with at least one entry", has_value=False)
+            if section not in self._misspelt:
+                self.note(Mistake((section,), f"{REQUIRED}, with at least one entry"))
             return {}
         entries = self._document[section]
         if not isinstance(entries, dict) or not entries:
-            self._note((section,), "must be a mapping with at least one entry", entries)
+            self.note(Mistake((section,), "must be a mapping with at least one entry", entries))
             return {}
         lower_case: dict[str, str] = {}
         for name in entries:
             if not is_name(name):
-                self._note((section, name), NAME_RULE, has_value=False)
+                self.note(Mistake((section, name), NAME_RULE))
             elif other := lower_case.get(name.lower()):
-                self._note((section, name), f"differs from '{other}' by upper and lower case only", has_value=False)
+                self.note(Mistake((section, name), f"differs from '{other}' by upper and lower case only"))
             lower_case[name.lower()] = name
         return {name: given for name, given in entries.items() if is_name(name)}
 
-    def _read_defaults(self) -> dict[str, Any]:
+    def _read_defaults(self, given: Any) -> dict[str, Any]:
         """Check the defaults on their own, so that a mistake in them is reported once, where it is."""
-        given = self._section_or_empty("defaults")
-        if self._is_misspelt("defaults") or not isinstance(given, dict):
+        if "defaults" in self._misspelt or not isinstance(given, dict):
             self._excused |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
         if not isinstance(given, dict):
-            self._note(("defaults",), "must be a mapping of settings", given)
+            self.note(Mistake(("defaults",), "must be a mapping of settings", given))
             return dict(_BUILT_IN)
         if "dataset" in given:
             problem = "name the data set in each experiment; dvc.yaml reads it there"
-            self._note(("defaults", "dataset"), problem, given["dataset"])
+            self.note(Mistake(("defaults", "dataset"), problem, given["dataset"]))
+        defaults = {**_BUILT_IN, **given}
         try:
-            Experiment.model_validate_json(_json(_spelled_out({**_BUILT_IN, **given})))
+            Experiment.model_validate_json(_json(_all_spelled_out(defaults)))
         except ValidationError as error:
-            for mistake in mistakes_of(error, Experiment, _without_tag):
+            for mistake in mistakes_of(error, Experiment):
                 if mistake.problem != REQUIRED or len(mistake.path) > 1:  # else the experiments may give it
                     self._add(mistake, ("defaults",), given)
         unknown = given.keys() - Experiment.model_fields.keys()
         self._excused |= {nearest_name(key, Experiment.model_fields) for key in unknown}
         self._excused |= {key for key in SHORTHAND_KEYS if not isinstance(given.get(key, ""), str | dict)}
-        return {**_BUILT_IN, **given}
+        return defaults
 
     def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
         where = ("experiments", name)
         if not isinstance(given, dict):
-            self._note(where, "must be a mapping of settings, at least dataset and model", given)
+            self.note(Mistake(where, "must be a mapping of settings, at least dataset and model", given))
             return None
         dataset, names = given.get("dataset"), self._document.get("datasets")
         if isinstance(dataset, str | date) and isinstance(names, dict) and names and str(dataset) not in names:
             hint = did_you_mean(dataset, names)
             problem = f"not listed under datasets ({all_or_some(list(names))}){';' if hint else ''}{hint}"
-            self._note((*where, "dataset"), problem, dataset)
+            self.note(Mistake((*where, "dataset"), problem, dataset))
         self._note_own_code(where, given, defaults)
         try:
             return Experiment.model_validate_json(_json(merged(defaults, given)))
         except ValidationError as error:
-            for mistake in mistakes_of(error, Experiment, _without_tag):
+            for mistake in mistakes_of(error, Experiment):
                 if mistake.has_value and not _has(given, mistake.path):
                     self._add(mistake, ("defaults",), defaults)
                 elif not self._is_told_of_defaults(mistake, given, defaults):
                     self._add(_with_advice(mistake, defaults), where, given)
         return None
 
-    def _note_own_source(self, where: KeyPath, given: dict[str, Any]) -> None:
-        """Whatever else is wrong with the data set."""
-        if is_reference(given.get("source")):
-            settings = {key: value for key, value in given.items() if key not in OwnDataset.model_fields}
-            with suppress(ValidationError):
-                source = OwnDataset.model_validate_json(_json({**settings, "source": given["source"]}))
-                self._own_code[where] = source
-
     def _note_own_code(self, where: KeyPath, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-        """Whatever else is wrong with the experiment."""
         settings = merged(defaults, given)
-        named: list[tuple[str, tuple[int, ...], Any, type[CallsCode]]] = [
-            (key, (), settings.get(key), kind)
-            for key, kind in (("model", OwnModel), ("loss", OwnLoss))
-            if isinstance(settings.get(key), dict) and is_reference(settings[key].get("name"))
-        ]
-        metrics = settings.get("metrics")
+        metrics, reading = settings.get("metrics"), settings.get("input")
+        named: dict[KeyPath, tuple[type[OwnCode], Any]] = {
+            ("model",): (OwnModel, settings.get("model")),
+            ("loss",): (OwnLoss, settings.get("loss")),
+        }
         for number, metric in enumerate(metrics if isinstance(metrics, list) else ()):
-            named.append(("metrics", (number,), {"name": metric} if isinstance(metric, str) else metric, Metric))
-        for key, place, code, kind in named:
-            with suppress(ValidationError):  # which is told elsewhere
-                own = (*where, key) if key in given else ("defaults", key)
-                self._own_code[(*own, *place)] = kind.model_validate_json(_json(code))
-        with suppress(ValidationError):
-            loader = LoaderInput.model_validate_json(_json(settings.get("input")))
-            if loader.transform:
-                start = where if _has(given, ("input", "transform")) else ("defaults",)
-                self._own_code[(*start, "input", "transform")] = loader.transform
+            named["metrics", number] = Metric, metric
+        if isinstance(reading, dict) and reading.get("name") == "loader":
+            named["input", "transform"] = OwnTransform, reading.get("transform")
+        for path, (kind, code) in named.items():
+            start = where if _has(given, path) else ("defaults",)
+            self._note_code((*start, *path), kind, spelled_out(code))
+
+    def _note_code(self, where: KeyPath, kind: type[CallsCode], given: Any) -> None:
+        """What names code and is whole, whatever else is wrong with the data set or experiment."""
+        with suppress(ValidationError):  # which is told elsewhere
+            self._own_code[where] = kind.model_validate_json(_json(given))
 
     def _is_told_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Whether the experiment only lacks, or builds on, what is already reported of the defaults."""
@@ -256,22 +238,17 @@ class _Reader:
         path = mistake.path
         if path[1:] == ("name",) and isinstance(given.get(str(path[0])), str):
             path = path[:1]
-        self._note((*where, *path), mistake.problem, mistake.value, has_value=mistake.has_value)
+        self.note(Mistake((*where, *path), mistake.problem, mistake.value))
 
     def _validated(
-        self,
-        validate: Callable[[str], _SettingsT],
-        schema: Any,
-        given: Any,
-        where: KeyPath,
-        untagged: Callable[[KeyPath], KeyPath] = tuple,
+        self, validate: Callable[[str], _SettingsT], schema: Any, given: Any, where: KeyPath
     ) -> _SettingsT | None:
-        """The settings, or none and every mistake noted; `untagged` takes pydantic's tags from the keys of the file."""
+        """The settings, or none and every mistake noted."""
         try:
             return validate(_json(given))
         except ValidationError as error:
-            for mistake in mistakes_of(error, schema, lambda location: (*where, *untagged(location))):
-                self.mistakes.setdefault(mistake.path, mistake)
+            for mistake in mistakes_of(error, schema, where):
+                self.note(mistake)
         return None
 
 
@@ -291,7 +268,7 @@ def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experim
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Defaults under what an experiment gives; a block merges key by key unless it names another kind."""
-    defaults, given = _spelled_out(defaults), _spelled_out(given)
+    defaults, given = _all_spelled_out(defaults), _all_spelled_out(given)
     result = {**defaults, **given}
     for key in SHORTHAND_KEYS:
         ours, theirs = given.get(key), defaults.get(key)
@@ -301,7 +278,7 @@ def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_another_kind(given: dict[str, Any], defaults: dict[str, Any], key: str) -> bool:
-    ours, theirs = _spelled_out(given).get(key), _spelled_out(defaults).get(key)
+    ours, theirs = _all_spelled_out(given).get(key), _all_spelled_out(defaults).get(key)
     name = theirs.get("name") if isinstance(theirs, dict) else None
     return isinstance(ours, dict) and ours.get("name", name) != name
 
@@ -311,30 +288,14 @@ def _with_advice(mistake: Mistake, defaults: dict[str, Any]) -> Mistake:
     key, advice = mistake.path[0], ""
     if mistake.problem == REQUIRED and len(mistake.path) == 1 and key not in _NEVER_INHERITED:
         advice = ", here or under defaults"
-    elif mistake.problem == REQUIRED and _has(_spelled_out(defaults), mistake.path):
+    elif mistake.problem == REQUIRED and _has(_all_spelled_out(defaults), mistake.path):
         advice = f": another {key} than the one under defaults takes nothing from it"
     return replace(mistake, problem=mistake.problem + advice)
 
 
-def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
+def _all_spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
     """`model: linear` is short for `model: {name: linear}`."""
-    return {
-        key: {"name": value} if key in SHORTHAND_KEYS and isinstance(value, str) else value
-        for key, value in settings.items()
-    }
-
-
-def _without_tag(location: tuple[int | str, ...]) -> KeyPath:
-    """Pydantic puts tags of unions (`optimizer.sgd.lr`, `model.built-in.mlp.hidden`) where the user's file has none."""
-    if not location or location[0] not in SHORTHAND_KEYS:
-        return location
-    tags = 2 if location[1:2] == (BUILT_IN,) else 1
-    return location[:1] + location[1 + tags :]
-
-
-def _without_source_tags(location: KeyPath) -> KeyPath:
-    """Likewise, of a data set: `own.mean`, `built-in.csv.path`."""
-    return location[2 if location[:1] == (BUILT_IN,) else 1 :]
+    return {key: spelled_out(value) if key in SHORTHAND_KEYS else value for key, value in settings.items()}
 
 
 def _has(given: Any, path: KeyPath) -> bool:

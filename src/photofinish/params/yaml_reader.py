@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import yaml
 from yaml.composer import Composer
 
 from photofinish.errors import MistakeError
+from photofinish.params.mistakes import KeyPath, Mistake
 from photofinish.wording import shortened
-
-KeyPath = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 50
@@ -110,15 +108,6 @@ for _type, _pattern, _first in (
 _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 
 
-@dataclass(frozen=True)
-class FaultyKey:
-    """A key that is no text, or is given twice."""
-
-    path: KeyPath
-    line: int
-    problem: str
-
-
 class YamlDocument:
     """The plain value of a YAML file, the line of each key in it, and what is wrong with the keys themselves."""
 
@@ -165,7 +154,7 @@ class YamlDocument:
         return line
 
 
-def _decimal_commas(node: yaml.MappingNode, path: KeyPath) -> list[FaultyKey]:
+def _decimal_commas(node: yaml.MappingNode, path: KeyPath) -> list[Mistake]:
     """`{lr: 0,1}`, of which YAML makes a key 1 without a value: taken out, so that it is told once."""
     found, kept = [], node.value[:1]
     for before, pair in pairwise(node.value):
@@ -173,28 +162,28 @@ def _decimal_commas(node: yaml.MappingNode, path: KeyPath) -> list[FaultyKey]:
         is_number = part.tag == whole.tag == f"{_TAG}int"
         if node.flow_style and is_number and isinstance(nothing, yaml.ScalarNode) and not nothing.value:
             problem = f"has a comma where a decimal point belongs: {name}: {whole.value}.{part.value}"
-            found.append(FaultyKey((*path, str(name)), part.start_mark.line + 1, problem))
+            found.append(Mistake((*path, str(name)), problem))
         else:
             kept.append(pair)
     node.value[:] = kept
     return found
 
 
-def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[FaultyKey]:
+def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[Mistake]:
     """Keys given twice, of which PyYAML silently keeps the last, and keys that aren't text, which become it here."""
     if node and len(path) > _DEEPEST:
         raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=node.start_mark)
-    found: list[FaultyKey] = []
+    found: list[Mistake] = []
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         found += _decimal_commas(node, path)
         for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
+            name = str(key.value)
             if name in seen:
-                found.append(FaultyKey((*path, name), line, "this key is given twice"))
+                found.append(Mistake((*path, name), "this key is given twice"))
             elif isinstance(key, yaml.ScalarNode) and (read_as := key.tag.removeprefix(_TAG)) not in ("str", "merge"):
                 words = _TYPES_IN_WORDS.get(read_as, "something else than text")
-                found.append(FaultyKey((*path, name), line, f"YAML reads this key as {words}: put it in quotes"))
+                found.append(Mistake((*path, name), f"YAML reads this key as {words}: put it in quotes"))
                 key.tag = _TAG + "str"
             seen.add(name)
             found += _faulty_keys(value, (*path, name))

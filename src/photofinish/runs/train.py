@@ -20,8 +20,7 @@ from photofinish.errors import UserError
 from photofinish.files import finished_folder, removed_folder, sha256_of_bytes, state_folder, write_summed
 from photofinish.machine.energy import Energy, added_up, energy_meters, unavailable
 from photofinish.machine.host import git_commit, package_versions
-from photofinish.machine.load import MachineWatch, doubts
-from photofinish.machine.nvidia import nvidia_gpu_state
+from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
 from photofinish.processes import own_rank, seconds_since_stage_start
@@ -159,7 +158,7 @@ class _Leader:
                 self._repeat()
                 self._watch.begin()
                 further = self._setup.measure_further(self._trainer)
-            self._watch.measured(self._run.experiment.repeats, self._run.experiment.epochs)
+            self._watch.look(self._run.experiment.repeats, self._run.experiment.epochs)
             self._untimed_seconds = time.monotonic() - untimed_from_seconds
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")
