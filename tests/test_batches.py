@@ -22,7 +22,6 @@ from photofinish.training.batches import (
     Share,
     batch_order,
     derived_seed,
-    draw_epoch,
     seed_epoch,
 )
 from photofinish.training.input_paths import make_batches
@@ -195,8 +194,9 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_ex
 def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     assert derived_seed("order", 0, 1) == 8783113041400999520
     assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
-    settings = Augmentation(crop_padding=2, flip=0.5)
-    assert draw_epoch(settings, 8, seed=0, epoch=1).T.tolist() == [
+    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(epoch=1)
+    assert draws is not None
+    assert draws.T.tolist() == [
         [2, 3, 1, 1, 3, 4, 3, 3],
         [0, 1, 0, 0, 1, 4, 4, 1],
         [0, 0, 0, 1, 0, 0, 0, 1],

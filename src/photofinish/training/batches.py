@@ -78,14 +78,13 @@ class Batches(Protocol):
         of another size."""
         for number, batch in enumerate(self.shuffled(epoch)):
             pairs = list(zip(place, batch, strict=True))
-            if number >= alone and all(
-                there.shape == part.shape and there.dtype == part.dtype for there, part in pairs
-            ):
-                for there, part in pairs:
-                    there.copy_(part)
-                yield None
-            else:
+            fits = all(there.shape == part.shape and there.dtype == part.dtype for there, part in pairs)
+            if number < alone or not fits:
                 yield batch
+                continue
+            for there, part in pairs:
+                there.copy_(part)
+            yield None
 
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""
@@ -120,23 +119,6 @@ class Normaliser:
         return scaled.sub_(self._mean).div_(self._std)
 
 
-class Ahead:
-    """What the host makes for each epoch, before it or, if nobody said so, when it begins."""
-
-    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
-        self._make = make
-        self._made: dict[int, torch.Tensor] = {}
-
-    def prepare(self, epoch: int) -> None:
-        """Make it now, instead of what was prepared before."""
-        self._made = {epoch: self._make(epoch)}
-
-    def take(self, epoch: int) -> torch.Tensor:
-        """What was prepared, or else made now; it isn't kept."""
-        made = self._made.pop(epoch, None)
-        return self._make(epoch) if made is None else made
-
-
 @dataclass(frozen=True)
 class BatchPlan:
     """Which images each batch holds and what happens to them: the same for every device and input path."""
@@ -151,9 +133,24 @@ class BatchPlan:
         """The images' rows in the order of the epoch."""
         return batch_order(self.image_count, self.seed, epoch)
 
+    @property
+    def padding(self) -> int:
+        """How many black pixels each side of an image gets before it is cut out anew."""
+        return self.augmentation.crop_padding if self.augmentation else 0
+
     def draws(self, epoch: int) -> torch.Tensor | None:
-        """What happens to each image, a row each; None where they stay as they are."""
-        return draw_epoch(self.augmentation, self.image_count, self.seed, epoch) if self.augmentation else None
+        """A row for each image, its Draw; None where they stay as they are.
+
+        As torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a stream for each of the three, so
+        that what one image gets doesn't depend on how many there are.
+        """
+        if self.augmentation is None:
+            return None
+        top, left, flip = (_stream(what, self.seed, epoch) for what in ("crop top", "crop left", "flip"))
+        places, count = 2 * self.padding + 1, (self.image_count,)
+        flips = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
+        columns = torch.randint(places, count, generator=top), torch.randint(places, count, generator=left), flips
+        return torch.stack(columns, dim=1)
 
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
         """This process's share of each batch, of anything that has a row an image."""
@@ -187,26 +184,6 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
 
 Draw = tuple[int, int, int]
 """What happens to one image: cut out of the bordered image from (top, left) on, then mirrored (1) or not (0)."""
-
-
-def draw_epoch(settings: Augmentation, image_count: int, seed: int, epoch: int) -> torch.Tensor:
-    """A row for each image, its Draw: as torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a
-    stream for each of the three, so that what one image gets doesn't depend on how many there are."""
-    top, left, flip = (_stream(what, seed, epoch) for what in ("crop top", "crop left", "flip"))
-    places = 2 * settings.crop_padding + 1
-    return torch.stack(
-        [
-            torch.randint(places, (image_count,), generator=top),
-            torch.randint(places, (image_count,), generator=left),
-            torch.rand(image_count, generator=flip, dtype=torch.float64) < settings.flip,
-        ],
-        dim=1,
-    )
-
-
-def no_change(image_count: int, padding: int) -> torch.Tensor:
-    """The draws that leave every image as it is."""
-    return torch.tensor([[padding, padding, 0]]).expand(image_count, -1)
 
 
 def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:
