@@ -202,7 +202,7 @@ def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> 
     class Pair(Team):
         size = 2
 
-        def gather_lists(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
+        def gather(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
             return [[part[rank::2] for part in values] for rank in range(2)]
 
     class Once:

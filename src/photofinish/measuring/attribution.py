@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -155,16 +155,10 @@ def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None 
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        issuing_seconds=_measure_issuing(trainer, plan.steps) if _is_issued(trainer) else (),
+        issuing_seconds=_measure_issuing(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=_measure_steps_on(trainer, resident, plan.steps) if resident else None,
     )
-
-
-def _is_issued(trainer: Trainer) -> bool:
-    """Whether the host hands out each operation while the device works: none does where steps are recorded, so nothing
-    of their time is the host's and two sizes of a batch tell what each takes whatever its size."""
-    return is_accelerator(trainer.device) and trainer.steps.kind == "eager"
 
 
 def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
@@ -224,42 +218,30 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     )
 
 
-class _Waiting:
-    """By the clock, less what reading an accelerator's takes by itself."""
+class _Timer(NamedTuple):
+    """What tells when a part of a step ended, and how long it is from one such end to another."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.now = trainer.clock.now_seconds
-        self._reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
-
-    def seconds(self, start: float, end: float) -> float:
-        return max(0.0, end - start - self._reading_seconds)
+    now: Callable[[], Any]
+    seconds: Callable[[Any, Any], float]
 
 
-class _Marking:
-    """By marks in the device's own queue, at which it notes the time: the host goes on as in a training."""
+def _timer(trainer: Trainer) -> _Timer:
+    """By marks in the device's own queue, at which it notes the time: the host goes on as in a training. Where none
+    does, by the clock, less what reading an accelerator's takes by itself."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def mark() -> torch.Event:
+        made = torch.Event(trainer.device, enable_timing=True)
+        made.record()
+        return made
 
-    def now(self) -> torch.Event:
-        mark = torch.Event(self._device, enable_timing=True)
-        mark.record()
-        return mark
-
-    def seconds(self, start: torch.Event, end: torch.Event) -> float:
-        return start.elapsed_time(end) / 1000
-
-
-def _timer(trainer: Trainer) -> _Waiting | _Marking:
-    """The one that keeps nobody waiting, where the device notes the time."""
-    marking = _Marking(trainer.device)
     try:
-        marks = marking.now(), marking.now()
+        start, end = mark(), mark()
         trainer.clock.now_seconds()
-        marking.seconds(*marks)
+        start.elapsed_time(end)
     except RuntimeError:
-        return _Waiting(trainer)
-    return marking
+        reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
+        return _Timer(trainer.clock.now_seconds, lambda start, end: max(0.0, end - start - reading_seconds))
+    return _Timer(mark, lambda start, end: start.elapsed_time(end) / 1000)
 
 
 def _reading_seconds(trainer: Trainer) -> float:
@@ -324,8 +306,11 @@ def _for_each(trainer: Trainer, started_seconds: float, count: int) -> float:
 
 
 def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """One step at a time: after many, the host would wait for room in the device's queue."""
-    seconds = []
+    """One step at a time: after many, the host would wait for room in the device's queue. Nothing where it hands out no
+    operation while the device works: of recorded steps, two sizes of a batch tell what each takes whatever its size."""
+    seconds: list[float] = []
+    if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
+        return ()
     with rehearsed_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()

@@ -65,7 +65,9 @@ def warm_up(trainer: Trainer) -> float:
     started_seconds = clock.now_seconds()
     with rehearsal(trainer) as state:
         step_on_every_size(trainer, state)
-        while trainer.team.from_leader(_is_cold(trainer, clock.now_seconds() - started_seconds)):
+        # An idle GPU needs its time to run as fast as it can.
+        lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
+        while trainer.team.from_leader(clock.now_seconds() - started_seconds < lasts_seconds):
             step_on_every_size(trainer, state)
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
@@ -75,11 +77,6 @@ def warm_up(trainer: Trainer) -> float:
         trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
     trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
-
-
-def _is_cold(trainer: Trainer, seconds: float) -> bool:
-    """An idle GPU needs its time to run as fast as it can."""
-    return is_accelerator(trainer.device) and seconds < WARM_UP_SECONDS
 
 
 def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
