@@ -169,34 +169,33 @@ def refuse_what_cannot_be_trained(
         first, second = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[:2])
         copies[2].load_state_dict(copies[1].state_dict())  # as a training that goes on, or an evaluation, has it
         third, restored = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[1:])
-    _refuse_loss_that_remembers(experiment, criterion, dict(first)[_OUTPUT], targets)
-    if experiment.deterministic and (what := _difference(first, second)):
-        raise UserError(
-            f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
-            f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
-            f"there, or depends on the time? deterministic: false in params.yaml allows it"
-        )
-    if experiment.deterministic and (what := _difference(third, restored)):
-        raise UserError(
-            f"{name} keeps something between steps that is not in its state_dict, so no checkpoint or result has it: "
-            f"a second step gives another {what} where a new network is given the state after the first. Keep it in a "
-            f"buffer (register_buffer)"
-        )
+    if experiment.deterministic:
+        _refuse_loss_that_remembers(criterion, dict(first)[_OUTPUT], targets, precision)
+        if what := _difference(first, second):
+            raise UserError(
+                f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
+                f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
+                f"there, or depends on the time? deterministic: false in params.yaml allows it"
+            )
+        if what := _difference(third, restored):
+            raise UserError(
+                f"{name} keeps something between steps that is not in its state_dict, so no checkpoint or result has "
+                f"it: a second step gives another {what} where a new network is given the state after the first. Keep "
+                f"it in a buffer (register_buffer)"
+            )
     in_evaluation = users_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
         copies[0].eval()(images)
 
 
-def _refuse_loss_that_remembers(
-    experiment: Experiment, criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor
-) -> None:
+def _refuse_loss_that_remembers(criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor, precision: str) -> None:
     """Before a network is blamed for it."""
     values = []
     for _ in range(2):
         seed_epoch(0, 0)
-        with autocast(outputs.device, experiment.precision):
+        with autocast(outputs.device, precision):
             values.append(criterion.mean(outputs, targets))
-    if experiment.deterministic and not same_bits(*values):
+    if not same_bits(*values):
         raise UserError(
             f"loss {criterion.name} doesn't repeat: it gives another number for the same outputs and targets. "
             f"What it keeps from one call to the next no checkpoint has: a loss must go by what it is given alone, and "

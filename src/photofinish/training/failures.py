@@ -151,14 +151,13 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     device, named = team.devices[0], _DEVICE.search(text)
     if named and device.type != "cpu":  # one of the several that a process may use
         device = torch.device(device.type, int(named[1]))
-    asked_bytes = _asked_bytes(text)
     peak_bytes = peak_memory_bytes(device)
     used_bytes, total_bytes = memory_bytes(device)
     # The data set lies on the first of a process's devices only.
     holds_data = experiment.input.name == "resident" and device == team.devices[0]
     share = -(-experiment.batch_size // team.device_count)
     facts = [
-        f"{byte_size(asked_bytes)} more were asked for" if asked_bytes else "",
+        _asked(text),
         f"{byte_size(used_bytes)} were in use" if used_bytes else "",
         f"{byte_size(peak_bytes)} at the peak" if peak_bytes else "",
         f"the device has {byte_size(total_bytes)}" if total_bytes else "",
@@ -181,9 +180,11 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     )
 
 
-def _asked_bytes(text: str) -> int | None:
-    asked = _ASKED.search(text)
-    return int(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower())) if asked else None
+def _asked(text: str) -> str:
+    """How much memory torch asked for in vain, where its `text` tells."""
+    if not (asked := _ASKED.search(text)):
+        return ""
+    return f"{byte_size(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower()))} more were asked for"
 
 
 @contextmanager
@@ -194,11 +195,10 @@ def too_large_a_network_explained(name: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        asked_bytes = _asked_bytes(str(error))
-        asked = f": {byte_size(asked_bytes)} more were asked for" if asked_bytes else ""
+        asked = _asked(str(error))
         raise UserError(
-            f"the network of experiments.{name} doesn't fit into the main memory, where it is made{asked}. Give its "
-            f"model smaller layers, or its data set smaller images"
+            f"the network of experiments.{name} doesn't fit into the main memory, where it is made"
+            f"{asked and f': {asked}'}. Give its model smaller layers, or its data set smaller images"
         ) from error
 
 
