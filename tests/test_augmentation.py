@@ -13,7 +13,7 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.data.images import PartName
-from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, Share, augmented
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, augmented
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -89,13 +89,13 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 def test_batch_size_and_process_share_change_nothing_about_an_image(
     make_experiment: MakeExperiment, source: dict[str, Any]
 ) -> None:
-    def batches(batch_size: int, share: Share) -> Batches:
+    def batches(batch_size: int, *process: int) -> Batches:
         augmentation = {"flip": 0.5, "crop_padding": 2}
         experiment = make_experiment(input=source, augmentation=augmentation, batch_size=batch_size)
-        return make_batches(experiment, part(), CPU, share)
+        return make_batches(experiment, part(), CPU, *process)
 
-    whole = by_label(list(batches(5, Share()).shuffled(1)))
-    shares = [list(batches(7, Share(rank, 2)).shuffled(1)) for rank in (0, 1)]
+    whole = by_label(list(batches(5).shuffled(1)))
+    shares = [list(batches(7, rank, 2).shuffled(1)) for rank in (0, 1)]
     assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
     shared = by_label(shares[0]) | by_label(shares[1])
     assert shared.keys() == whole.keys()

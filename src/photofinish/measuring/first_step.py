@@ -12,7 +12,6 @@ What is not is told with the layer, or with the user's part of the traceback.
 from __future__ import annotations
 
 import copy
-import hashlib
 import pickle
 import re
 import warnings
@@ -28,6 +27,7 @@ from torch import nn
 
 from photofinish.data.images import Int64Array
 from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes
 from photofinish.models.own import same_bits, tensors_in
 from photofinish.own_code import users_code
 from photofinish.params.experiment import Experiment
@@ -92,8 +92,8 @@ def first_step(
     parameters = network.named_parameters()
     rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
-        batch_order_sha256=_sha256(rows, np.asarray(labels)[rows]),
-        first_batch_sha256=_sha256(batch[0].numpy(), batch[1].numpy()),
+        batch_order_sha256=sha256_of_bytes(rows.tobytes() + np.asarray(labels)[rows].tobytes()),
+        first_batch_sha256=sha256_of_bytes(batch[0].numpy().tobytes() + batch[1].numpy().tobytes()),
         loss=loss.item(),
         weights=weights,
         outputs=outputs,
@@ -141,13 +141,6 @@ def _signs() -> torch.Tensor:
 def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
     for tensor in tensors_in(output)[:1]:
         prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES] if tensor.dim() else tensor))
-
-
-def _sha256(*arrays: np.typing.NDArray[Any]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def refuse_what_cannot_be_trained(

@@ -32,17 +32,6 @@ _MOST_SEED = 2**32
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which images of each batch one process takes when several train together: every `size`-th from `rank` on."""
-
-    rank: int = 0
-    size: int = 1
-
-
-WHOLE = Share()
-
-
 class Batches(Protocol):
     """One part's batches, by whatever input path."""
 
@@ -126,7 +115,9 @@ class BatchPlan:
     image_count: int
     batch_size: int
     seed: int
-    share: Share = WHOLE
+    rank: int = 0
+    size: int = 1
+    """of the processes that train together, each of which takes every `size`-th image of a batch from its `rank` on"""
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
@@ -155,7 +146,7 @@ class BatchPlan:
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
         """This process's share of each batch, of anything that has a row an image."""
         for batch in torch.split(ordered, self.batch_size):
-            yield batch[self.share.rank :: self.share.size]
+            yield batch[self.rank :: self.size]
 
 
 def derived_seed(*parts: object) -> int:

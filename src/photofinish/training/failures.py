@@ -49,28 +49,17 @@ _NCCL_ERROR = re.compile(r"NCCL error|nccl(?:UnhandledCuda|System|Internal|Inval
 _LAST_ERROR = re.compile(r"Last error:\s*(\S.*)")
 _MOST_CHARACTERS = 200
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where Linux keeps what processes share: containers have little of it
-_CUDA_ADVICE = (
-    (
-        "all CUDA-capable devices are busy",
-        "Another program keeps the GPU to itself (nvidia-smi lists programs, and the compute mode), or the GPU hangs: "
-        "free it, then run `dvc repro` again",
-    ),
-    (
-        "invalid device ordinal",
-        "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES with devices.gpu in "
-        "params.yaml, then run `dvc repro` again, which looks anew",
-    ),
-    (
-        "illegal memory access",
-        "An operation on the GPU read or wrote where it must not, which is a fault of the model's code, of torch, of "
-        "the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
-    ),
-    (
-        "",  # any other
-        "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
-        "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
-    ),
-)
+_CUDA_ADVICE = {
+    "all CUDA-capable devices are busy": "Another program keeps the GPU to itself (nvidia-smi lists programs, and the "
+    "compute mode), or the GPU hangs: free it, then run `dvc repro` again",
+    "invalid device ordinal": "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES "
+    "with devices.gpu in params.yaml, then run `dvc repro` again, which looks anew",
+    "illegal memory access": "An operation on the GPU read or wrote where it must not, which is a fault of the model's "
+    "code, of torch, of the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
+    # any other
+    "": "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
+    "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
+}
 
 
 class PeerLostError(UserError):
@@ -219,7 +208,7 @@ def cuda_failure(text: str, device: torch.device) -> str | None:
     if found is None:
         return None
     line = _line_around(text, found)
-    advice = next(advice for part, advice in _CUDA_ADVICE if part in line)
+    advice = next(advice for part, advice in _CUDA_ADVICE.items() if part in line)
     if "no kernel image is available" in line:
         try:
             major, minor = torch.cuda.get_device_capability(device)

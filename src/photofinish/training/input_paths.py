@@ -16,13 +16,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from photofinish.errors import UserError
 from photofinish.training.batches import (
-    WHOLE,
     Batch,
     Batches,
     BatchPlan,
     Draw,
     Part,
-    Share,
     Transform,
     augmented,
     with_border,
@@ -42,8 +40,9 @@ _Key = tuple[int, Draw | None, int | None]
 """an image's row, what happens to it, and the epoch for a transform of the user's own; None where it stays as it is"""
 
 
-def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
-    """The batches of one part by the input path that the experiment names; only training images are augmented.
+def make_batches(experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1) -> Batches:
+    """The batches of one part by the input path that the experiment names, or of several processes this one's share of
+    each; only training images are augmented.
 
     What isn't trained on comes in larger batches where it is small; but for whole numbers, which networks make vectors.
     """
@@ -54,7 +53,7 @@ def make_batches(experiment: Experiment, part: Part, device: torch.device, share
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
-    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, share, augmentation)
+    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, rank, size, augmentation)
     if experiment.input.name == "loader":
         return LoaderBatches(plan, part, device, experiment.input)
     return (AugmentedResidentBatches if augmentation else ResidentBatches)(plan, part, device)

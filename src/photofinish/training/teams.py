@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.registry import BATCH_NORMS
-from photofinish.training.batches import Batch, Batches, Share
+from photofinish.training.batches import Batch, Batches
 from photofinish.training.failures import cuda_failure
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
@@ -99,11 +99,6 @@ class Team:
     def device_count(self) -> int:
         """Of all its processes."""
         return len(self.devices) * self.size
-
-    @property
-    def share(self) -> Share:
-        """What this process trains on of each batch."""
-        return Share(self.rank, self.size)
 
     def placed(self, batches: Batches) -> Batches:
         """With the labels where the outputs will be."""
