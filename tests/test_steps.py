@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -34,7 +34,7 @@ from photofinish.runs.setup import repeat_training
 from photofinish.training import batches as batches_module
 from photofinish.training import optimisation, steps
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
-from photofinish.training.input_paths import LoaderBatches, make_batches
+from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import GraphedSteps, Recorded
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer, TrainState
@@ -255,20 +255,6 @@ def test_an_epoch_runs_the_networks_python_for_what_is_left_of_it_alone(
     trainer.train(lambda _metrics, _timing: None)
     assert images == left_over * 2
     assert recorder.times_done - done == windows * 2
-
-
-def test_a_batch_of_another_size_than_the_first_is_taken_by_itself(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a transform of the user's own may give: it has no room in the place."""
-    shuffled = LoaderBatches.shuffled
-
-    def sometimes_flat(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
-        for number, (images, labels) in enumerate(shuffled(batches, epoch)):
-            yield images[:, :, : 2 if number == 2 else None], labels
-
-    monkeypatch.setattr(LoaderBatches, "shuffled", sometimes_flat)
-    assert_same_bits(make_job, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 3)), input=LOADER)
 
 
 @pytest.mark.parametrize("optimizer", [SGD | {"momentum": 0.9}, ADAM], ids=str)

@@ -185,7 +185,6 @@ def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyS
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     training, timer = trainer.training, _timer(trainer)
     ends: list[Any] = []
-    steps_ends: list[list[Any]] = []
     with rehearsal(trainer) as own_state:
         scaler = _WatchingScaler(trainer, lambda: ends.append(timer.now()))
         state = own_state._replace(scaler=scaler)
@@ -193,8 +192,8 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.unplaced(0)
+        ends[:] = [timer.now()]
         for number in range(steps):
-            ends[:] = [timer.now()]
             batch = next(unplaced)
             ends.append(timer.now())
             placed = training.placed(batch)
@@ -202,20 +201,14 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
             ends.append(timer.now())
-            steps_ends.append(list(ends))
     trainer.clock.now_seconds()  # all of it is done
-    seconds = [[timer.seconds(start, end) for start, end in pairwise(each)] for each in steps_ends]
-    waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
+    seconds = [timer.seconds(start, end) for start, end in pairwise(ends)]
+    names = list(StepParts.model_fields)  # in the order of a step
+    parts = {name: tuple(seconds[number :: len(names)]) for number, name in enumerate(names)}
     if is_accelerator(trainer.device):
-        waiting, copying = _measure_batches_alone(trainer, steps), (_measure_copying(trainer, steps),)
-    return StepParts(
-        waiting_seconds=waiting,
-        copying_seconds=copying,
-        forward_seconds=forward,
-        backward_seconds=backward,
-        optimizer_seconds=optimizer,
-        rest_seconds=rest,
-    )
+        parts["waiting_seconds"] = _measure_batches_alone(trainer, steps)
+        parts["copying_seconds"] = (_measure_copying(trainer, steps),)
+    return StepParts(**parts)
 
 
 class _Timer(NamedTuple):

@@ -63,15 +63,12 @@ class Batches(Protocol):
 
     def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
         """The batches of one training epoch: None each time as many lie in the place as go there, and by itself each
-        of the first so many, and each that is left over or doesn't fit: a transform of the user's own may give images
-        of another size."""
+        of the first so many, and each that is left over."""
         for number, batch in enumerate(self.shuffled(epoch)):
-            pairs = list(zip(place, batch, strict=True))
-            fits = all(there.shape == part.shape and there.dtype == part.dtype for there, part in pairs)
-            if number < alone or not fits:
+            if number < alone or len(batch[1]) < len(place[1]):
                 yield batch
                 continue
-            for there, part in pairs:
+            for there, part in zip(place, batch, strict=True):
                 there.copy_(part)
             yield None
 

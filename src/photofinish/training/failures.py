@@ -76,10 +76,8 @@ def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_ow
         yield
     except UserError:
         raise
-    except MemoryError as error:
-        raise UserError(out_of_memory(name, experiment, team, str(error))) from error
     except Exception as error:
-        told = isinstance(error, RuntimeError | ValueError) and _explained(name, experiment, team, error)
+        told = isinstance(error, MemoryError | RuntimeError | ValueError) and _explained(name, experiment, team, error)
         if told:
             raise told from error
         if runs_own_code and runs_through_users_code(error):
