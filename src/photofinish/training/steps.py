@@ -21,7 +21,6 @@ from photofinish.training.batches import Batch, Batches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
 
 if TYPE_CHECKING:
-    from photofinish.params.experiment import Experiment
     from photofinish.training.trainer import Trainer, TrainState
 
 Kind = Literal["eager", "graph"]
@@ -214,19 +213,16 @@ def most_at_once(trainer: Trainer) -> int:
 
 
 def hindrance(trainer: Trainer) -> str | None:
-    """Why its steps can't be recorded; None where they may be."""
+    """Why its steps aren't recorded; None where they may be. Of `auto`, also why nothing that is tried before the
+    training could prove the bits of all its steps."""
     experiment, training = trainer.experiment, trainer.training
+    must_be_proven = experiment.steps == "auto"
+    is_own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
         "a compiled network is handed out in another way": experiment.model.compile,
         "an epoch has no whole batch": training.image_count < training.batch_size,
+        "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
+        "code of one's own may do something else in a later step": must_be_proven and is_own,
     }
     return next((why for why, holds in reasons.items() if holds), None)
-
-
-def doubt(experiment: Experiment) -> str | None:
-    """Why nothing that is tried before the training could prove the bits of all its steps; None where it can."""
-    if not experiment.deterministic:
-        return "deterministic is false: no two steps need have the same bits"
-    own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
-    return "code of one's own may do something else in a later step" if own else None
