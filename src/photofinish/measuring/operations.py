@@ -164,9 +164,8 @@ class _Products:
         image_values, out_values, weight_values = map(math.prod, (images, out, weight))
         used_values = image_values  # a stride may leave some out
         if not transposed:
-            used_values = (
-                image_values // math.prod(lengths) * math.prod(len(np.unique(each.met)) for each in directions)
-            )
+            used_places = math.prod(len(np.unique(each.met)) for each in directions)
+            used_values = image_values // math.prod(lengths) * used_places
         values = (
             (used_values + weight_values, out_values),
             (out_values + weight_values, image_values),

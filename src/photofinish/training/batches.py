@@ -114,7 +114,7 @@ class BatchPlan:
     seed: int
     rank: int = 0
     size: int = 1
-    """of the processes that train together, each of which takes every `size`-th image of a batch from its `rank` on"""
+    """of the processes that train together: each takes every `size`-th image of a batch, from its `rank` on"""
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
@@ -136,9 +136,9 @@ class BatchPlan:
             return None
         top, left, flip = (_stream(what, self.seed, epoch) for what in ("crop top", "crop left", "flip"))
         places, count = 2 * self.padding + 1, (self.image_count,)
-        flips = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
-        columns = torch.randint(places, count, generator=top), torch.randint(places, count, generator=left), flips
-        return torch.stack(columns, dim=1)
+        tops, lefts = (torch.randint(places, count, generator=each) for each in (top, left))
+        mirrored = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
+        return torch.stack([tops, lefts, mirrored], dim=1)
 
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
         """This process's share of each batch, of anything that has a row an image."""
