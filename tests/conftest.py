@@ -160,6 +160,16 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     return make
 
 
+def network_with_state() -> nn.Module:
+    """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
+    import torch
+    from torch.nn import BatchNorm1d, Dropout, Flatten, Linear, Sequential
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Sequential(Flatten(), Linear(64, 16), BatchNorm1d(16), Dropout(0.5), Linear(16, 3))
+
+
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""

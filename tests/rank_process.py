@@ -112,7 +112,7 @@ def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) ->
     def batches(part: PartName) -> _Watched:
         normalise = Normaliser(split.manifest.mean, split.manifest.std)
         images = Part(part, split.images(part), split.labels(part), normalise)
-        return _Watched(make_batches(experiment, images, CPU, team.share))
+        return _Watched(make_batches(experiment, images, CPU, team.rank, team.size))
 
     training, validation = batches("train"), batches("validation")
     network = _network(experiment, case, team.rank)

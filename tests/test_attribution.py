@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
 from torch import nn
 
 from photofinish.data.packed import PackedSplit
@@ -189,13 +189,8 @@ def test_the_same_bits_are_learned_after_it(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer, settings: dict[str, Any]
 ) -> None:
     """Whatever is left of it would show in a training that goes on, with momentum and dropout."""
-
-    def network() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
-
     experiment = make_experiment(input=settings, schedule={"name": "one_cycle", "max_lr": 0.2}, epochs=2)
-    undisturbed, measured = (make_trainer(experiment, network()) for _ in range(2))
+    undisturbed, measured = (make_trainer(experiment, network_with_state()) for _ in range(2))
     undisturbed.train(lambda _metrics, _timing: None)
     measured.train(lambda _metrics, _timing: _attribute_with_bf16(measured))
     assert weights_of(measured.network) == weights_of(undisturbed.network)

@@ -13,7 +13,7 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.data.images import PartName
-from photofinish.training.batches import Batch, Batches, Normaliser, Part, Share, augmented, draw_epoch, no_change
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, augmented
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -48,7 +48,9 @@ def part(name: PartName = "train") -> Part:
 
 def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> torch.Tensor:
     settings: Any = SimpleNamespace(flip=flip, crop_padding=padding)
-    return draw_epoch(settings, count, seed, epoch)
+    drawn = BatchPlan(count, 1, seed, augmentation=settings).draws(epoch)
+    assert drawn is not None
+    return drawn
 
 
 def by_label(passed: list[Batch]) -> dict[int, torch.Tensor]:
@@ -75,7 +77,7 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 ) -> None:
     experiment = make_experiment(input=source, augmentation=augmentation, batch_size=5)
     padding = experiment.augmentation.crop_padding
-    draws = draw_epoch(experiment.augmentation, IMAGES, experiment.seed, epoch=3)
+    draws = draws_of(experiment.augmentation.flip, padding, seed=experiment.seed, epoch=3, count=IMAGES)
     batches = make_batches(experiment, part(), CPU)
     for row, image in by_label(list(batches.shuffled(3))).items():
         expected = part().normalise(torch.from_numpy(worked_out_slowly(row, draws, padding)))
@@ -87,13 +89,13 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 def test_batch_size_and_process_share_change_nothing_about_an_image(
     make_experiment: MakeExperiment, source: dict[str, Any]
 ) -> None:
-    def batches(batch_size: int, share: Share) -> Batches:
+    def batches(batch_size: int, *process: int) -> Batches:
         augmentation = {"flip": 0.5, "crop_padding": 2}
         experiment = make_experiment(input=source, augmentation=augmentation, batch_size=batch_size)
-        return make_batches(experiment, part(), CPU, share)
+        return make_batches(experiment, part(), CPU, *process)
 
-    whole = by_label(list(batches(5, Share()).shuffled(1)))
-    shares = [list(batches(7, Share(rank, 2)).shuffled(1)) for rank in (0, 1)]
+    whole = by_label(list(batches(5).shuffled(1)))
+    shares = [list(batches(7, rank, 2).shuffled(1)) for rank in (0, 1)]
     assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
     shared = by_label(shares[0]) | by_label(shares[1])
     assert shared.keys() == whole.keys()
@@ -115,7 +117,7 @@ def test_validation_images_and_images_in_order_are_left_as_they_are(
 
 def test_an_image_in_the_middle_of_its_border_and_not_mirrored_is_itself() -> None:
     image = part().images[0]
-    assert (augmented(image, no_change(IMAGES, 4)[0].tolist(), padding=4) == image).all()
+    assert (augmented(image, (4, 4, 0), padding=4) == image).all()
 
 
 def test_every_epoch_and_seed_draws_anew_and_the_same_again_for_an_image_whatever_the_number_of_images() -> None:

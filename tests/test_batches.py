@@ -19,10 +19,8 @@ from photofinish.training.batches import (
     BatchPlan,
     Normaliser,
     Part,
-    Share,
     batch_order,
     derived_seed,
-    draw_epoch,
     seed_epoch,
 )
 from photofinish.training.input_paths import make_batches
@@ -47,12 +45,12 @@ SOURCES = pytest.mark.parametrize(
 
 
 def numbered_batches(
-    experiment: Experiment, name: PartName = "train", share: Share | None = None, device: torch.device = CPU
+    experiment: Experiment, name: PartName = "train", *process: int, device: torch.device = CPU
 ) -> Batches:
     """Noise, each image labelled with its own number."""
     images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
     part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
-    return make_batches(experiment, part, device, share or Share())
+    return make_batches(experiment, part, device, *process)
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
@@ -135,7 +133,7 @@ def test_for_evaluation_the_images_come_in_their_stored_order(
 def test_the_shares_of_processes_make_up_each_batch(make_experiment: MakeExperiment, source: dict[str, Any]) -> None:
     experiment = make_experiment(input=source, batch_size=7)  # 22 images: the last batch has but one
     whole = [labels.tolist() for _, labels in numbered_batches(experiment).shuffled(2)]
-    first, second = (list(numbered_batches(experiment, share=Share(rank, 2)).shuffled(2)) for rank in (0, 1))
+    first, second = (list(numbered_batches(experiment, "train", rank, 2).shuffled(2)) for rank in (0, 1))
     assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
     assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
     assert second[-1][0].shape == (0, 3, 4, 4)
@@ -195,8 +193,9 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_ex
 def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     assert derived_seed("order", 0, 1) == 8783113041400999520
     assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
-    settings = Augmentation(crop_padding=2, flip=0.5)
-    assert draw_epoch(settings, 8, seed=0, epoch=1).T.tolist() == [
+    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(epoch=1)
+    assert draws is not None
+    assert draws.T.tolist() == [
         [2, 3, 1, 1, 3, 4, 3, 3],
         [0, 1, 0, 0, 1, 4, 4, 1],
         [0, 0, 0, 1, 0, 0, 0, 1],

@@ -357,7 +357,7 @@ def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         ranks = Ranks(0, 1, CPU)
         assert ranks.gather([1.0, 1 / 3]) == [[1.0, 1 / 3]]
-        assert ranks.gather_lists(["a", None]) == [["a", None]]
+        assert ranks.gather(["a", None]) == [["a", None]]
         assert ranks.from_leader({"a": 1}) == {"a": 1}
         assert ranks.sum_of(torch.tensor([2.0])).tolist() == [2.0]
         monkeypatch.setattr(dist, "barrier", others_are_done := Mock())

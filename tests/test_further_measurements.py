@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
 from torch import nn
 from training_process import NoTracker
 from training_stage import contents
@@ -186,14 +186,9 @@ def test_a_part_of_a_network_may_give_a_single_number_and_what_is_no_tensor(batc
 
 def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:
     labels = torch.zeros(72, dtype=torch.int64).numpy()
-
-    def network() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
-
-    first = first_step(network(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0)
+    first = first_step(network_with_state(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0)
     torch.manual_seed(99)
-    assert first_step(network(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0) == first
+    assert first_step(network_with_state(), CROSS_ENTROPY, batch, CPU, "bf16", labels, seed=0) == first
 
 
 def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> None:
@@ -202,7 +197,7 @@ def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> 
     class Pair(Team):
         size = 2
 
-        def gather_lists(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
+        def gather(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
             return [[part[rank::2] for part in values] for rank in range(2)]
 
     class Once:

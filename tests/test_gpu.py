@@ -20,7 +20,7 @@ from torch import nn
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
 from photofinish.results import EpochMetrics
-from photofinish.training.batches import WHOLE, Batches, Normaliser, Part, Share
+from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import CudaRecorder
 from photofinish.training.teams import DataParallelTeam, Ranks, Team, accelerator
@@ -87,22 +87,22 @@ def experiment(**changes: Any) -> Any:
     return SimpleNamespace(**(settings | changes))
 
 
-def batches(settings: Any, device: torch.device, name: Literal["train", "validation"], share: Share = WHOLE) -> Batches:
+def batches(settings: Any, device: torch.device, name: Literal["train", "validation"], *process: int) -> Batches:
     """Noise with one bright row, whose place is the class."""
     count, seed = (IMAGES, 0) if name == "train" else (VALIDATION_IMAGES, 1)
     random = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % CLASSES
     images = random.integers(0, 160, size=(count, *SHAPE), dtype=np.uint8)
     images[np.arange(count), 0, labels * 3] = 255
-    return make_batches(settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, share)
+    return make_batches(settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, *process)
 
 
 def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
     apply_policy(device, settings.precision, threads=1)
     team = team or Team(device)
     network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
-    training = team.placed(batches(settings, device, "train", team.share))
-    validation = team.placed(batches(settings, device, "validation", team.share))
+    training = team.placed(batches(settings, device, "train", team.rank, team.size))
+    validation = team.placed(batches(settings, device, "validation", team.rank, team.size))
     return Trainer(settings, network, training, validation, device, team)
 
 

@@ -169,14 +169,6 @@ def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], mo
     assert {float(each) for facts, _ in loaded().shuffled(0) for each in facts} == {1.0}
 
 
-def test_any_other_fault_keeps_its_traceback() -> None:
-    with (
-        pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
-        explained(),
-    ):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-
 @pytest.mark.slow
 def test_workers_end_soon_after_the_training_process_was_killed(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"

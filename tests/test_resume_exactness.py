@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
-from torch import nn
+from conftest import MakeExperiment, MakeTrainer, network_with_state
 
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.params.experiment import Experiment
@@ -29,13 +28,6 @@ SCHEDULES: list[dict[str, Any]] = [
     {"name": "one_cycle", "max_lr": 0.1},
     {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5},
 ]
-
-
-def network() -> nn.Module:
-    """With dropout, which draws random numbers, and batch-norm, which keeps running means."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
 
 
 def refuse_damage(path: Path) -> None:
@@ -83,7 +75,7 @@ def test_a_run_with_augmentation_resumes_exactly(
 
 
 def assert_resumes_exactly(make_trainer: MakeTrainer, experiment: Experiment, tmp_path: Path) -> None:
-    whole = make_trainer(experiment, network())
+    whole = make_trainer(experiment, network_with_state())
     stores = [CheckpointStore(tmp_path / str(epoch)) for epoch in range(1, EPOCHS + 1)]
 
     def save(metrics: EpochMetrics, _timing: EpochTiming) -> None:
@@ -91,7 +83,7 @@ def assert_resumes_exactly(make_trainer: MakeTrainer, experiment: Experiment, tm
 
     whole.train(save)
     for store in stores:
-        again = resumed(make_trainer(experiment, network()), store)
+        again = resumed(make_trainer(experiment, network_with_state()), store)
         assert again.progress.metrics == whole.progress.metrics
         assert again.steps_done == whole.steps_done
         for name, tensor in whole.network.state_dict().items():

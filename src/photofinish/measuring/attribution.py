@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count, islice, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -155,16 +155,10 @@ def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None 
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        issuing_seconds=_measure_issuing(trainer, plan.steps) if _is_issued(trainer) else (),
+        issuing_seconds=_measure_issuing(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=_measure_steps_on(trainer, resident, plan.steps) if resident else None,
     )
-
-
-def _is_issued(trainer: Trainer) -> bool:
-    """Whether the host hands out each operation while the device works: none does where steps are recorded, so nothing
-    of their time is the host's and two sizes of a batch tell what each takes whatever its size."""
-    return is_accelerator(trainer.device) and trainer.steps.kind == "eager"
 
 
 def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
@@ -191,7 +185,6 @@ def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyS
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     training, timer = trainer.training, _timer(trainer)
     ends: list[Any] = []
-    steps_ends: list[list[Any]] = []
     with rehearsal(trainer) as own_state:
         scaler = _WatchingScaler(trainer, lambda: ends.append(timer.now()))
         state = own_state._replace(scaler=scaler)
@@ -199,8 +192,8 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.unplaced(0)
+        ends[:] = [timer.now()]
         for number in range(steps):
-            ends[:] = [timer.now()]
             batch = next(unplaced)
             ends.append(timer.now())
             placed = training.placed(batch)
@@ -208,58 +201,40 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
             ends.append(timer.now())
-            steps_ends.append(list(ends))
     trainer.clock.now_seconds()  # all of it is done
-    seconds = [[timer.seconds(start, end) for start, end in pairwise(each)] for each in steps_ends]
-    waiting, copying, forward, backward, optimizer, rest = zip(*seconds, strict=True)
+    seconds = [timer.seconds(start, end) for start, end in pairwise(ends)]
+    names = list(StepParts.model_fields)  # in the order of a step
+    parts = {name: tuple(seconds[number :: len(names)]) for number, name in enumerate(names)}
     if is_accelerator(trainer.device):
-        waiting, copying = _measure_batches_alone(trainer, steps), (_measure_copying(trainer, steps),)
-    return StepParts(
-        waiting_seconds=waiting,
-        copying_seconds=copying,
-        forward_seconds=forward,
-        backward_seconds=backward,
-        optimizer_seconds=optimizer,
-        rest_seconds=rest,
-    )
+        parts["waiting_seconds"] = _measure_batches_alone(trainer, steps)
+        parts["copying_seconds"] = (_measure_copying(trainer, steps),)
+    return StepParts(**parts)
 
 
-class _Waiting:
-    """By the clock, less what reading an accelerator's takes by itself."""
+class _Timer(NamedTuple):
+    """What tells when a part of a step ended, and how long it is from one such end to another."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.now = trainer.clock.now_seconds
-        self._reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
-
-    def seconds(self, start: float, end: float) -> float:
-        return max(0.0, end - start - self._reading_seconds)
+    now: Callable[[], Any]
+    seconds: Callable[[Any, Any], float]
 
 
-class _Marking:
-    """By marks in the device's own queue, at which it notes the time: the host goes on as in a training."""
+def _timer(trainer: Trainer) -> _Timer:
+    """By marks in the device's own queue, at which it notes the time: the host goes on as in a training. Where none
+    does, by the clock, less what reading an accelerator's takes by itself."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def mark() -> torch.Event:
+        made = torch.Event(trainer.device, enable_timing=True)
+        made.record()
+        return made
 
-    def now(self) -> torch.Event:
-        mark = torch.Event(self._device, enable_timing=True)
-        mark.record()
-        return mark
-
-    def seconds(self, start: torch.Event, end: torch.Event) -> float:
-        return start.elapsed_time(end) / 1000
-
-
-def _timer(trainer: Trainer) -> _Waiting | _Marking:
-    """The one that keeps nobody waiting, where the device notes the time."""
-    marking = _Marking(trainer.device)
     try:
-        marks = marking.now(), marking.now()
+        start, end = mark(), mark()
         trainer.clock.now_seconds()
-        marking.seconds(*marks)
+        start.elapsed_time(end)
     except RuntimeError:
-        return _Waiting(trainer)
-    return marking
+        reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
+        return _Timer(trainer.clock.now_seconds, lambda start, end: max(0.0, end - start - reading_seconds))
+    return _Timer(mark, lambda start, end: start.elapsed_time(end) / 1000)
 
 
 def _reading_seconds(trainer: Trainer) -> float:
@@ -324,8 +299,11 @@ def _for_each(trainer: Trainer, started_seconds: float, count: int) -> float:
 
 
 def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """One step at a time: after many, the host would wait for room in the device's queue."""
-    seconds = []
+    """One step at a time: after many, the host would wait for room in the device's queue. Nothing where it hands out no
+    operation while the device works: of recorded steps, two sizes of a batch tell what each takes whatever its size."""
+    seconds: list[float] = []
+    if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
+        return ()
     with rehearsed_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()

@@ -12,7 +12,6 @@ What is not is told with the layer, or with the user's part of the traceback.
 from __future__ import annotations
 
 import copy
-import hashlib
 import pickle
 import re
 import warnings
@@ -28,6 +27,7 @@ from torch import nn
 
 from photofinish.data.images import Int64Array
 from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes
 from photofinish.models.own import same_bits, tensors_in
 from photofinish.own_code import users_code
 from photofinish.params.experiment import Experiment
@@ -52,7 +52,7 @@ _OUTPUT = "output of the network"
 def first_batch(training: Batches, team: Team) -> Batch | None:
     """The first batch as the network gets it, put together from everyone's shares; None where another one leads."""
     images, labels = next(iter(training.shuffled(0)))
-    shares = team.gather_lists([images.cpu(), labels.cpu()])
+    shares = team.gather([images.cpu(), labels.cpu()])
     if team.rank != 0:
         return None
     whole_images, whole_labels = (torch.cat([share[part] for share in shares]) for part in (0, 1))
@@ -92,8 +92,8 @@ def first_step(
     parameters = network.named_parameters()
     rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
-        batch_order_sha256=_sha256(rows, np.asarray(labels)[rows]),
-        first_batch_sha256=_sha256(batch[0].numpy(), batch[1].numpy()),
+        batch_order_sha256=sha256_of_bytes(rows.tobytes() + np.asarray(labels)[rows].tobytes()),
+        first_batch_sha256=sha256_of_bytes(batch[0].numpy().tobytes() + batch[1].numpy().tobytes()),
         loss=loss.item(),
         weights=weights,
         outputs=outputs,
@@ -143,13 +143,6 @@ def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inpu
         prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES] if tensor.dim() else tensor))
 
 
-def _sha256(*arrays: np.typing.NDArray[Any]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
 def refuse_what_cannot_be_trained(
     experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
@@ -169,34 +162,33 @@ def refuse_what_cannot_be_trained(
         first, second = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[:2])
         copies[2].load_state_dict(copies[1].state_dict())  # as a training that goes on, or an evaluation, has it
         third, restored = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[1:])
-    _refuse_loss_that_remembers(experiment, criterion, dict(first)[_OUTPUT], targets)
-    if experiment.deterministic and (what := _difference(first, second)):
-        raise UserError(
-            f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
-            f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
-            f"there, or depends on the time? deterministic: false in params.yaml allows it"
-        )
-    if experiment.deterministic and (what := _difference(third, restored)):
-        raise UserError(
-            f"{name} keeps something between steps that is not in its state_dict, so no checkpoint or result has it: "
-            f"a second step gives another {what} where a new network is given the state after the first. Keep it in a "
-            f"buffer (register_buffer)"
-        )
+    if experiment.deterministic:
+        _refuse_loss_that_remembers(criterion, dict(first)[_OUTPUT], targets, precision)
+        if what := _difference(first, second):
+            raise UserError(
+                f"{name} doesn't repeat: two steps from the same start, on the same images, give another {what}. "
+                f"torch's generators are seeded, as numpy.random and random are when it is built: what else is drawn "
+                f"there, or depends on the time? deterministic: false in params.yaml allows it"
+            )
+        if what := _difference(third, restored):
+            raise UserError(
+                f"{name} keeps something between steps that is not in its state_dict, so no checkpoint or result has "
+                f"it: a second step gives another {what} where a new network is given the state after the first. Keep "
+                f"it in a buffer (register_buffer)"
+            )
     in_evaluation = users_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
         copies[0].eval()(images)
 
 
-def _refuse_loss_that_remembers(
-    experiment: Experiment, criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor
-) -> None:
+def _refuse_loss_that_remembers(criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor, precision: str) -> None:
     """Before a network is blamed for it."""
     values = []
     for _ in range(2):
         seed_epoch(0, 0)
-        with autocast(outputs.device, experiment.precision):
+        with autocast(outputs.device, precision):
             values.append(criterion.mean(outputs, targets))
-    if experiment.deterministic and not same_bits(*values):
+    if not same_bits(*values):
         raise UserError(
             f"loss {criterion.name} doesn't repeat: it gives another number for the same outputs and targets. "
             f"What it keeps from one call to the next no checkpoint has: a loss must go by what it is given alone, and "

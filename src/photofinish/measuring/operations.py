@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -162,7 +164,8 @@ class _Products:
         image_values, out_values, weight_values = map(math.prod, (images, out, weight))
         used_values = image_values  # a stride may leave some out
         if not transposed:
-            used_values = image_values // math.prod(lengths) * math.prod(each.used for each in directions)
+            used_places = math.prod(len(np.unique(each.met)) for each in directions)
+            used_values = image_values // math.prod(lengths) * used_places
         values = (
             (used_values + weight_values, out_values),
             (out_values + weight_values, image_values),
@@ -183,28 +186,18 @@ class Direction(NamedTuple):
     dilation: int
 
     @property
-    def within(self) -> int:
-        """How often a tap meets the image, and not the zeros around it."""
-        met = 0
-        for tap in range(self.taps):
-            before = self.padding - tap * self.dilation
-            first, last = max(0, -(-before // self.stride)), (self.length - 1 + before) // self.stride
-            met += max(0, min(self.places - 1, last) - first + 1)
-        return met
-
-    @property
-    def used(self) -> int:
-        """How many places of the image meet a tap."""
-        step = range(-self.padding, self.places * self.stride - self.padding, self.stride)
-        met = {start + tap * self.dilation for start in step for tap in range(self.taps)}
-        return sum(0 <= place < self.length for place in met)
+    def met(self) -> npt.NDArray[np.int64]:
+        """The image's place under each tap, wherever the filter is laid, but for the zeros around the image."""
+        firsts, taps = np.arange(self.places) * self.stride - self.padding, np.arange(self.taps) * self.dilation
+        places = np.add.outer(firsts, taps)
+        return places[(places >= 0) & (places < self.length)]
 
     @property
     def least(self) -> float:
         """Multiplications, by the fastest way known."""
         parts = (len(range(start, self.taps, self.stride)) for start in range(min(self.stride, self.taps)))
         a_place = sum(_LEAST_OF_FILTERS.get(part, _LEAST_OF_LARGE_FILTERS) for part in parts)
-        return min(self.within, self.places * a_place)
+        return min(len(self.met), self.places * a_place)
 
 
 def _directions(places: Numbers, lengths: Numbers, taps: Numbers, geometry: Iterable[Numbers]) -> list[Direction]:

@@ -12,7 +12,7 @@ import torch
 from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import has_another_first_step
-from photofinish.training.steps import GraphedSteps, Steps, doubt, hindrance, most_at_once, recorder_of
+from photofinish.training.steps import GraphedSteps, Steps, hindrance, most_at_once, recorder_of
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
 
@@ -65,7 +65,9 @@ def warm_up(trainer: Trainer) -> float:
     started_seconds = clock.now_seconds()
     with rehearsal(trainer) as state:
         step_on_every_size(trainer, state)
-        while trainer.team.from_leader(_is_cold(trainer, clock.now_seconds() - started_seconds)):
+        # An idle GPU needs its time to run as fast as it can.
+        lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
+        while trainer.team.from_leader(clock.now_seconds() - started_seconds < lasts_seconds):
             step_on_every_size(trainer, state)
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
@@ -75,11 +77,6 @@ def warm_up(trainer: Trainer) -> float:
         trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
     trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
-
-
-def _is_cold(trainer: Trainer, seconds: float) -> bool:
-    """An idle GPU needs its time to run as fast as it can."""
-    return is_accelerator(trainer.device) and seconds < WARM_UP_SECONDS
 
 
 def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
@@ -104,14 +101,12 @@ def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
 
 def chosen_steps(trainer: Trainer) -> Steps:
     """As `steps` in params.yaml says; `auto` records them where that is shown to change no bit."""
-    wanted, device = trainer.experiment.steps, trainer.device
-    if wanted == "eager":
+    if trainer.experiment.steps == "eager":
         return Steps("params.yaml says so")
-    recorder = recorder_of(device)
+    recorder = recorder_of(trainer.device)
     if recorder is None:
-        return Steps(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
-    why_not = hindrance(trainer) or (doubt(trainer.experiment) if wanted == "auto" else None)
-    if why_not:
+        return Steps(f"steps are recorded on CUDA and ROCm alone, not on {trainer.device.type}")
+    if why_not := hindrance(trainer):
         return _one_by_one(trainer, why_not)
     at_once = most_at_once(trainer)
     # Of a training whose first step is by itself, neither way takes more at once than the other then.

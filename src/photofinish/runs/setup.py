@@ -82,7 +82,7 @@ class Setup:
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
         self.training, self._validation = (
-            team.placed(make_batches(run.experiment, self._part(name), device, team.share))
+            team.placed(make_batches(run.experiment, self._part(name), device, team.rank, team.size))
             for name in ("train", "validation")
         )
         self.data_seconds = clock.now_seconds() - started_seconds
@@ -208,7 +208,8 @@ class Setup:
         if is_resident or self._own_transform or not self.run.resident_fits(self._device_room()):
             return None
         resident = self.run.experiment.model_copy(update={"input": ResidentInput(name="resident")})
-        return self.team.placed(make_batches(resident, self._part("train"), self.device, self.team.share))
+        team = self.team
+        return team.placed(make_batches(resident, self._part("train"), self.device, team.rank, team.size))
 
 
 def repeat_training(

@@ -356,7 +356,7 @@ class TeamEnergy:
 
     def training_ended(self) -> tuple[Energy, ...]:
         """Of everyone: the other processes ask at the same time."""
-        everyones = self._team.gather_lists([meter.training_ended() for meter in self._meters])
+        everyones = self._team.gather([meter.training_ended() for meter in self._meters])
         return added_up(chain.from_iterable(everyones))
 
 

@@ -32,17 +32,6 @@ _MOST_SEED = 2**32
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which images of each batch one process takes when several train together: every `size`-th from `rank` on."""
-
-    rank: int = 0
-    size: int = 1
-
-
-WHOLE = Share()
-
-
 class Batches(Protocol):
     """One part's batches, by whatever input path."""
 
@@ -74,18 +63,14 @@ class Batches(Protocol):
 
     def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
         """The batches of one training epoch: None each time as many lie in the place as go there, and by itself each
-        of the first so many, and each that is left over or doesn't fit: a transform of the user's own may give images
-        of another size."""
+        of the first so many, and each that is left over."""
         for number, batch in enumerate(self.shuffled(epoch)):
-            pairs = list(zip(place, batch, strict=True))
-            if number >= alone and all(
-                there.shape == part.shape and there.dtype == part.dtype for there, part in pairs
-            ):
-                for there, part in pairs:
-                    there.copy_(part)
-                yield None
-            else:
+            if number < alone or len(batch[1]) < len(place[1]):
                 yield batch
+                continue
+            for there, part in zip(place, batch, strict=True):
+                there.copy_(part)
+            yield None
 
     def in_order(self) -> Iterator[Batch]:
         """The same images once each, as they are and in their stored order, for evaluation."""
@@ -120,23 +105,6 @@ class Normaliser:
         return scaled.sub_(self._mean).div_(self._std)
 
 
-class Ahead:
-    """What the host makes for each epoch, before it or, if nobody said so, when it begins."""
-
-    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
-        self._make = make
-        self._made: dict[int, torch.Tensor] = {}
-
-    def prepare(self, epoch: int) -> None:
-        """Make it now, instead of what was prepared before."""
-        self._made = {epoch: self._make(epoch)}
-
-    def take(self, epoch: int) -> torch.Tensor:
-        """What was prepared, or else made now; it isn't kept."""
-        made = self._made.pop(epoch, None)
-        return self._make(epoch) if made is None else made
-
-
 @dataclass(frozen=True)
 class BatchPlan:
     """Which images each batch holds and what happens to them: the same for every device and input path."""
@@ -144,21 +112,38 @@ class BatchPlan:
     image_count: int
     batch_size: int
     seed: int
-    share: Share = WHOLE
+    rank: int = 0
+    size: int = 1
+    """of the processes that train together: each takes every `size`-th image of a batch, from its `rank` on"""
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
         """The images' rows in the order of the epoch."""
         return batch_order(self.image_count, self.seed, epoch)
 
+    @property
+    def padding(self) -> int:
+        """How many black pixels each side of an image gets before it is cut out anew."""
+        return self.augmentation.crop_padding if self.augmentation else 0
+
     def draws(self, epoch: int) -> torch.Tensor | None:
-        """What happens to each image, a row each; None where they stay as they are."""
-        return draw_epoch(self.augmentation, self.image_count, self.seed, epoch) if self.augmentation else None
+        """A row for each image, its Draw; None where they stay as they are.
+
+        As torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a stream for each of the three, so
+        that what one image gets doesn't depend on how many there are.
+        """
+        if self.augmentation is None:
+            return None
+        top, left, flip = (_stream(what, self.seed, epoch) for what in ("crop top", "crop left", "flip"))
+        places, count = 2 * self.padding + 1, (self.image_count,)
+        tops, lefts = (torch.randint(places, count, generator=each) for each in (top, left))
+        mirrored = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
+        return torch.stack([tops, lefts, mirrored], dim=1)
 
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
         """This process's share of each batch, of anything that has a row an image."""
         for batch in torch.split(ordered, self.batch_size):
-            yield batch[self.share.rank :: self.share.size]
+            yield batch[self.rank :: self.size]
 
 
 def derived_seed(*parts: object) -> int:
@@ -187,26 +172,6 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
 
 Draw = tuple[int, int, int]
 """What happens to one image: cut out of the bordered image from (top, left) on, then mirrored (1) or not (0)."""
-
-
-def draw_epoch(settings: Augmentation, image_count: int, seed: int, epoch: int) -> torch.Tensor:
-    """A row for each image, its Draw: as torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a
-    stream for each of the three, so that what one image gets doesn't depend on how many there are."""
-    top, left, flip = (_stream(what, seed, epoch) for what in ("crop top", "crop left", "flip"))
-    places = 2 * settings.crop_padding + 1
-    return torch.stack(
-        [
-            torch.randint(places, (image_count,), generator=top),
-            torch.randint(places, (image_count,), generator=left),
-            torch.rand(image_count, generator=flip, dtype=torch.float64) < settings.flip,
-        ],
-        dim=1,
-    )
-
-
-def no_change(image_count: int, padding: int) -> torch.Tensor:
-    """The draws that leave every image as it is."""
-    return torch.tensor([[padding, padding, 0]]).expand(image_count, -1)
 
 
 def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:

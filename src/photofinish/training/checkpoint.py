@@ -125,13 +125,15 @@ class EpochWeights:
 
     def copy_to(self, folder: Path) -> None:
         """Every epoch's file, as it was when the epoch ended; the sha256 of all go where `folder` lies."""
+        sums = {}
         for path, expected in self._files(self.sha256):
             weights = path.read_bytes()
             if sha256_of_bytes(weights) != expected:
                 raise UserError(f"{path} was damaged during the training: run `dvc repro`, which trains anew")
             write_bytes_atomically(folder / path.name, weights)
-        if self.sha256:
-            add_sums(folder.parent, {f"{folder.name}/{path.name}": digest for path, digest in self._files(self.sha256)})
+            sums[f"{folder.name}/{path.name}"] = expected
+        if sums:
+            add_sums(folder.parent, sums)
 
     def _files(self, sha256: list[str]) -> list[tuple[Path, str]]:
         return [(self._path(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]

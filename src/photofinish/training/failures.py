@@ -49,28 +49,17 @@ _NCCL_ERROR = re.compile(r"NCCL error|nccl(?:UnhandledCuda|System|Internal|Inval
 _LAST_ERROR = re.compile(r"Last error:\s*(\S.*)")
 _MOST_CHARACTERS = 200
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where Linux keeps what processes share: containers have little of it
-_CUDA_ADVICE = (
-    (
-        "all CUDA-capable devices are busy",
-        "Another program keeps the GPU to itself (nvidia-smi lists programs, and the compute mode), or the GPU hangs: "
-        "free it, then run `dvc repro` again",
-    ),
-    (
-        "invalid device ordinal",
-        "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES with devices.gpu in "
-        "params.yaml, then run `dvc repro` again, which looks anew",
-    ),
-    (
-        "illegal memory access",
-        "An operation on the GPU read or wrote where it must not, which is a fault of the model's code, of torch, of "
-        "the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
-    ),
-    (
-        "",  # any other
-        "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
-        "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
-    ),
-)
+_CUDA_ADVICE = {
+    "all CUDA-capable devices are busy": "Another program keeps the GPU to itself (nvidia-smi lists programs, and the "
+    "compute mode), or the GPU hangs: free it, then run `dvc repro` again",
+    "invalid device ordinal": "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES "
+    "with devices.gpu in params.yaml, then run `dvc repro` again, which looks anew",
+    "illegal memory access": "An operation on the GPU read or wrote where it must not, which is a fault of the model's "
+    "code, of torch, of the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
+    # any other
+    "": "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
+    "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
+}
 
 
 class PeerLostError(UserError):
@@ -87,10 +76,8 @@ def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_ow
         yield
     except UserError:
         raise
-    except MemoryError as error:
-        raise UserError(out_of_memory(name, experiment, team, str(error))) from error
     except Exception as error:
-        told = isinstance(error, RuntimeError | ValueError) and _explained(name, experiment, team, error)
+        told = isinstance(error, MemoryError | RuntimeError | ValueError) and _explained(name, experiment, team, error)
         if told:
             raise told from error
         if runs_own_code and runs_through_users_code(error):
@@ -151,14 +138,13 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     device, named = team.devices[0], _DEVICE.search(text)
     if named and device.type != "cpu":  # one of the several that a process may use
         device = torch.device(device.type, int(named[1]))
-    asked_bytes = _asked_bytes(text)
     peak_bytes = peak_memory_bytes(device)
     used_bytes, total_bytes = memory_bytes(device)
     # The data set lies on the first of a process's devices only.
     holds_data = experiment.input.name == "resident" and device == team.devices[0]
     share = -(-experiment.batch_size // team.device_count)
     facts = [
-        f"{byte_size(asked_bytes)} more were asked for" if asked_bytes else "",
+        _asked(text),
         f"{byte_size(used_bytes)} were in use" if used_bytes else "",
         f"{byte_size(peak_bytes)} at the peak" if peak_bytes else "",
         f"the device has {byte_size(total_bytes)}" if total_bytes else "",
@@ -181,9 +167,11 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
     )
 
 
-def _asked_bytes(text: str) -> int | None:
-    asked = _ASKED.search(text)
-    return int(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower())) if asked else None
+def _asked(text: str) -> str:
+    """How much memory torch asked for in vain, where its `text` tells."""
+    if not (asked := _ASKED.search(text)):
+        return ""
+    return f"{byte_size(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower()))} more were asked for"
 
 
 @contextmanager
@@ -194,11 +182,10 @@ def too_large_a_network_explained(name: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        asked_bytes = _asked_bytes(str(error))
-        asked = f": {byte_size(asked_bytes)} more were asked for" if asked_bytes else ""
+        asked = _asked(str(error))
         raise UserError(
-            f"the network of experiments.{name} doesn't fit into the main memory, where it is made{asked}. Give its "
-            f"model smaller layers, or its data set smaller images"
+            f"the network of experiments.{name} doesn't fit into the main memory, where it is made"
+            f"{asked and f': {asked}'}. Give its model smaller layers, or its data set smaller images"
         ) from error
 
 
@@ -219,7 +206,7 @@ def cuda_failure(text: str, device: torch.device) -> str | None:
     if found is None:
         return None
     line = _line_around(text, found)
-    advice = next(advice for part, advice in _CUDA_ADVICE if part in line)
+    advice = next(advice for part, advice in _CUDA_ADVICE.items() if part in line)
     if "no kernel image is available" in line:
         try:
             major, minor = torch.cuda.get_device_capability(device)

@@ -16,17 +16,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from photofinish.errors import UserError
 from photofinish.training.batches import (
-    WHOLE,
-    Ahead,
     Batch,
     Batches,
     BatchPlan,
     Draw,
     Part,
-    Share,
     Transform,
     augmented,
-    no_change,
     with_border,
 )
 from photofinish.training.torch_device import sent
@@ -44,8 +40,9 @@ _Key = tuple[int, Draw | None, int | None]
 """an image's row, what happens to it, and the epoch for a transform of the user's own; None where it stays as it is"""
 
 
-def make_batches(experiment: Experiment, part: Part, device: torch.device, share: Share = WHOLE) -> Batches:
-    """The batches of one part by the input path that the experiment names; only training images are augmented.
+def make_batches(experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1) -> Batches:
+    """The batches of one part by the input path that the experiment names, or of several processes this one's share of
+    each; only training images are augmented.
 
     What isn't trained on comes in larger batches where it is small; but for whole numbers, which networks make vectors.
     """
@@ -56,12 +53,10 @@ def make_batches(experiment: Experiment, part: Part, device: torch.device, share
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
-    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, share, augmentation)
+    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, rank, size, augmentation)
     if experiment.input.name == "loader":
         return LoaderBatches(plan, part, device, experiment.input)
-    if augmentation:
-        return AugmentedResidentBatches(plan, part, device, augmentation.crop_padding)
-    return ResidentBatches(plan, part, device)
+    return (AugmentedResidentBatches if augmentation else ResidentBatches)(plan, part, device)
 
 
 class ResidentBatches(Batches):
@@ -70,7 +65,8 @@ class ResidentBatches(Batches):
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device = plan, device
-        self._rows = Ahead(lambda epoch: sent(self._order(epoch), device))
+        self._prepared: dict[int, torch.Tensor] = {}
+        """what `rows` gives, of one epoch at most"""
         self._labels = torch.from_numpy(np.array(part.labels)).to(device)
         self._place(part)
 
@@ -84,11 +80,12 @@ class ResidentBatches(Batches):
 
     def prepare(self, epoch: int) -> None:
         """Its order, on the way to the device."""
-        self._rows.prepare(epoch)
+        self._prepared = {epoch: sent(self._order(epoch), self._device)}
 
     def rows(self, epoch: int) -> torch.Tensor:
         """What `gather` takes for each image of the epoch, in their order and on the device."""
-        return self._rows.take(epoch)
+        prepared = self._prepared.pop(epoch, None)
+        return sent(self._order(epoch), self._device) if prepared is None else prepared
 
     def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
         """These images and their labels, where `out` says or in new memory."""
@@ -145,19 +142,15 @@ class AugmentedResidentBatches(ResidentBatches):
     Whole lines are copied fast, so this takes half the time of gathering pixel by pixel.
     """
 
-    def __init__(self, plan: BatchPlan, part: Part, device: torch.device, padding: int) -> None:
-        self._padding = padding
-        super().__init__(plan, part, device)
-
     def _place(self, part: Part) -> None:
-        device = self._device
+        device, padding = self._device, self._plan.padding
 
         def bordered(some: npt.NDArray[Any]) -> torch.Tensor:
-            return part.normalise(torch.from_numpy(with_border(some, self._padding)))
+            return part.normalise(torch.from_numpy(with_border(some, padding)))
 
         self._lines = _on_device(part.images, bordered, device).flatten(0, 2)
         self._shape = channels, height, width = part.images.shape[1:]
-        self._lines_a_channel = height + 2 * self._padding
+        self._lines_a_channel = height + 2 * padding
         lines = torch.arange(channels)[:, None] * self._lines_a_channel + torch.arange(height)
         self._crop_lines = lines.flatten().to(device)
         columns = torch.arange(width)
@@ -170,7 +163,7 @@ class AugmentedResidentBatches(ResidentBatches):
     def _crops(self, order: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         """A row an image: which it is, its first line, its first column, and whether it is mirrored."""
         if draws is None:
-            draws = no_change(self.image_count, self._padding)
+            draws = torch.tensor([[self._plan.padding, self._plan.padding, 0]]).expand(len(order), -1)
         top, left, mirrored = draws[order].unbind(1)
         return torch.stack([order, order * self._shape[0] * self._lines_a_channel + top, left, mirrored], dim=1)
 
@@ -202,9 +195,9 @@ class LoaderBatches(Batches):
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device, settings: LoaderInput) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
-        self._sampler = _SetSampler(plan)
+        self._sampler = _SetSampler()
         transform = Transform(settings.transform, plan.seed) if settings.transform and part.name == "train" else None
-        dataset = _PackedImages(part, plan.augmentation.crop_padding if plan.augmentation else 0, transform)
+        dataset = _PackedImages(part, plan.padding, transform)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -263,7 +256,7 @@ class LoaderBatches(Batches):
         return batch
 
     def _load(self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[Batch]:
-        self._sampler.order, self._sampler.draws, self._sampler.epoch = order, draws, epoch
+        self._sampler.batches = _keys(self._plan, order, draws, epoch)
         try:
             yield from self._loader  # which forgets a pass that was left halfway
         except UserError as error:  # out of a worker it comes with all of PyTorch's traceback before it
@@ -286,20 +279,18 @@ def _further_stream(device: torch.device) -> torch.Stream | None:
 
 
 class _SetSampler(Sampler[list[_Key]]):
-    """Hands out the batches of the order and draws that were set last."""
+    """Hands out the batches that were set last."""
 
-    order: torch.Tensor
-    draws: torch.Tensor | None
-    epoch: int | None
-
-    def __init__(self, plan: BatchPlan) -> None:
-        self._plan = plan
+    batches: Iterator[list[_Key]]
 
     def __iter__(self) -> Iterator[list[_Key]]:
-        order, draws, epoch = self.order, self.draws, self.epoch
-        for rows in self._plan.own(order):
-            happens = [None] * len(rows) if draws is None else draws[rows].tolist()
-            yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), happens, strict=True)]
+        return self.batches
+
+
+def _keys(plan: BatchPlan, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[list[_Key]]:
+    for rows in plan.own(order):
+        happens = [None] * len(rows) if draws is None else draws[rows].tolist()
+        yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), happens, strict=True)]
 
 
 class _PackedImages(Dataset[Batch]):

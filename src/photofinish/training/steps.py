@@ -9,10 +9,9 @@ after its last whole graph takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import count
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
@@ -22,7 +21,6 @@ from photofinish.training.batches import Batch, Batches
 from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
 
 if TYPE_CHECKING:
-    from photofinish.params.experiment import Experiment
     from photofinish.training.trainer import Trainer, TrainState
 
 Kind = Literal["eager", "graph"]
@@ -36,18 +34,8 @@ class Recorded(NamedTuple):
     again: Callable[[], None]
 
 
-class Recorder(Protocol):
-    """What records a device's work."""
-
-    def beside(self) -> AbstractContextManager[None]:
-        """Within it, work is done where it is recorded, but done: what it needs once is made then."""
-
-    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
-        """None of it is done yet."""
-
-
 class CudaRecorder:
-    """CUDA graphs, captured on a stream of their own."""
+    """Records work in CUDA graphs, captured on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -55,34 +43,32 @@ class CudaRecorder:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """On that stream, after what was handed out before and before what comes next."""
+        """Within it, work is done on that stream, which makes what it needs once: after what was handed out before and
+        before what comes next."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
-        """Its memory is the graph's own; torch sees to it that random numbers go on from where the generator is."""
+        """None of it is done yet. Its memory is the graph's own; torch sees to it that random numbers go on from where
+        the generator is."""
+        before, generator = torch.cuda.current_stream(), torch.cuda.default_generators[self._device.index]
         graph = torch.cuda.CUDAGraph()
         # Meanwhile a loader's thread may pin memory for batches to come, which is no part of the work.
         capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
-        with self._as_it_was_where_it_fails(), capture:
-            output = work()
-        return Recorded(output, graph.replay)
-
-    @contextmanager
-    def _as_it_was_where_it_fails(self) -> Iterator[None]:
-        """After a capture that failed, PyTorch stays on its stream, and before 2.14 its generator refuses to draw."""
-        before, generator = torch.cuda.current_stream(), torch.cuda.default_generators[self._device.index]
         try:
-            yield
+            with capture:
+                output = work()
         except RuntimeError:
+            # PyTorch stays on the capture's stream, and before 2.14 its generator refuses to draw.
             torch.cuda.set_stream(before)
             generator.graphsafe_set_state(generator.clone_state())
             raise
+        return Recorded(output, graph.replay)
 
 
-def recorder_of(device: torch.device) -> Recorder | None:
+def recorder_of(device: torch.device) -> CudaRecorder | None:
     """None for other kinds than CUDA, which ROCm's GPUs are to PyTorch too: nobody tried what it has for those."""
     return CudaRecorder(device) if device.type == "cuda" else None
 
@@ -103,7 +89,10 @@ class Steps:
 
     def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
         """Train it, one step further or several with each loss or losses that it gives, still on the device."""
-        return one_by_one(trainer, state, trainer.training.shuffled(epoch))
+        for number, batch in enumerate(trainer.training.shuffled(epoch)):
+            loss = trainer.step(state, number, batch)
+            state.schedule.batch_ended()
+            yield loss
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
         """Nothing but the batches of an epoch, as steps get them; how many with each."""
@@ -120,18 +109,10 @@ class Steps:
         """Give that back."""
 
 
-def one_by_one(trainer: Trainer, state: TrainState, batches: Iterable[Batch], first: int = 0) -> Iterator[torch.Tensor]:
-    """Steps on these batches, of which the first has that number in its epoch; the loss of each."""
-    for number, batch in enumerate(batches, first):
-        loss = trainer.step(state, number, batch)
-        state.schedule.batch_ended()
-        yield loss
-
-
 class Window:
     """A few steps on batches that lie at the same place each time, recorded."""
 
-    def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: Recorder) -> None:
+    def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: CudaRecorder) -> None:
         self._rates = RateSlots(len(batches), trainer.device)
         # An operation less a step: else each would make the loss's gradient with respect to itself, which is one.
         state = state._replace(first_gradient=torch.ones((), device=trainer.device))
@@ -157,7 +138,7 @@ class GraphedSteps(Steps):
 
     kind: Kind = "graph"
 
-    def __init__(self, recorder: Recorder, at_once: int, why: str = "") -> None:
+    def __init__(self, recorder: CudaRecorder, at_once: int, why: str = "") -> None:
         super().__init__(why)
         self._recorder, self.at_once = recorder, at_once
         self._begun: tuple[Batch, Window] | None = None
@@ -197,9 +178,10 @@ class GraphedSteps(Steps):
             else:
                 undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
                 with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
-                    losses = list(one_by_one(trainer, state, [left_over], done))
+                    loss = trainer.step(state, done, left_over)
+                state.schedule.batch_ended()
                 self._first_is_ahead = False
-                yield from losses
+                yield loss
                 done += 1
 
     def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
@@ -213,7 +195,7 @@ class GraphedSteps(Steps):
         """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
         with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
             trainer.step(state, 0, batch)
-        at_once = next(size for size in count(min(steps, self.at_once), -1) if steps % size == 0)
+        at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
         return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
 
@@ -231,19 +213,16 @@ def most_at_once(trainer: Trainer) -> int:
 
 
 def hindrance(trainer: Trainer) -> str | None:
-    """Why its steps can't be recorded; None where they may be."""
+    """Why its steps aren't recorded; None where they may be. Of `auto`, also why nothing that is tried before the
+    training could prove the bits of all its steps."""
     experiment, training = trainer.experiment, trainer.training
+    must_be_proven = experiment.steps == "auto"
+    is_own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,
         "a compiled network is handed out in another way": experiment.model.compile,
         "an epoch has no whole batch": training.image_count < training.batch_size,
+        "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
+        "code of one's own may do something else in a later step": must_be_proven and is_own,
     }
     return next((why for why, holds in reasons.items() if holds), None)
-
-
-def doubt(experiment: Experiment) -> str | None:
-    """Why nothing that is tried before the training could prove the bits of all its steps; None where it can."""
-    if not experiment.deterministic:
-        return "deterministic is false: no two steps need have the same bits"
-    own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
-    return "code of one's own may do something else in a later step" if own else None

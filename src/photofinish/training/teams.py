@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.registry import BATCH_NORMS
-from photofinish.training.batches import Batch, Batches, Share
+from photofinish.training.batches import Batch, Batches
 from photofinish.training.failures import cuda_failure
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
@@ -99,11 +100,6 @@ class Team:
         """Of all its processes."""
         return len(self.devices) * self.size
 
-    @property
-    def share(self) -> Share:
-        """What this process trains on of each batch."""
-        return Share(self.rank, self.size)
-
     def placed(self, batches: Batches) -> Batches:
         """With the labels where the outputs will be."""
         return batches
@@ -120,7 +116,7 @@ class Team:
         """The network as a step calls it; its weights stay those of `network`, under their own names."""
         return network
 
-    def gather(self, values: list[float]) -> list[list[float]]:
+    def gather(self, values: list[Any]) -> list[list[Any]]:
         """Everyone's values, in the order of their ranks."""
         return [values]
 
@@ -143,13 +139,8 @@ class Team:
 
     def peak_memory_bytes(self) -> int | None:
         """Of the device that took most, or on the CPU of the process."""
-        peaks = [peak for device in self.devices if (peak := peak_memory_bytes(device)) is not None]
-        most = [max(own) for own in self.gather_lists(peaks) if own]
-        return int(max(most)) if most else None
-
-    def gather_lists(self, values: list[Any]) -> list[list[Any]]:
-        """As `gather`, for lists of any length and kind: slower."""
-        return [values]
+        everyones = chain.from_iterable(self.gather([peak_memory_bytes(device) for device in self.devices]))
+        return max((peak for peak in everyones if peak is not None), default=None)
 
 
 class DataParallelTeam(Team):
@@ -229,22 +220,15 @@ class Ranks(Team):
     def parallel(self, network: nn.Module) -> nn.Module:
         return DistributedDataParallel(network, process_group=self._gradients)
 
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """As one tensor each: everyone must pass as many."""
-        own = torch.tensor(values, dtype=torch.float64)
-        everyones = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(everyones, own)
-        return [each.tolist() for each in everyones]
+    def gather(self, values: list[Any]) -> list[list[Any]]:
+        everyones: list[Any] = [None] * self.size
+        dist.all_gather_object(everyones, values)
+        return everyones
 
     def sum_of(self, value: torch.Tensor) -> torch.Tensor:
         value = value.clone()
         dist.all_reduce(value, group=self._gradients)
         return value
-
-    def gather_lists(self, values: list[Any]) -> list[list[Any]]:
-        everyones: list[Any] = [None] * self.size
-        dist.all_gather_object(everyones, values)
-        return everyones
 
     def from_leader(self, value: Any) -> Any:
         """Rank 0's, pickled on its way; what the others pass is ignored."""

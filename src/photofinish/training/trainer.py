@@ -185,12 +185,11 @@ class Trainer:
         trained_seconds = self.clock.now_seconds()
         validation = self.evaluate(self.state, self.validation.in_order())
         validated_seconds = self.clock.now_seconds()
-        step_losses = torch.cat([each.reshape(-1) for each in losses])
+        step_losses = torch.cat([each.reshape(-1) for each in losses]).cpu().double()
         # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
         sizes = torch.tensor([self._batch_images(step) for step in range(len(step_losses))], dtype=torch.float64)
-        loss_sum = float((step_losses.cpu().double() * sizes).sum()) / self.team.size
-        finite = torch.isfinite(step_losses)
-        first_not_finite = math.inf if bool(finite.all()) else float((~finite).int().argmax())
+        loss_sum = float((step_losses * sizes).sum()) / self.team.size
+        first_not_finite = min(torch.argwhere(~step_losses.isfinite()).flatten().tolist(), default=math.inf)
         parts = self.team.gather([loss_sum, *validation, first_not_finite])
         training_loss_sum, validation_loss_sum, weight, hits, _ = map(sum, zip(*parts, strict=True))
         if not weight:

@@ -1,0 +1,89 @@
+"""Trainers whose steps are recorded, without a GPU: for the tests of recorded steps.
+
+A recorder of operations stands in for CUDA graphs (see recorder.py), and the CPU for a GPU: its optimisers are fused,
+have their state from the start and read learning rates from tensors, recorded or not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakeExperiment
+from recorder import OperationRecorder
+from torch import nn
+
+from photofinish import machine
+from photofinish.data.images import PartName
+from photofinish.measuring import rehearsal
+from photofinish.measuring.rehearsal import warm_up
+from photofinish.models.registry import build_model
+from photofinish.training import optimisation
+from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.input_paths import make_batches
+from photofinish.training.steps import GraphedSteps
+from photofinish.training.torch_device import CPU
+from photofinish.training.trainer import Trainer
+
+IMAGES, BATCH = 16, 3
+"""five whole batches, in windows of two: one more, and a batch of one image, are left to be taken one by one"""
+LOADER = {"name": "loader", "workers": 0}
+"""whose batches are taken one at a time: only the one of one image is left over"""
+SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
+DAMPED = SGD | {"momentum": 0.9, "dampening": 0.5}
+MakeJob = Callable[..., Trainer]
+
+
+@pytest.fixture(name="recorder")
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
+    made = OperationRecorder()
+    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: made)
+    monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(rehearsal, "TRIED_STEPS", 2)
+    torch.set_num_threads(1)
+    return made
+
+
+@pytest.fixture(name="make_job")
+def job_maker(
+    recorder: OperationRecorder,  # noqa: ARG001
+    make_experiment: MakeExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> MakeJob:
+    """A trainer on noise, by the settings of an experiment: `make_job(model={...})`."""
+
+    def make(
+        network: nn.Module | None = None,
+        *,
+        shape: tuple[int, ...] = (1, 6, 6),
+        images: int = IMAGES,
+        **settings: Any,
+    ) -> Trainer:
+        experiment = make_experiment(**{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings})
+        monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
+        random = np.random.default_rng(0)
+
+        def batches(name: PartName, count: int) -> Batches:
+            pixels = random.integers(0, 256, (count, *shape), np.uint8)
+            part = Part(name, pixels, np.arange(count) % 3, Normaliser((0.5,), (0.25,)))
+            return make_batches(experiment, part, CPU)
+
+        network = copy.deepcopy(network) if network else build_model(experiment.model, shape, 3, 0)
+        return Trainer(experiment, network, batches("train", images), batches("validation", 5), CPU)
+
+    return make
+
+
+def trained(trainer: Trainer) -> Trainer:
+    warm_up(trainer)
+    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+def assert_recorded(trainer: Trainer) -> None:
+    assert isinstance(trainer.steps, GraphedSteps), trainer.steps.why
+    assert trainer.steps.at_once == (1 if trainer.experiment.input.name == "loader" else 2)
