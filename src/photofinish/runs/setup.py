@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +38,7 @@ from photofinish.results.measurements import Attribution, Operations, SteadyStat
 from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.checkpoint import CheckpointStore, on_cpu
+from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
 from photofinish.training.failures import too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, refuse_other_count
@@ -239,70 +239,61 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
     return None if same else "the weights differ at the end, though no epoch's figures do"
 
 
-@dataclass(frozen=True)
-class Seeded:
-    """What came of one seed."""
-
-    seed: int
-    weights: bytes
-    metrics: list[EpochMetrics]
-    timings: list[EpochTiming]
+def train_further_seeds(run: Run, device: torch.device, team: Team) -> dict[int, State]:
+    """What trainers of each seed after the experiment's own ended with: trained now, by all of a team, or before."""
+    first = run.experiment.seed + 1
+    return {seed: _train(run, seed, device, team) for seed in range(first, first + run.experiment.seeds - 1)}
 
 
-def train_further_seeds(run: Run, device: torch.device, team: Team) -> list[Seeded]:
-    """Train from each seed after the experiment's own, or take what was trained before; all of a team do so."""
-    return [_train(run, run.experiment.seed + number, device, team) for number in range(1, run.experiment.seeds)]
-
-
-def write_seeded(learned: Path, seeded: list[Seeded]) -> None:
-    """The weights and the history of each, beside the experiment's own."""
+def write_seeded(learned: Path, states: dict[int, State]) -> None:
+    """The weights and the history of each seed, beside the experiment's own."""
     runs = []
-    for each in seeded:
-        path, digest = seed_weights(learned, each.seed), sha256_of_bytes(each.weights)
+    for seed, state in states.items():
+        path, weights = seed_weights(learned, seed), packed_weights(state["network"])
+        digest = sha256_of_bytes(weights)
         add_sums(learned, {str(path.relative_to(learned)): digest})
-        write_bytes_atomically(path, each.weights)
-        runs.append(records.SeedRun(seed=each.seed, weights_sha256=digest, history=tuple(each.metrics)))
+        write_bytes_atomically(path, weights)
+        runs.append(records.SeedRun(seed=seed, weights_sha256=digest, history=tuple(progress_in(state).metrics)))
     if runs:
         records.write_record(learned / f"{records.SEEDS}.json", records.FurtherSeeds(runs=tuple(runs)))
 
 
-def _train(run: Run, seed: int, device: torch.device, team: Team) -> Seeded:
+def _train(run: Run, seed: int, device: torch.device, team: Team) -> State:
+    """Only who leads has a store of checkpoints, and tells of it."""
+    name, epochs = f"{run.name} on {run.device}, seed {seed}", run.experiment.epochs
     alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
     run = replace(run, experiment=run.experiment.model_copy(update=alone))
-    store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
-    state = None
+    store, state = None, None
     if team.rank == 0:
+        store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
         state = store.load_latest(
             lambda path: print(f"{run.name}, seed {seed}: checkpoint {path} is damaged: not taken")
         )
     state = team.from_leader(state)
-    if state is None or progress_in(state).epochs_done < run.experiment.epochs:
+    if state is None or progress_in(state).epochs_done < epochs:
         trainer = Setup(run, device, team).new_trainer()
         if state:
             trainer.load_state_dict(state)
         warm_up(trainer)
-        _train_on(trainer, run, store if team.rank == 0 else None)
+        _train_on(trainer, name, store)
         state = on_cpu(trainer.state_dict()) | {"optimizer": {}}  # which no further epoch needs
-        if team.rank == 0:
-            store.save(run.experiment.epochs, state)
-    done = progress_in(state)
-    return Seeded(seed, packed_weights(state["network"]), done.metrics, done.timings)
+        if store:
+            store.save(epochs, state)
+    return state
 
 
-def _train_on(trainer: Trainer, run: Run, store: CheckpointStore | None) -> None:
-    """To the end; only who leads has a store, and tells of it."""
-    seed, epochs = run.experiment.seed, run.experiment.epochs
-    display = TrainingDisplay(f"{run.name} on {run.device}, seed {seed}", trainer)
+def _train_on(trainer: Trainer, name: str, store: CheckpointStore | None) -> None:
+    display, experiment = TrainingDisplay(name, trainer), trainer.experiment
 
     def epoch_ended(metrics: EpochMetrics, timing: EpochTiming) -> None:
         if store is None:
             return
         display.epoch_ended(metrics, timing)
-        if store.is_due() and metrics.epoch < epochs:
+        if store.is_due() and metrics.epoch < experiment.epochs:
             store.save(metrics.epoch, trainer.state_dict())
 
     try:
         with display if store else nullcontext():
             trainer.train(epoch_ended)
     except NonFiniteLossError as error:
-        raise NonFiniteLossError(f"from seed {seed}, {error}") from error
+        raise NonFiniteLossError(f"from seed {experiment.seed}, {error}") from error
