@@ -59,17 +59,13 @@ def apply_policy_of(run: Run, device: torch.device) -> None:
 
 
 class FurtherMeasurements(NamedTuple):
-    """What is measured once a network is trained, on copies of it."""
+    """What is measured once a network is trained, on copies of it: fields of `records.Timings`."""
 
     steady_state: SteadyState
-    first_step: records.FirstStep | None
-    """only in the process that leads"""
     attribution: Attribution | None
     not_attributed: str | None
-    """why there is no attribution"""
     operations: Operations | None
     not_counted: str | None
-    """why there are no operations"""
 
 
 class Setup:
@@ -152,32 +148,30 @@ class Setup:
                 f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
             ) from error
 
-    def repeat(
-        self,
-        first: Trainer,
-        done: Repeats,
-        on_epoch: Callable[[int, int], None] = lambda _repeat, _epoch: None,
-        on_repeat: Callable[[int], None] = lambda _repeat: None,
-    ) -> None:
-        """Add to `done` the repeats that are wanted and not there yet, each told when it is."""
+    def repeats(
+        self, first: Trainer, done: Repeats, on_epoch: Callable[[int, int], None] = lambda _repeat, _epoch: None
+    ) -> Iterator[int]:
+        """Add to `done` the repeats that are wanted and not there yet, one by one; the number of each when it is."""
         for number in range(len(done) + 2, self.run.experiment.repeats + 1):
             done.append(repeat_training(first, self.new_trainer(), self.run.name, number, partial(on_epoch, number)))
-            on_repeat(number)
+            yield number
 
     def measure_further(self, trained: Trainer) -> FurtherMeasurements:
         """The training is over: no checkpoint is written of it any more."""
         forget_optimizer(trained)
-        timings, experiment = trained.progress.timings, self.run.experiment
+        timings = trained.progress.timings
         step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
         plan = self.team.from_leader(plan_samples(step_seconds, passed_seconds(timings)))
         steady_state = measure_steps(trained, plan)
-        attribution, why_not = self._attribute(trained, step_seconds)
-        batch, first = first_batch(self.training, self.team), None
-        if batch is not None:
-            labels = self.split.labels("train")
-            network, criterion = self.new_network(), trained.criterion
-            first = first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
-        return FurtherMeasurements(steady_state, first, attribution, why_not, *self._count(trained))
+        return FurtherMeasurements(steady_state, *self._attribute(trained, step_seconds), *self._count(trained))
+
+    def first_step(self, criterion: Loss) -> records.FirstStep | None:
+        """As the training began; only in the process that leads."""
+        batch, experiment = first_batch(self.training, self.team), self.run.experiment
+        if batch is None:
+            return None
+        network, labels = self.new_network(), self.split.labels("train")
+        return first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
 
     def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
         if self.team.size > 1:

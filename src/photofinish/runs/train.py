@@ -98,8 +98,10 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
         trainer.train(lambda _metrics, _timing: energy.epoch_ended())
         energy.training_ended()
         team.peak_memory_bytes()
-        setup.repeat(trainer, repeats)
+        for _ in setup.repeats(trainer, repeats):
+            pass
         setup.measure_further(trainer)
+        setup.first_step(trainer.criterion)
         del setup, trainer
         train_further_seeds(run, device, team)
 
@@ -160,10 +162,11 @@ class _Leader:
                 self._repeat()
                 self._watch.begin()
                 further = self._setup.measure_further(self._trainer)
+                first_step = self._setup.first_step(self._trainer.criterion)
                 self._watch.measured(self._run.experiment.repeats, self._run.experiment.epochs)
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")
-        self._write_learned(further.first_step)
+        self._write_learned(first_step)
         total_seconds = self._elapsed_seconds()
         self._write_views()  # which is no part of the job's time
         return self._timings(
@@ -220,17 +223,13 @@ class _Leader:
         wanted = self._run.experiment.repeats
         if wanted == 1:
             return
-
-        def repeat_ended(number: int) -> None:
-            """Save it and tell of it, with the watch stopped meanwhile."""
+        forget_optimizer(self._trainer)  # another trainer needs the memory now
+        self._watch.begin()
+        for number in self._setup.repeats(self._trainer, self._repeats, self._watch.epoch_ended):
             self._save(state, elapsed_seconds)
             self._watch.training_ended()
             self._display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
             self._watch.begin()
-
-        forget_optimizer(self._trainer)  # another trainer needs the memory now
-        self._watch.begin()
-        self._setup.repeat(self._trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
 
     @contextmanager
     def _after_training(self) -> Iterator[None]:
@@ -321,7 +320,7 @@ class _Leader:
             energy=energy,
             identity=run.identity(),
             **measured,
-            **{name: value for name, value in further._asdict().items() if name != "first_step"},
+            **further._asdict(),
         )
 
     def _write_views(self) -> None:
