@@ -35,7 +35,7 @@ _LAUNCHES = 1000
 _ROUNDS = 20
 
 
-def run(found: Findings, folder: Path | None) -> None:
+def run(found: Findings, _out: Path, folder: Path | None) -> None:
     """All of it, smaller where there is no GPU."""
     device = here()
     apply_policy(device, "fp32", torch.get_num_threads())
