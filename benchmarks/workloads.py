@@ -13,8 +13,7 @@ from torch import nn
 
 from benchmarks import data
 from photofinish.models.registry import build_model
-from photofinish.training.batches import Normaliser, Part, batch_order
-from photofinish.training.input_paths import make_batches
+from photofinish.training.batches import batch_order
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -76,11 +75,8 @@ class Workload:
 
     def trainer(self) -> Trainer:
         """Ours, as the training stage makes it."""
-        experiment, own = self.experiment(), self.data
-        normalise = Normaliser(own.mean, own.std)
-        training = make_batches(experiment, Part("train", own.train.images, own.train.labels, normalise), CPU)
-        part = Part("validation", own.validation.images, own.validation.labels, normalise)
-        return Trainer(experiment, self.network(), training, make_batches(experiment, part, CPU), CPU)
+        experiment = self.experiment()
+        return Trainer(experiment, self.network(), *self.data.batches(experiment, CPU), CPU)
 
 
 def _model(name: str, **settings: Any) -> SimpleNamespace:

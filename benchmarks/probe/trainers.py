@@ -9,11 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks import data
-from photofinish.data.images import PartName
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
-from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import apply_policy
 from photofinish.training.trainer import Trainer
 
@@ -52,13 +49,9 @@ def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
         **{key: SimpleNamespace(**value) if isinstance(value, dict) else value for key, value in given.items()}
     )
     apply_policy(device, settings.precision, torch.get_num_threads())
-
-    def batches(name: PartName, part: data.Part) -> Batches:
-        return make_batches(settings, Part(name, part.images, part.labels, Normaliser(images.mean, images.std)), device)
-
     shape = images.train.images.shape[1:]
     network = build_model(settings.model, shape, images.classes, settings.seed)
-    return Trainer(settings, network, batches("train", images.train), batches("validation", images.validation), device)
+    return Trainer(settings, network, *images.batches(settings, device), device)
 
 
 def trained(made: Trainer) -> Trainer:

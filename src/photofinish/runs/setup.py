@@ -257,7 +257,8 @@ def _train(run: Run, seed: int, device: torch.device, team: Team) -> State:
     name, epochs = f"{run.name} on {run.device}, seed {seed}", run.experiment.epochs
     alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
     run = replace(run, experiment=run.experiment.model_copy(update=alone))
-    store, state = None, None
+    store: CheckpointStore | None = None
+    state: State | None = None
     if team.rank == 0:
         store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
         state = store.load_latest(
