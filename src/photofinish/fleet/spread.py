@@ -123,6 +123,7 @@ class Project:
         files = [plan / "code" / "train.json", host_file, *sorted(plan.glob(f"*/{name}.json"))]
         dataset = self._params.experiments[name].dataset
         data = {stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")}
+        weights = (self.folder / "data/weights" / name / RECORD).read_text(encoding="utf-8")
         named = getattr(self._params.devices, device).machine
         job = Job(
             title=f"{name} on {device}" + (f" of {named}" if named else ""),
@@ -133,15 +134,11 @@ class Project:
             plan={file.relative_to(plan).as_posix(): read_summed(file).decode() for file in files},
             # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
             lock=json.dumps({**self._lock, "stages": data}),
-            weights=self._record_of_no_weights(name),
+            weights=None if InitialWeights.model_validate_json(weights).published else weights,
             tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
         )
         host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
         return Task(job, named or HERE, self._machines[named or HERE], host, expected_seconds)
-
-    def _record_of_no_weights(self, name: str) -> str | None:
-        record = (self.folder / "data/weights" / name / RECORD).read_text(encoding="utf-8")
-        return None if InitialWeights.model_validate_json(record).published else record
 
     def bring_back(self) -> None:
         """Every result into its place, and the report, or the records of a further machine."""
