@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,26 +76,25 @@ class MemoryEstimate:
         return taken_bytes <= self._room_bytes and more_bytes <= self._share * available_memory_bytes()
 
 
-def largest_batch(trainer: Trainer, tell: Callable[[str], None], processes: int = 1) -> int:
+def largest_batch(trainer: Trainer, processes: int = 1) -> int:
     """Of so many images, up to all there are, for each of the processes on this machine; each attempt is told."""
     estimate = MemoryEstimate(processes) if trainer.device.type == "cpu" else None
 
     def fits(images: int) -> bool:
         """Whether a few steps of the trainer on so many images go through."""
         if estimate and not estimate.allows(images):
-            tell(f"{images:,} images: not tried, they would take nearly all the memory that is free")
+            print(f"{images:,} images: not tried, they would take nearly all the memory that is free", flush=True)
             return False
         trainer.team.forget_peak_memory()
         step_seconds = _try(trainer, images)
         if step_seconds is None:
-            tell(f"{images:,} images: out of memory")
+            print(f"{images:,} images: out of memory", flush=True)
             return False
         if estimate:
             estimate.tried(images)
         peak = trainer.team.peak_memory_bytes()
-        tell(
-            f"{images:,} images: a step of {seconds(step_seconds)}{f', {byte_size(peak)} at the peak' if peak else ''}"
-        )
+        peak_told = f", {byte_size(peak)} at the peak" if peak else ""
+        print(f"{images:,} images: a step of {seconds(step_seconds)}{peak_told}", flush=True)
         return True
 
     return largest(fits, trainer.training.image_count)
@@ -143,7 +141,7 @@ def fit(run: Run) -> str:
             with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
                 trainer = Setup(run, device, team).new_trainer()
                 most = trainer.training.image_count
-                found = min(most, shares * largest_batch(trainer, partial(print, flush=True), host.processes))
+                found = min(most, shares * largest_batch(trainer, host.processes))
             what = host.cpu.model if device == CPU and host.cpu else device_name(device)
     except NoAcceleratorError as error:
         raise UserError(str(error)) from error
