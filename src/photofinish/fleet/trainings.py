@@ -158,10 +158,20 @@ class Trainings:
         self._tell_unserved()
         for training in self._in("running"):
             self._look_after(training)
+        free = self._free()
         # What was begun before has checkpoints, and a machine's last training should not be a long one.
         for training in sorted(self._in("waiting"), key=lambda one: (not one.attempt, -one.task.expected_seconds)):
-            self._hand_out(training)
+            idle = {self._slots[worker.name]: worker for worker in free if training.task.key in worker.keys}
+            if len(idle) >= training.task.nodes:
+                self._hand_out(training, idle)
+                free = self._free()
         return bool(self.open)
+
+    def _free(self) -> list[Connected]:
+        """The workers that have told of themselves, on machines where nothing is trained."""
+        in_use = {self._slots[name] for name in self.busy}
+        told = [worker for worker in self._connected if worker.name in self._slots]
+        return [worker for worker in told if self._slots[worker.name] not in in_use]
 
     def _tell_unserved(self) -> None:
         """What machines lack for a training, once."""
@@ -215,17 +225,9 @@ class Trainings:
         done = f"done by {by} in {took}; {len(self.open)} of {len(self._all)} left"
         self._say(f"{training.title}: {f'failed: {problem}' if problem else done}")
 
-    def _hand_out(self, training: _Training) -> None:
-        """If as many machines are idle as it takes."""
+    def _hand_out(self, training: _Training, idle: dict[str, Connected]) -> None:
+        """To as many machines as it takes, of those that are idle, by their slots."""
         task = training.task
-        in_use = {self._slots[name] for name in self.busy}
-        idle: dict[str, Connected] = {}
-        for worker in self._connected:
-            slot = self._slots.get(worker.name)  # None until it has told
-            if slot is not None and slot not in in_use and task.key in worker.keys:
-                idle[slot] = worker
-        if len(idle) < task.nodes:
-            return
         slots = sorted(idle, key=lambda slot: slot != training.leader)[: task.nodes]
         training.workers, training.attempt, training.futures = [idle[slot] for slot in slots], uuid.uuid4().hex, []
         for node, worker in enumerate(training.workers):
