@@ -60,7 +60,8 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
         apply_policy_of(run, device)
         checkpoints = CheckpointStore(state / "checkpoints" / run.key())
         taken = take_first_training(run)
-        if team.from_leader(taken is not None) and taken:
+        team.from_leader(taken is not None)
+        if taken:
             run.try_metrics()
             timings = taken
         else:
