@@ -27,7 +27,6 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, apply_policy_of
 from photofinish.source_code import code_of_users
 from photofinish.training.failures import failures_explained, is_out_of_memory
-from photofinish.training.teams import NoAcceleratorError
 from photofinish.training.torch_device import CPU, device_name, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.wording import byte_size, seconds
@@ -135,16 +134,13 @@ def fit(run: Run) -> str:
     """Find it, and say it in a line of params.yaml."""
     run.check()
     host, shares = run.host, run.host.processes * run.host.nodes
-    try:
-        with machine_to_itself(run.title), team_for(run, None) as (device, team):
-            apply_policy_of(run, device)
-            with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-                trainer = Setup(run, device, team).new_trainer()
-                most = trainer.training.image_count
-                found = min(most, shares * largest_batch(trainer, host.processes))
-            what = host.cpu.model if device == CPU and host.cpu else device_name(device)
-    except NoAcceleratorError as error:
-        raise UserError(str(error)) from error
+    with machine_to_itself(run.title), team_for(run, None) as (device, team):
+        apply_policy_of(run, device)
+        with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
+            trainer = Setup(run, device, team).new_trainer()
+            most = trainer.training.image_count
+            found = min(most, shares * largest_batch(trainer, host.processes))
+        what = host.cpu.model if device == CPU and host.cpu else device_name(device)
     if not found:
         raise UserError(f"not even {_FEWEST} images of {run.name} fit on {what}")
     whole = "all there are" if found == most else f"of {most:,}"
