@@ -24,9 +24,9 @@ from photofinish.processes import end_on_sigterm
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup, apply_policy_of
+from photofinish.runs.setup import Setup, prepared_for
 from photofinish.source_code import code_of_users
-from photofinish.training.failures import failures_explained, is_out_of_memory
+from photofinish.training.failures import is_out_of_memory
 from photofinish.training.torch_device import CPU, device_name, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.wording import byte_size, seconds
@@ -135,8 +135,7 @@ def fit(run: Run) -> str:
     run.check()
     host, shares = run.host, run.host.processes * run.host.nodes
     with machine_to_itself(run.title), team_for(run, None) as (device, team):
-        apply_policy_of(run, device)
-        with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
+        with prepared_for(run, device, team):
             trainer = Setup(run, device, team).new_trainer()
             most = trainer.training.image_count
             found = min(most, shares * largest_batch(trainer, host.processes))

@@ -39,7 +39,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
-from photofinish.training.failures import too_large_a_network_explained
+from photofinish.training.failures import failures_explained, too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, refuse_other_count
 from photofinish.training.teams import Team
@@ -51,11 +51,16 @@ Repeats = list[tuple[EpochTiming, ...]]
 _BYTES_A_VALUE = 4
 
 
-def apply_policy_of(run: Run, device: torch.device) -> None:
-    """The settings of the whole process that a run asks for, made once before anything of it."""
-    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+@contextmanager
+def prepared_for(run: Run, device: torch.device, team: Team) -> Iterator[None]:
+    """Around all that a process does of a run: with the settings that it asks for, and what fails explained."""
     experiment, threads = run.experiment, run.host.threads or 1
-    apply_policy(device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic)
+    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+    with failures_explained(run.name, experiment, team, runs_own_code=bool(run.own_code)):
+        apply_policy(
+            device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic
+        )
+        yield
 
 
 class FurtherMeasurements(NamedTuple):

@@ -33,14 +33,14 @@ from photofinish.runs.setup import (
     FurtherMeasurements,
     Repeats,
     Setup,
-    apply_policy_of,
+    prepared_for,
     train_further_seeds,
     write_seeded,
 )
 from photofinish.runs.views import TrainingDisplay, write_views
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
-from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
+from photofinish.training.failures import is_out_of_memory, out_of_memory
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import device_name, effective_precision, nvidia_uuid
 from photofinish.training.trainer import progress_in
@@ -56,8 +56,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     """
     state = state_folder()
     remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()], state / "locks")
-    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        apply_policy_of(run, device)
+    with prepared_for(run, device, team):
         checkpoints = CheckpointStore(state / "checkpoints" / run.key())
         taken = take_first_training(run)
         team.from_leader(taken is not None)
@@ -83,8 +82,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
 
 def follow_training(run: Run, device: torch.device, team: Team) -> None:
     """What the leader does with the others, in the same order."""
-    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        apply_policy_of(run, device)
+    with prepared_for(run, device, team):
         if team.from_leader(None):
             train_further_seeds(run, device, team)
             return
