@@ -194,7 +194,7 @@ class Trainings:
         return len({self._slots[name] for name in able if name in self._slots})
 
     def _look_after(self, training: _Training) -> None:
-        gone = [worker.name for worker in training.workers if worker not in self._connected]
+        gone = [worker for worker in training.workers if worker not in self._connected]
         parts = zip(training.workers, training.futures, strict=True)
         here = [future for worker, future in parts if worker in self._connected]
         problems = [str(future.exception()) for future in here if future.status == "error"]
@@ -210,14 +210,14 @@ class Trainings:
             first = [problem for problem in problems if not problem.startswith(PEER_LOST)]
             self._ended(training, "; ".join(dict.fromkeys(first or problems)) or None)
 
-    def _lost(self, training: _Training, gone: list[str]) -> None:
-        training.losses += any(name not in self._left for name in gone)
+    def _lost(self, training: _Training, gone: list[Connected]) -> None:
+        training.losses += any(worker.name not in self._left for worker in gone)
         if training.losses > _MOST_LOSSES:
             self._ended(training, "three workers were killed while they trained it")
             return
         training.state = "waiting"
         are = "is" if len(gone) == 1 else "are"
-        self._say(f"{training.title}: {' and '.join(gone)} {are} gone; it goes to another worker")
+        self._say(f"{training.title}: {_names(gone)} {are} gone; it goes to another worker")
 
     def _ended(self, training: _Training, problem: str | None) -> None:
         training.state = "failed" if problem else "done"
