@@ -6,12 +6,17 @@ import csv
 import gzip
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
 
-from photofinish.data.images import decode_all
+from photofinish.data.images import PartName, decode_all
+from photofinish.training.batches import Batches, Normaliser
+from photofinish.training.batches import Part as PlacedPart
+from photofinish.training.input_paths import make_batches
 
 REAL_DATA = Path(__file__).parent.parent.parent / "shared" / "datasets"
 UInt8Array = npt.NDArray[np.uint8]
@@ -35,6 +40,15 @@ class Data:
     is_real: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def batches(self, experiment: Any, device: torch.device) -> tuple[Batches, Batches]:
+        """For training and for validation, as the training stage makes them."""
+
+        def of(name: PartName, part: Part) -> Batches:
+            normalised = PlacedPart(name, part.images, part.labels, Normaliser(self.mean, self.std))
+            return make_batches(experiment, normalised, device)
+
+        return of("train", self.train), of("validation", self.validation)
 
 
 def idx(name: str, train: int, validation: int) -> Data:

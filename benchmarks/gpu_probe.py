@@ -9,13 +9,13 @@ names, brought up to date after each part.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,70 +28,36 @@ from photofinish.training.torch_device import CPU
 
 @dataclass(frozen=True)
 class Part:
-    """What it looks at, how long it may take, and the packages it needs beside torch and NumPy."""
+    """Where in benchmarks/probe it is, how long it may take, and the packages it needs beside torch and NumPy."""
 
-    run: Callable[[Findings, Path, Path | None], None]
+    module: str
+    function: str
     seconds: int
-    needs: tuple[str, ...] = ()
-
-
-def _tests(found: Findings, _out: Path, _data: Path | None) -> None:
-    from benchmarks.probe import tests
-
-    tests.run(found)
-
-
-def _steps(found: Findings, _out: Path, data: Path | None) -> None:
-    from benchmarks.probe import steps
-
-    steps.run(found, data)
-
-
-def _stages(found: Findings, out: Path, data: Path | None) -> None:
-    from benchmarks.probe import stages
-
-    stages.run(found, out, data)
-
-
-def _networks(found: Findings, _out: Path, _data: Path | None) -> None:
-    from benchmarks.probe import networks
-
-    networks.run(found)
-
-
-def _resume(found: Findings, _out: Path, data: Path | None) -> None:
-    from benchmarks.probe import stages
-
-    stages.kill_and_resume(found, data)
-
-
-def _pipeline(found: Findings, _out: Path, _data: Path | None) -> None:
-    from benchmarks.probe import pipeline
-
-    pipeline.run(found)
+    needs: tuple[str, ...]
 
 
 _FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
 PARTS = {
-    "tests": Part(_tests, 300, ("pytest",)),
-    "steps": Part(_steps, 420, ("PIL",)),
-    "stages": Part(_stages, 480, _FOR_STAGES),
-    "networks": Part(_networks, 420, ("torchvision", "PIL")),
-    "resume": Part(_resume, 240, _FOR_STAGES),
-    "pipeline": Part(_pipeline, 480, ("dvc", "mlflow")),
+    "tests": Part("tests", "run", 300, ("pytest",)),
+    "steps": Part("steps", "run", 420, ("PIL",)),
+    "stages": Part("stages", "run", 480, _FOR_STAGES),
+    "networks": Part("networks", "run", 420, ("torchvision", "PIL")),
+    "resume": Part("stages", "kill_and_resume", 240, _FOR_STAGES),
+    "pipeline": Part("pipeline", "run", 480, ("dvc", "mlflow")),
 }
 
 
 def run_part(name: str, out: Path, data: Path | None) -> None:
     """In this process."""
-    found = Findings(name, _file(out, name))
-    missing = [package for package in PARTS[name].needs if importlib.util.find_spec(package) is None]
+    part, found = PARTS[name], Findings(name, _file(out, name))
+    missing = [package for package in part.needs if importlib.util.find_spec(package) is None]
     if missing:
         found.skip("all of it", f"not installed here: {', '.join(missing)}")
-    else:
-        if findings.here() == CPU:
-            torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
-        PARTS[name].run(found, out, data)
+        return
+    if findings.here() == CPU:
+        torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
+    module = importlib.import_module(f"benchmarks.probe.{part.module}")
+    getattr(module, part.function)(found, out, data)
 
 
 def start_part(name: str, out: Path, data: Path | None) -> None:

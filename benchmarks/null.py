@@ -13,10 +13,7 @@ from benchmarks.workloads import Workload, workloads
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
 from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.training.batches import Normaliser, Part
-from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, apply_policy
-from photofinish.training.trainer import Trainer
 
 COMPARISONS = 100
 EPOCHS = 10
@@ -52,14 +49,7 @@ def _count_winners(pairs: list[tuple[Run, Run]], margin: float, busy_margin: flo
 
 
 def _run(workload: Workload) -> Run:
-    normalise = Normaliser(workload.data.mean, workload.data.std)
-    own = workload.data
-    parts = (
-        Part("train", own.train.images, own.train.labels, normalise),
-        Part("validation", own.validation.images, own.validation.labels, normalise),
-    )
-    training, validation = (make_batches(workload.experiment(), part, CPU) for part in parts)
-    trainer = Trainer(workload.experiment(), workload.network(), training, validation, CPU)
+    trainer = workload.trainer()
     warm_up(trainer)
     watch = MachineWatch(nvidia_gpu_state(None))
     progress = trainer.train(lambda metrics, _timing: watch.epoch_ended(1, metrics.epoch))

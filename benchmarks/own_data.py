@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.data import Data, Part
 from benchmarks.timing import spread
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw
@@ -24,8 +25,6 @@ from photofinish.models.registry import build_model
 from photofinish.params.datasets import DatasetPlan, OwnDataset
 from photofinish.params.experiment import Experiment
 from photofinish.source_code import code_of_users
-from photofinish.training.batches import Normaliser, Part
-from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
@@ -88,14 +87,11 @@ def _train(packed: PackedSplit, source: str) -> tuple[float, dict[str, torch.Ten
     settings = {"dataset": "made-up", "model": {"name": "lenet"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
     further = {"input": {"name": source}, "precision": "fp32", "epochs": EPOCHS, "batch_size": 1000}
     experiment = Experiment.model_validate({**settings, **further})
-    manifest = packed.manifest
-    normalise = Normaliser(manifest.mean, manifest.std)
-    training, validation = (
-        make_batches(experiment, Part(part, packed.images(part), packed.labels(part), normalise), CPU)
-        for part in ("train", "validation")
-    )
-    network = build_model(experiment.model, manifest.shape, len(manifest.class_names), experiment.seed)
-    trainer = Trainer(experiment, network, training, validation, CPU)
+    manifest, classes = packed.manifest, len(packed.manifest.class_names)
+    train, validation = (Part(packed.images(part), packed.labels(part)) for part in ("train", "validation"))
+    data = Data(train, validation, classes, is_real=False, mean=manifest.mean, std=manifest.std)
+    network = build_model(experiment.model, manifest.shape, classes, experiment.seed)
+    trainer = Trainer(experiment, network, *data.batches(experiment, CPU), CPU)
     warm_up(trainer)
     started_seconds = time.process_time()
     trainer.train(lambda *_: None)

@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks import machine
 from photofinish.comparing.device_results import NotTrained, Recorded, read_run
-from photofinish.comparing.diagnosis import Diagnosis, diagnose
+from photofinish.comparing.diagnosis import diagnose
 from photofinish.comparing.trial import with_values
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
@@ -71,7 +71,8 @@ def main() -> None:
                 found, row = _tried(folder / f"{number}", settings)
             told += found is not None
             held += bool(found)
-            print(f"{number:2} {'busy ' if is_busy else ''}{_in_short(settings)}: {row}", flush=True)
+            in_short = yaml.safe_dump(settings, default_flow_style=True, width=1000).strip()
+            print(f"{number:2} {'busy ' if is_busy else ''}{in_short}: {row}", flush=True)
     print(f"{held} of {told} predictions held")
     print(", ".join(f"{name} {value}" for name, value in machine.describe(machine.cores()).items()))
 
@@ -91,7 +92,7 @@ def _tried(folder: Path, settings: dict[str, Any]) -> tuple[bool | None, str]:
     first = _train(folder / "first", params, folder / "split")
     found = next((each for each in diagnose(first) if each.of == "an epoch"), None)
     if not (found and found.remedy and found.remedy.predicted):
-        return None, _without_remedy(found)
+        return None, f"{found.cause}: {found.advice}" if found else "nothing"
     changed = with_values(params_file, {found.remedy.key: found.remedy.value}, folder / "changed.yaml")
     before, after = [first], []
     for turn in range(ROUNDS):
@@ -104,10 +105,6 @@ def _tried(folder: Path, settings: dict[str, Any]) -> tuple[bool | None, str]:
     is_held = predicted.low <= gain <= predicted.high
     row = f"{found.cause}, {found.remedy.line}: {predicted}; really {gain:.2f}{'' if is_held else '  MISSED'}"
     return is_held, row
-
-
-def _without_remedy(found: Diagnosis | None) -> str:
-    return f"{found.cause}: {found.advice}" if found else "nothing"
 
 
 def _train(folder: Path, params: Params, data: Path) -> Recorded:
@@ -140,10 +137,6 @@ def _busy_loop() -> Iterator[None]:
     finally:
         loop.kill()
         loop.wait()
-
-
-def _in_short(settings: dict[str, Any]) -> str:
-    return yaml.safe_dump(settings, default_flow_style=True, width=1000).strip()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -39,10 +40,9 @@ def side_processes(sides: tuple[str, ...], conditions: Conditions, scratch: Path
     """All have their images before the first is timed; each waits, doing nothing, while another one runs."""
     with ExitStack() as stack:
         ends = {side: stack.enter_context(_process(side, conditions, scratch / side)) for side in sides}
-        runs = {side: _ask(side, end) for side, end in ends.items()}
         for side, end in ends.items():
             _answer(side, end)
-        yield runs
+        yield {side: partial(_round, side, end) for side, end in ends.items()}
 
 
 @contextmanager
@@ -61,14 +61,11 @@ def _process(side: str, conditions: Conditions, scratch: Path) -> Iterator[Conne
         process.join()
 
 
-def _ask(side: str, end: Connection) -> RunSide:
-    def one_round() -> Outcome:
-        end.send("run")
-        outcome = _answer(side, end)
-        assert outcome
-        return outcome
-
-    return one_round
+def _round(side: str, end: Connection) -> Outcome:
+    end.send("run")
+    outcome = _answer(side, end)
+    assert outcome
+    return outcome
 
 
 def _answer(side: str, end: Connection) -> Outcome | None:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.data import Data, Part
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
 from photofinish.params.experiment import Experiment
-from photofinish.training.batches import Normaliser, Part
-from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, apply_policy
 from photofinish.training.trainer import Trainer
 
@@ -53,11 +52,10 @@ def train(path: Path) -> None:
     settings = {"dataset": "made-up", "model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
     further = {"schedule": {"name": "constant"}, "input": {"name": "loader"}, "precision": "fp32"}
     experiment = Experiment.model_validate({**settings, **further, "epochs": 2, "batch_size": 128})
-    normalise = Normaliser((0.5,), (0.3,))
-    training = make_batches(experiment, Part("train", images, labels, normalise), CPU)
-    few = Part("validation", images[:VALIDATION_IMAGES], labels[:VALIDATION_IMAGES], normalise)
+    few = Part(images[:VALIDATION_IMAGES], labels[:VALIDATION_IMAGES])
+    data = Data(Part(images, labels), few, CLASSES, is_real=False, mean=(0.5,), std=(0.3,))
     network = build_model(experiment.model, SHAPE, CLASSES, experiment.seed)
-    trainer = Trainer(experiment, network, training, make_batches(experiment, few, CPU), CPU)
+    trainer = Trainer(experiment, network, *data.batches(experiment, CPU), CPU)
     warm_up(trainer)
     _allow_more(ALLOWED_BYTES)
     started_seconds = time.process_time()

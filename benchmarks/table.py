@@ -83,14 +83,10 @@ def markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        seconds = _with_spread(row.epoch_seconds, row.epoch_seconds_lowest, row.epoch_seconds_highest, "s")
+        seconds = f"{row.epoch_seconds:.3g} s ({row.epoch_seconds_lowest:.3g} to {row.epoch_seconds_highest:.3g})"
         lines.append(f"| {row.title} | {row.data} | {row.side} | {seconds} | {_ratio(row)} | {_target(row)} |")
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return "\n".join([*lines, "", f"Medians of {rows[0].rounds} rounds, lowest to highest in brackets. {facts}.", ""])
-
-
-def _with_spread(median: float, lowest: float, highest: float, unit: str) -> str:
-    return f"{median:.3g} {unit} ({lowest:.3g} to {highest:.3g})"
 
 
 def _ratio(row: Row) -> str:

@@ -14,6 +14,8 @@ from torch import nn
 from benchmarks import data
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
+from photofinish.training.torch_device import CPU
+from photofinish.training.trainer import Trainer
 
 SEED = 0
 
@@ -33,13 +35,13 @@ class Workload:
     title: str
     targets: Targets
     model: SimpleNamespace
-    batch_size: int
-    learning_rate: float
-    momentum: float
-    epochs: int
-    untimed_epochs: int
-    """of these, from the first on"""
     data: data.Data
+    batch_size: int
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    epochs: int = 1
+    untimed_epochs: int = 0
+    """of these, from the first on"""
 
     def network(self) -> nn.Module:
         """The same initial weights for every side."""
@@ -71,50 +73,48 @@ class Workload:
             seed=SEED,
         )
 
+    def trainer(self) -> Trainer:
+        """Ours, as the training stage makes it."""
+        experiment = self.experiment()
+        return Trainer(experiment, self.network(), *self.data.batches(experiment, CPU), CPU)
 
-def _workload(
-    name: str, title: str, targets: Targets, model: dict[str, Any], images: data.Data, **how: Any
-) -> Workload:
-    settings = {"learning_rate": 0.01, "momentum": 0.0, "epochs": 1, "untimed_epochs": 0} | how
-    network = SimpleNamespace(init=None, weights=None, compile=False, **model)
-    return Workload(name, title, targets, network, data=images, **settings)
+
+def _model(name: str, **settings: Any) -> SimpleNamespace:
+    return SimpleNamespace(name=name, init=None, weights=None, compile=False, **settings)
 
 
 def _linear(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
-    return _workload(
-        "mnist-linear", "MNIST linear, batch 128", Targets(35, 40, 1.10), {"name": "linear"}, images, batch_size=128
-    )
+    title, targets = "MNIST linear, batch 128", Targets(35, 40, 1.10)
+    return Workload("mnist-linear", title, targets, _model("linear"), images, batch_size=128)
 
 
 def _mlp(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
-    model = {"name": "mlp", "hidden": (32,)}
-    return _workload("mnist-mlp", "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10), model, images, batch_size=128)
+    title, targets = "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10)
+    return Workload("mnist-mlp", title, targets, _model("mlp", hidden=(32,)), images, batch_size=128)
 
 
 def _lenet(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("FashionMNIST", *((3000, 1000) if quick else (50000, 10000)))
-    title = "Fashion-MNIST LeNet, batch 1000"
-    return _workload(
-        "fashion-lenet", title, Targets(3.5, 3.5, 1.05), {"name": "lenet"}, images, batch_size=1000, momentum=0.9
-    )
+    title, targets = "Fashion-MNIST LeNet, batch 1000", Targets(3.5, 3.5, 1.05)
+    return Workload("fashion-lenet", title, targets, _model("lenet"), images, batch_size=1000, momentum=0.9)
 
 
 def _photographs(quick: bool, scratch: Path) -> Workload:
     """From the second epoch on: in the first, the trainer's images are read from the packed split."""
     images = data.jpegs(scratch, side=32, most=80 if quick else 200)
-    model = {"name": "cnn", "channels": (32, 64), "kernel_size": 3, "padding": 0, "hidden": (256, 128)}
-    how = {"batch_size": 32, "momentum": 0.9, "epochs": 3 if quick else 6, "untimed_epochs": 1}
-    return _workload("jpegs-cnn", "CSV of JPEGs to 32x32, CNN, batch 32", Targets(5, 5, 1.10), model, images, **how)
+    model = _model("cnn", channels=(32, 64), kernel_size=3, padding=0, hidden=(256, 128))
+    title, targets, epochs = "CSV of JPEGs to 32x32, CNN, batch 32", Targets(5, 5, 1.10), 3 if quick else 6
+    return Workload(
+        "jpegs-cnn", title, targets, model, images, batch_size=32, momentum=0.9, epochs=epochs, untimed_epochs=1
+    )
 
 
 def _resnet(quick: bool, _scratch: Path) -> Workload:
     images = data.noise((3, 32, 32), *((256, 64) if quick else (2304, 256)))
-    title = "ResNet-18 on 32x32, batch 256"
-    return _workload(
-        "resnet18", title, Targets(1.05, 1.05, 1.05), {"name": "resnet18"}, images, batch_size=256, momentum=0.9
-    )
+    title, targets = "ResNet-18 on 32x32, batch 256", Targets(1.05, 1.05, 1.05)
+    return Workload("resnet18", title, targets, _model("resnet18"), images, batch_size=256, momentum=0.9)
 
 
 _ALL: dict[str, Callable[[bool, Path], Workload]] = {

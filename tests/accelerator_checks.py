@@ -169,10 +169,11 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     experiment = make_experiment(model=CNN, repeats=2)
     job, on_cpu = make_job(experiment, device), make_job(experiment, CPU)
     first, repeats = trained(job), Repeats()
-    job.repeat(first, repeats)  # which refuses other bits
+    assert list(job.repeats(first, repeats)) == [2]  # which refuses other bits
     assert [len(timings) for timings in repeats] == [experiment.epochs]
-    there, here = job.measure_further(first), on_cpu.measure_further(trained(on_cpu))
-    assert there.first_step == here.first_step
+    first_on_cpu = trained(on_cpu)
+    there, here = job.measure_further(first), on_cpu.measure_further(first_on_cpu)
+    assert job.first_step(first.criterion) == on_cpu.first_step(first_on_cpu.criterion)
     assert there.attribution
     assert here.attribution
     assert all(seconds > 0 for seconds in there.attribution.issuing_seconds)

@@ -18,9 +18,8 @@ from slurm_cluster import missing_programs, slurm
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.fleet import cluster
-from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
-from photofinish.fleet.project import HERE
-from photofinish.fleet.spread import require_jobs
+from photofinish.fleet.cluster import Cluster, JobSettings, cluster_for, read_job_settings
+from photofinish.fleet.trainings import HERE
 
 HEAD = "tcp://127.0.0.1:8786"
 SETTINGS = JobSettings(jobs=2, cores=8, memory="32GiB", queue="gpu", job_extra_directives=("--gres=gpu:1",))
@@ -145,7 +144,7 @@ def test_a_training_over_more_machines_than_jobs_is_refused(jobs: int, where: st
     shared = replace(shared, host=shared.host.model_copy(update={"nodes": 3}))
     told = "small takes 3 machines at once: the file of jobs has jobs: 2"
     with pytest.raises(UserError, match=told) if is_refused else nullcontext():
-        require_jobs([shared], SETTINGS.model_copy(update={"jobs": jobs}))
+        cluster_for([shared], HEAD, SETTINGS.model_copy(update={"jobs": jobs}))
 
 
 def test_ctrl_c_still_interrupts_though_dask_jobqueue_takes_it_for_a_good_end(tmp_path: Path) -> None:

@@ -50,11 +50,12 @@ class _Planted(nn.Linear):
 
 
 def test_a_trainer_is_tried_until_memory_is_out_and_stays_as_it_was(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer, told = make_trainer(make_experiment(), _Planted(64, 3)), []
+    trainer = make_trainer(make_experiment(), _Planted(64, 3))
     before = [weights.clone() for weights in trainer.network.parameters()]
-    assert largest_batch(trainer, told.append) == 50
+    assert largest_batch(trainer) == 50
+    told = capsys.readouterr().out.splitlines()
     assert "64 images: out of memory" in told
     assert any(line.startswith("32 images: a step of ") for line in told)
     assert all(map(torch.equal, before, trainer.network.parameters()))
@@ -63,7 +64,7 @@ def test_a_trainer_is_tried_until_memory_is_out_and_stays_as_it_was(
 def test_any_other_failure_is_told(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
     trainer = make_trainer(make_experiment(), nn.Linear(5, 3))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        largest_batch(trainer, print)
+        largest_batch(trainer)
 
 
 @pytest.mark.parametrize(("processes", "most"), [(1, 31), (2, 15)])
@@ -71,6 +72,7 @@ def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
     make_trainer: MakeTrainer,
     make_experiment: MakeExperiment,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     processes: int,
     most: int,
 ) -> None:
@@ -85,10 +87,11 @@ def test_on_the_cpu_nothing_is_tried_that_would_take_nearly_all_the_free_memory(
     monkeypatch.setattr(fit, "_try", grown)
     monkeypatch.setattr(fit, "peak_memory_bytes", lambda _device: used[0] * GIB // 4)
     monkeypatch.setattr(fit, "available_memory_bytes", lambda: 10 * GIB - used[0] * GIB // 4)
-    told: list[str] = []
-    assert largest_batch(make_trainer(make_experiment()), told.append, processes) == most
+    assert largest_batch(make_trainer(make_experiment()), processes) == most
     assert used[0] == most + 1
-    assert f"{most + 1} images: not tried, they would take nearly all the memory that is free" in told
+    assert (
+        f"{most + 1} images: not tried, they would take nearly all the memory that is free" in capsys.readouterr().out
+    )
 
 
 def test_a_wrong_name_and_a_split_that_is_not_there_are_told(tmp_path: Path) -> None:

@@ -13,26 +13,29 @@ from typing import Any
 
 import pytest
 from conftest import Project
-from fleet_parts import BOX, LAB, LIKE_LAB, arrival, like_this_with, make_head, task
+from fleet_parts import BOX, LAB, LIKE_LAB, A, Client, arrival, handing_out, like_this_with, make_head, task
 from training_stage import wait_for
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import state_folder
 from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
-from photofinish.fleet.project import HERE
 from photofinish.fleet.spread import missing_of, require_remote, scheduler_at
-from photofinish.fleet.trainings import Board
+from photofinish.fleet.trainings import HERE, Trainings
 from photofinish.fleet.worker import WORKER, key_of, require_dask
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine
 
-AWAITED = "a worker there"
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    return Client(monkeypatch)
 
 
-def running(board: Board) -> list[str]:
+def running(trainings: Trainings) -> list[str]:
     """What the table shows of each machine."""
-    return [str(cell) for cell in next(column for column in board.table().columns if column.header == "running").cells]
+    columns = trainings.table().columns
+    return [str(cell) for cell in next(column for column in columns if column.header == "running").cells]
 
 
 # -- who gets what -------------------------------------------------------------------------------------
@@ -48,11 +51,11 @@ def test_machines_that_are_alike_have_the_same_keys_and_others_do_not(monkeypatc
     assert key_of(LAB, "cpu") != before
 
 
-def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
-    with Board([task("first")], AWAITED) as board:
-        board.hear(arrival("lab-1", LAB))
-        board.hear(arrival("box-1", BOX))
-        board.hear(arrival("old-1", LAB, code="of last week"))
+def test_a_worker_that_gets_nothing_is_told_why(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    with Trainings(client, [task("first")], "a worker there") as trainings:
+        trainings.hear(arrival("lab-1", LAB))
+        trainings.hear(arrival("box-1", BOX))
+        trainings.hear(arrival("old-1", LAB, code="of last week"))
     told = capsys.readouterr().out
     assert "lab-1 is here" in told
     assert "box-1 is refused: it isn't lab (cpu.usable_cores: 96, not 64" in told
@@ -60,32 +63,36 @@ def test_a_worker_that_gets_nothing_is_told_why(capsys: pytest.CaptureFixture[st
 
 
 def test_a_machine_without_a_worker_is_told_once_and_again_when_its_last_one_is_gone(
-    capsys: pytest.CaptureFixture[str],
+    client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Board([task("first")], AWAITED) as board:
-        board.workers({})
-        board.workers({})
+    with handing_out(client, task("first")) as trainings:
+        trainings.look([])
+        trainings.look([])
         assert capsys.readouterr().out.count("lab has no worker: waiting for a worker there (Ctrl-C") == 1
-        board.hear(arrival("lab-1", LAB))
-        board.workers({"lab-1": frozenset({key_of(LAB, "cpu")})})
-        board.began("first", ["lab-1"])
-        assert running(board) == ["first 0:00"]
-        board.workers({})
-        board.lost("first", ["lab-1"])
+        trainings.look([A])
+        assert running(trainings) == ["first 0:00"]
+        trainings.look([])
         told = capsys.readouterr().out
-    assert "first: lab-1 is gone; it goes to another worker" in told
-    assert "lab has no worker" in told
-    assert (board.open, running(board)) == (["first"], [""])
+        assert "first: a is gone; it goes to another worker" in told
+        assert "lab has no worker" in told
+        assert ([each.job.title for each in trainings.open], running(trainings)) == (["first"], [""])
 
 
-def test_what_has_failed_is_told_apart_from_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    with Board([task("first"), task("second")], AWAITED) as board:
-        for title in ("first", "second"):
-            board.began(title, ["lab-1"])
-        board.ended("first", None)
-        board.ended("second", "the loss is no longer finite")
-    assert (board.open, board.failed) == ([], ["second"])
+def test_what_has_failed_is_told_apart_from_what_is_done(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    with handing_out(client, task("first"), task("second")) as trainings:
+        trainings.look([A])
+        client.given_now()[0].status = "finished"
+        trainings.look([A])
+        client.given_now()[0].fail("the loss is no longer finite")
+        assert not trainings.look([A])
+        assert (trainings.open, trainings.failed) == ([], ["second"])
     assert "second: failed: the loss is no longer finite" in capsys.readouterr().out
+
+
+def test_what_trains_is_still_open_so_that_its_worker_is_wanted(client: Client) -> None:
+    trainings = handing_out(client, task("first"), task("second"))
+    trainings.look([A])
+    assert [each.job.title for each in trainings.open] == ["first", "second"]
 
 
 def test_a_training_that_two_projects_lack_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,72 +5,21 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from conftest import Project
-from fleet_parts import BOX, LAB, LIKE_LAB, arrival, make_head, task
+from fleet_parts import BOX, LAB, LIKE_LAB, A, B, C, Client, arrival, handing_out, make_head, task
 from network_machines import NetworkMachine, network, why_none
 from training_stage import read_until, wait_for
 
 from photofinish.errors import PEER_LOST
-from photofinish.fleet import trainings
-from photofinish.fleet.jobs import Job
-from photofinish.fleet.project import Task
-from photofinish.fleet.trainings import Board, Connected, Trainings
+from photofinish.fleet.trainings import Connected, Task
 from photofinish.fleet.worker import key_of
 from photofinish.results.records import Timings, read_record
-
-KEY = frozenset({key_of(LAB, "cpu")})
-A, B, C = (Connected(name, f"tcp://{name}:1", KEY) for name in ("a", "b", "c"))
-
-
-@dataclass
-class Future:
-    """Dask's, ended by the test."""
-
-    worker: str
-    job: Job
-    status: str = "pending"
-    problem: str = ""
-
-    def done(self) -> bool:
-        return self.status != "pending"
-
-    def exception(self) -> RuntimeError:
-        return RuntimeError(self.problem)
-
-    def fail(self, problem: str) -> None:
-        self.status, self.problem = "error", problem
-
-
-class Client:
-    """Dask's, which runs nothing."""
-
-    def __init__(self) -> None:
-        self.given: list[Future] = []
-        self.over: set[str] = set()
-
-    def submit(self, _function: Any, text: str, workers: list[str], **_options: Any) -> Future:
-        self.given.append(Future(workers[0], Job.model_validate_json(text)))
-        return self.given[-1]
-
-    def cancel(self, _futures: list[Future]) -> None: ...
-
-    def given_now(self) -> list[Future]:
-        given, self.given = self.given, []
-        return given
-
-
-class Over:
-    def __init__(self, attempt: str, client: Client) -> None:
-        self._attempt, self._client = attempt, client
-
-    def set(self) -> None:
-        self._client.over.add(self._attempt)
 
 
 def shared(name: str, nodes: int) -> Task:
@@ -80,19 +29,11 @@ def shared(name: str, nodes: int) -> Task:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(trainings, "over", Over)
-    return Client()
-
-
-def spread(client: Client, *tasks: Task, slots: str = "abc") -> Trainings:
-    board = Board(tasks, "a worker")
-    for worker, slot in zip("abc", slots, strict=True):
-        board.hear(arrival(worker, LAB, slot=slot))
-    return Trainings(client, board, list(tasks))
+    return Client(monkeypatch)
 
 
 def test_a_training_takes_as_many_machines_at_once_as_it_asks_for_and_leaves_none_half_taken(client: Client) -> None:
-    spreading = spread(client, shared("wide", 2), task("narrow"))
+    spreading = handing_out(client, shared("wide", 2), task("narrow"))
     assert spreading.look([A])
     [narrow] = client.given_now()  # one machine is too few for the other, and need not stand idle
     assert (narrow.job.title, narrow.job.part) == ("narrow", None)
@@ -106,11 +47,11 @@ def test_a_training_takes_as_many_machines_at_once_as_it_asks_for_and_leaves_non
     assert len({part.attempt for part in parts if part}) == 1
     first.status = second.status = "finished"
     assert not spreading.look([A, B])
-    assert spreading.board.failed == []
+    assert spreading.failed == []
 
 
 def test_what_took_longest_before_comes_first_and_only_to_machines_that_it_is_for(client: Client) -> None:
-    spreading = spread(client, task("quick"), replace(task("slow"), expected_seconds=60.0))
+    spreading = handing_out(client, task("quick"), replace(task("slow"), expected_seconds=60.0))
     other = Connected("b", "tcp://b:1", frozenset({key_of(BOX, "cpu")}))
     spreading.look([other])
     assert client.given_now() == []
@@ -121,16 +62,16 @@ def test_what_took_longest_before_comes_first_and_only_to_machines_that_it_is_fo
 def test_it_is_told_when_there_are_too_few_machines_for_a_training(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    board = spread(client, shared("wide", 2), slots="aac").board
-    board.workers({worker.name: worker.keys for worker in (A, B)})  # on one machine
-    board.workers({worker.name: worker.keys for worker in (A, B, C)})
+    spreading = handing_out(client, shared("wide", 2), slots="aac")
+    spreading.look([A, B])  # on one machine
+    spreading.look([A, B, C])
     told = capsys.readouterr().out
     assert told.count("wide takes 2 machines alike, and there are workers on 1: waiting for a worker") == 1
     assert "on 2" not in told
 
 
 def test_two_workers_on_one_machine_never_train_at_once(client: Client) -> None:
-    spreading = spread(client, shared("wide", 2), task("narrow"), slots="aac")
+    spreading = handing_out(client, shared("wide", 2), task("narrow"), slots="aac")
     spreading.look([A, B])
     [future] = client.given_now()
     assert future.job.title == "narrow"
@@ -139,7 +80,7 @@ def test_two_workers_on_one_machine_never_train_at_once(client: Client) -> None:
 
 
 def test_when_one_machine_is_gone_the_others_end_and_all_begin_anew_led_by_the_same(client: Client) -> None:
-    spreading = spread(client, shared("wide", 2))
+    spreading = handing_out(client, shared("wide", 2))
     spreading.look([B, A])
     leads, follows = client.given_now()
     assert (leads.worker, follows.worker) == (B.address, A.address)
@@ -153,23 +94,23 @@ def test_when_one_machine_is_gone_the_others_end_and_all_begin_anew_led_by_the_s
 
 
 def test_what_three_workers_were_killed_by_fails_and_what_leaving_ones_had_does_not(client: Client) -> None:
-    spreading = spread(client, task("deadly"))
+    spreading = handing_out(client, task("deadly"))
     for left in (True, False, True, False):
         spreading.look([A])
         assert client.given_now()
         if left:
-            spreading.board.hear({"name": "a"})
+            spreading.hear({"name": "a"})
         spreading.look([])
-        spreading.board.hear(arrival("a", LAB))
+        spreading.hear(arrival("a", LAB))
     spreading.look([A])
     spreading.look([])
-    assert spreading.board.failed == ["deadly"]
+    assert spreading.failed == ["deadly"]
 
 
 def test_of_several_parts_that_fail_the_one_that_failed_by_itself_is_told(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spreading = spread(client, shared("wide", 2))
+    spreading = handing_out(client, shared("wide", 2))
     spreading.look([A, B])
     leads, follows = client.given_now()
     leads.fail(f"{PEER_LOST} (closed)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from photofinish.training.trainer import Trainer
 _LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
-def run(found: Findings) -> None:
+def run(found: Findings, _out: Path, _data: Path | None) -> None:
     """All of it, smaller where there is no GPU."""
     device = here()
     small = device == CPU

@@ -18,7 +18,7 @@ _LEFT_OUT = shutil.ignore_patterns(
 )  # fmt: skip
 
 
-def run(found: Findings) -> None:
+def run(found: Findings, _out: Path, _data: Path | None) -> None:
     """With the packages that are installed."""
     with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
         project = Path(name) / "project"

@@ -196,7 +196,7 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
     found.add("records", str(len(list((out / "reference").rglob("*.json")))), "files", note=str(out / "reference"))
 
 
-def kill_and_resume(found: Findings, data_folder: Path | None) -> None:
+def kill_and_resume(found: Findings, _out: Path, data_folder: Path | None) -> None:
     """Part 5: SIGKILL after a checkpoint, then the stage again: it must end with the bits of one that ran through."""
     label: records.DeviceLabel = "cpu" if here() == CPU else "gpu"
     images = mnist(data_folder, 2000 if label == "cpu" else 50_000, 500)

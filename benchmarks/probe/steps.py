@@ -6,7 +6,8 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ _LAUNCHES = 1000
 _ROUNDS = 20
 
 
-def run(found: Findings, folder: Path | None) -> None:
+def run(found: Findings, _out: Path, folder: Path | None) -> None:
     """All of it, smaller where there is no GPU."""
     device = here()
     apply_policy(device, "fp32", torch.get_num_threads())
@@ -127,15 +128,10 @@ def _replayed_steps(found: Findings, device: torch.device, images: data.Data) ->
             for precision in PRECISIONS if optimizer is SGD else ("fp32",):
                 variant = f"{name}, {optimizer['name']}, {precision}"
                 settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "precision": precision}
-                try:
+                with _failures_kept(found, what, variant):
                     eager, replayed = (
                         trained(trainer(images, device, steps=steps, **settings)) for steps in ("eager", "graph")
                     )
-                except UserError as error:
-                    found.skip(what, str(error), variant=variant)
-                except Exception as error:  # noqa: BLE001  # the next one may go through
-                    found.add(what, "FAILED", variant=variant, note=_first_line(error))
-                else:
                     if why := why_not_replayed(replayed):
                         found.skip(what, why, variant=variant)
                     else:
@@ -159,21 +155,23 @@ def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: in
         "loader, 2 workers, copies beside the steps, graph": {"input": pinned, "steps": "graph"},
     }
     for variant, settings in variants.items():
-        try:
+        with _failures_kept(found, what, variant):
             made = trained(trainer(images, device, epochs=epochs, **settings))
-        except UserError as error:
-            found.skip(what, str(error), variant=variant)
-            continue
-        except Exception as error:  # noqa: BLE001
-            found.add(what, "FAILED", variant=variant, note=_first_line(error))
-            continue
-        if "graph" in variant and (why := why_not_replayed(made)):
-            found.skip(what, why, variant=variant)
-            continue
-        seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
-        note = f"{made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
-        found.add(what, seconds * 1e3, "ms", variant=variant, note=note)
+            if "graph" in variant and (why := why_not_replayed(made)):
+                found.skip(what, why, variant=variant)
+                continue
+            seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
+            note = f"{made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
+            found.add(what, seconds * 1e3, "ms", variant=variant, note=note)
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+@contextmanager
+def _failures_kept(found: Findings, what: str, variant: str) -> Iterator[None]:
+    """Around one of several variants: the next one may go through."""
+    try:
+        yield
+    except UserError as error:
+        found.skip(what, str(error), variant=variant)
+    except Exception as error:  # noqa: BLE001
+        first_line = str(error).partition("\n")[0]
+        found.add(what, "FAILED", variant=variant, note=f"{type(error).__name__}: {first_line}")

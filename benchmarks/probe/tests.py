@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.probe.findings import ROOT, Findings
@@ -25,7 +27,7 @@ class _Noted:
             self._found.add(name, "passed", note=f"{report.duration:.1f} s")
 
 
-def run(found: Findings) -> None:
+def run(found: Findings, _out: Path, _data: Path | None) -> None:
     """In this process; without the project's settings and fixtures, for which a bare machine lacks packages."""
     arguments = ["--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", "-p", "no:terminal", "-p", "no:cacheprovider"]
     pytest.main([*arguments, str(ROOT / "tests" / "test_gpu.py")], plugins=[_Noted(found)])

@@ -9,11 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks import data
-from photofinish.data.images import PartName
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
-from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import apply_policy
 from photofinish.training.trainer import Trainer
 
@@ -41,7 +38,7 @@ def mnist(folder: Path | None, train: int, validation: int) -> data.Data:
     return data.idx("MNIST", train, validation)
 
 
-def trainer(images: data.Data, device: torch.device, *, threads: int | None = None, **changes: Any) -> Trainer:
+def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
     """Ready to train; `changes` are settings as params.yaml has them."""
     given: dict[str, Any] = {"model": LINEAR, "loss": None, "optimizer": SGD, "schedule": {"name": "constant"}}
     given |= {"input": {"name": "resident"}}
@@ -51,14 +48,10 @@ def trainer(images: data.Data, device: torch.device, *, threads: int | None = No
     settings: Any = SimpleNamespace(
         **{key: SimpleNamespace(**value) if isinstance(value, dict) else value for key, value in given.items()}
     )
-    apply_policy(device, settings.precision, threads or torch.get_num_threads())
-
-    def batches(name: PartName, part: data.Part) -> Batches:
-        return make_batches(settings, Part(name, part.images, part.labels, Normaliser(images.mean, images.std)), device)
-
+    apply_policy(device, settings.precision, torch.get_num_threads())
     shape = images.train.images.shape[1:]
     network = build_model(settings.model, shape, images.classes, settings.seed)
-    return Trainer(settings, network, batches("train", images.train), batches("validation", images.validation), device)
+    return Trainer(settings, network, *images.batches(settings, device), device)
 
 
 def trained(made: Trainer) -> Trainer:
@@ -68,20 +61,12 @@ def trained(made: Trainer) -> Trainer:
     return made
 
 
-def weights(made: Trainer) -> list[torch.Tensor]:
-    """On the CPU."""
-    return [tensor.cpu() for tensor in made.network.state_dict().values()]
-
-
 def same_bits(one: Trainer, other: Trainer) -> bool:
     """Whether both learned exactly the same."""
-    return one.progress.metrics == other.progress.metrics and all(map(torch.equal, weights(one), weights(other)))
+    weights = ([tensor.cpu() for tensor in made.network.state_dict().values()] for made in (one, other))
+    return one.progress.metrics == other.progress.metrics and all(map(torch.equal, *weights))
 
 
 def why_not_replayed(made: Trainer) -> str | None:
-    """Why it hands its steps out one by one; None where it does so many at once, as a graph. Earlier trainers know no
-    such thing."""
-    steps = getattr(made, "steps", None)
-    if getattr(steps, "kind", "eager") == "graph":
-        return None
-    return getattr(steps, "why", "") or "this trainer hands its steps out one by one here"
+    """Why it hands its steps out one by one; None where it does so many at once, as a graph."""
+    return None if made.steps.kind == "graph" else made.steps.why

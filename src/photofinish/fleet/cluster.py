@@ -11,6 +11,7 @@ import json
 import signal
 import subprocess
 import time
+from contextlib import AbstractContextManager, nullcontext
 from importlib import util
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import state_folder
 from photofinish.fleet.jobs import clone_at
+from photofinish.fleet.trainings import HERE, Task
 from photofinish.params.base import PositiveInt, Settings
 from photofinish.params.mistakes import mistakes_of
 from photofinish.params.yaml_reader import YamlDocument
@@ -91,6 +93,19 @@ def _folder() -> Path:
     return state_folder() / "cluster"
 
 
+def cluster_for(tasks: list[Task], head: str, settings: JobSettings | None) -> AbstractContextManager[Cluster | None]:
+    """The jobs that are to train them, where there are settings for jobs."""
+    if settings is None:
+        return nullcontext()
+    if all(task.where == HERE for task in tasks):
+        print("all of that is this machine's: no job is submitted (devices.gpu: {machine: ...} or ON=...)", flush=True)
+    for task in tasks:
+        if task.where != HERE and task.nodes > settings.jobs:  # which would wait for ever
+            takes = f"{task.job.title} takes {task.nodes} machines at once"
+            raise UserError(f"{takes}: the file of jobs has jobs: {settings.jobs}")
+    return Cluster(settings, head, tasks[0].job.commit)
+
+
 class Cluster:
     """The head's jobs, as many as there is work for; none is left afterwards."""
 
@@ -104,7 +119,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         own = str(_folder().resolve())
-        left = [number for number, folder in (_submitted() or {}).items() if folder.startswith(f"{own}/")]
+        left = [number for number, folder in (_jobs_at_slurm() or {}).items() if folder.startswith(f"{own}/")]
         if left:  # by a head that was killed: they have the clones
             subprocess.run(["scancel", *left], check=False)
         return self
@@ -141,7 +156,7 @@ class Cluster:
 
     def _forget_ended(self) -> None:
         """Jobs end by their walltime, too; but one whose worker was never here has something wrong with it."""
-        submitted = _submitted() if self._jobs else None
+        submitted = _jobs_at_slurm() if self._jobs else None
         if submitted is None:  # SLURM is busy: the next time tells
             return
         for clone, job in list(self._jobs.items()):
@@ -157,7 +172,7 @@ class Cluster:
         asyncio.run(self._jobs.pop(clone).close())
 
 
-def _submitted() -> dict[str, str] | None:
+def _jobs_at_slurm() -> dict[str, str] | None:
     """The user's jobs that wait or run, with the folder that each starts in; None where SLURM doesn't tell."""
     asked = ["squeue", "--me", "--noheader", "--format=%i %Z"]
     try:

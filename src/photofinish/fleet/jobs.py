@@ -50,11 +50,7 @@ _running: list[subprocess.Popen[str]] = []
 _changing = threading.Lock()
 
 
-class Text(Record):
-    """What a worker is sent: text alone."""
-
-
-class Part(Text):
+class Part(Record):
     """What one machine does of a training that several share."""
 
     node: int
@@ -63,8 +59,8 @@ class Part(Text):
     """by which the parts find each other"""
 
 
-class Job(Text):
-    """One training."""
+class Job(Record):
+    """One training, as a worker is sent it: text alone."""
 
     title: str
     """for people, and no other job's"""

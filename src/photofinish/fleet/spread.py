@@ -6,27 +6,44 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
-from photofinish.errors import UserError, run_stage
-from photofinish.files import state_folder
-from photofinish.fleet.cluster import Cluster, JobSettings, read_job_settings
-from photofinish.fleet.jobs import committed
-from photofinish.fleet.project import HERE, Project, Task
-from photofinish.fleet.trainings import Board, Connected, Trainings
+import yaml
+
+from photofinish.errors import MistakeError, UserError, run_stage
+from photofinish.files import project_root, read_summed, state_folder
+from photofinish.fleet.cluster import JobSettings, cluster_for, read_job_settings
+from photofinish.fleet.jobs import PLAN, Job, clone_at, committed, environment_of
+from photofinish.fleet.trainings import HERE, Connected, Task, Trainings
 from photofinish.fleet.worker import DASK, HEAD, TOPIC, WORKER, key_of, require_address, require_dask, root_cause
 from photofinish.locks import retired, sole_writer
-from photofinish.machine.fingerprint import Machine
+from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, name_problem, read_machines
+from photofinish.params.base import read_plan
+from photofinish.params.networks import RECORD, InitialWeights
+from photofinish.params.reader import Params, read_params
+from photofinish.params.yaml_reader import YamlDocument
+from photofinish.results import records
+from photofinish.results.references import record_all
 
+_NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
+"""names the file into which a training stage writes itself instead of training"""
+_PARAMS, _MACHINES, _RESULTS = Path("params.yaml"), Path("machines"), Path("results")
+_UNKNOWN_SECONDS = 1e9
+"""of what was never trained: it may be long, so it comes first"""
 _POLL_SECONDS = 0.5
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
@@ -54,6 +71,116 @@ def missing_of(projects: Iterable[Project], commit: str) -> list[Task]:
     return list({task.job.title: task for task in tasks}.values())
 
 
+@dataclass(frozen=True)
+class Project:
+    """A clone of the project, trained on the machines that its params.yaml names."""
+
+    folder: Path
+    further: str | None = None
+    """the machine whose results are brought back as records"""
+
+    @classmethod
+    def on(cls, machine: str, commit: str) -> Project:
+        """The same experiments, in a clone of their own, on one further machine."""
+        if problem := name_problem(machine, _MACHINES):
+            raise MistakeError(f"ON={machine}: {problem}")
+        folder = state_folder() / "further" / machine
+        clone_at(Path(), folder, commit)
+        params = YamlDocument(_PARAMS).value
+        devices = params.get("devices") or {}
+        params["devices"] = {name: {**(devices.get(name) or {}), "machine": machine} for name in ("cpu", "gpu")}
+        (folder / _PARAMS).write_text(json.dumps(params, indent=2, default=str), encoding="utf-8")  # which is YAML too
+        return cls(folder, machine)
+
+    def missing(self, commit: str) -> list[Task]:
+        """What neither this clone nor the remote has a result of; what they have comes into place.
+
+        The data are made or restored here, and pushed for the workers.
+        """
+        expected = {name: _earlier_seconds(name) for name in self._params.experiments}
+        self._dvc("repro", "--pull", "split", "download-weights")
+        self._dvc("push", "--run-cache", "split", "download-weights")
+        tasks = [self._task(name, device, commit, expected[name]) for name, device in self._without_result()]
+        # Where the accelerator isn't there, that is all there is to record: no worker is needed for it.
+        return [task for task in tasks if not (isinstance(task.host, GpuHost) and task.host.missing)]
+
+    def _without_result(self) -> list[tuple[str, records.DeviceLabel]]:
+        """DVC tells no other way whether its run-cache has a result than by putting it into place, or training."""
+        note = (self.folder / ".photofinish" / "missing").resolve()
+        note.parent.mkdir(exist_ok=True)
+        note.write_text("", encoding="utf-8")
+        command = ("repro", "--pull", "--single-item", "--keep-going", "train-cpu", "train-gpu")
+        ran = self._run(*command, capture=True, **{_NOTE_MISSING: str(note)})
+        noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
+        if ran.returncode and not noted:
+            raise UserError(f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}")
+        runs = product(self._params.experiments, records.DEVICE_LABELS)
+        return [(name, device) for name, device in runs if (device, name) in noted]
+
+    def _task(self, name: str, device: records.DeviceLabel, commit: str, expected_seconds: float) -> Task:
+        plan = self.folder / PLAN
+        host_file = plan / "hosts" / f"{device}.json"
+        files = [plan / "code" / "train.json", host_file, *sorted(plan.glob(f"*/{name}.json"))]
+        dataset = self._params.experiments[name].dataset
+        data = {stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")}
+        weights = (self.folder / "data/weights" / name / RECORD).read_text(encoding="utf-8")
+        named = getattr(self._params.devices, device).machine
+        job = Job(
+            title=f"{name} on {device}" + (f" of {named}" if named else ""),
+            experiment=name,
+            device=device,
+            dataset=dataset,
+            commit=commit,
+            plan={file.relative_to(plan).as_posix(): read_summed(file).decode() for file in files},
+            # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
+            lock=json.dumps({**self._lock, "stages": data}),
+            weights=None if InitialWeights.model_validate_json(weights).published else weights,
+            tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
+        )
+        host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
+        return Task(job, named or HERE, self._machines[named or HERE], host, expected_seconds)
+
+    def bring_back(self) -> None:
+        """Every result into its place, and the report, or the records of a further machine."""
+        if self.further is None:
+            self._dvc("repro", "--pull")
+        else:
+            self._dvc("repro", "--pull", "evaluate")
+            experiments, results = self.folder / PLAN / "experiments", self.folder / _RESULTS
+            record_all(experiments, results, Path("reference"), self.further, from_elsewhere=True)
+
+    @cached_property
+    def _params(self) -> Params:
+        return read_params(self.folder / _PARAMS)
+
+    @cached_property
+    def _machines(self) -> dict[str, Machine]:
+        return {HERE: Machine.here(), **read_machines(self._params.devices, self.folder / _MACHINES)}
+
+    @cached_property
+    def _lock(self) -> dict[str, Any]:
+        lock: dict[str, Any] = yaml.load((self.folder / "dvc.lock").read_bytes(), yaml.CSafeLoader)
+        return lock
+
+    def _dvc(self, *arguments: str) -> None:
+        if self._run(*arguments).returncode:
+            raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as told above")
+
+    def _run(self, *arguments: str, capture: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **variables}
+        if self.further:  # the user's images and mirrors lie where the project has them
+            environment = {**environment_of(self.folder), "DVC_ROOT": str(project_root()), **variables}
+        command = [sys.executable, "-m", "dvc", *arguments]
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
+
+
+def _earlier_seconds(name: str) -> float:
+    """How long it took, on the slowest device that has a result here."""
+    files = _RESULTS.glob(f"{name}/*/{records.TIMED}/{records.TIMINGS}")
+    found = [json.loads(file.read_bytes()).get("total_seconds", 0.0) for file in files]
+    return max(found, default=0.0) or _UNKNOWN_SECONDS
+
+
 def require_remote() -> None:
     """Refuse a project without a DVC remote that data and results can go through."""
     asked = [sys.executable, "-m", "dvc", "config", "--list"]
@@ -74,23 +201,20 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
     with (
         scheduler_at(listen) as (client, address),
         worker_here(tasks, listen) as own_worker,
-        _cluster(tasks, address, jobs) as cluster,
-        Board(tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as board,
+        cluster_for(tasks, address, jobs) as cluster,
+        Trainings(client, tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as trainings,
     ):
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
             messages.put(message)
-        trainings = Trainings(client, board, tasks)
         while True:
             while not messages.empty():
-                board.hear(messages.get())
+                trainings.hear(messages.get())
             workers = _connected(client)
-            board.workers({worker.name: worker.keys for worker in workers})
             if not trainings.look(workers):
-                return board.failed
+                return trainings.failed
             if cluster:
-                left = set(board.open)
-                wanted = sum(task.nodes for task in tasks if task.where != HERE and task.job.title in left)
+                wanted = sum(task.nodes for task in trainings.open if task.where != HERE)
                 cluster.keep(wanted, {worker.name for worker in workers}, trainings.busy)
             if own_worker and own_worker.poll() is not None:
                 raise UserError(f"the worker here has ended: {_log()} tells why")
@@ -126,7 +250,7 @@ def scheduler_at(listen: str) -> Iterator[tuple[Any, str]]:
 def worker_here(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
     """One for this machine, as long as something is to be trained on it; None where this clone has one already."""
     here = Machine.here()
-    if not any(key_of(task.machine, task.job.device) == key_of(here, task.job.device) for task in tasks):
+    if not any(task.key == key_of(here, task.job.device) for task in tasks):
         yield None
         return
     with retired(state_folder() / "locks", WORKER) as is_free:
@@ -146,23 +270,6 @@ def worker_here(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[by
         finally:
             assert process.stdin is not None
             process.stdin.close()
-
-
-def _cluster(tasks: list[Task], address: str, jobs: JobSettings | None) -> AbstractContextManager[Cluster | None]:
-    if jobs is None:
-        return nullcontext()
-    if all(task.where == HERE for task in tasks):
-        print("all of that is this machine's: no job is submitted (devices.gpu: {machine: ...} or ON=...)", flush=True)
-    require_jobs(tasks, jobs)
-    return Cluster(jobs, address, tasks[0].job.commit)
-
-
-def require_jobs(tasks: list[Task], jobs: JobSettings) -> None:
-    """Refuse a training that takes more machines than there will be jobs, which would wait for ever."""
-    for task in tasks:
-        if task.where != HERE and task.nodes > jobs.jobs:
-            takes = f"{task.job.title} takes {task.nodes} machines at once"
-            raise UserError(f"{takes}: the file of jobs has jobs: {jobs.jobs}")
 
 
 def _log() -> Path:

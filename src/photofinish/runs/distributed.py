@@ -120,11 +120,8 @@ def _explained(failures: dict[int, ProcessFailure], processes: int) -> UserError
 
 
 def _told(failure: ProcessFailure) -> str | None:
-    """What the process itself left word of."""
-    if not Path(failure.error_file).is_file():
-        return None
-    message = failure.error_file_data["message"]
-    return message if isinstance(message, str) else None
+    """What the process itself left word of, by `failures_left_to_the_stage`."""
+    return str(failure.error_file_data["message"]) if Path(failure.error_file).is_file() else None
 
 
 @contextmanager

@@ -85,7 +85,9 @@ def _evaluate_one(
     starts = range(0, len(images), _BATCH_SIZE)
     parts = (torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])) for start in starts)
     with users_code(f"model {record.experiment.model.name} fails in evaluation"):
-        outputs = torch.cat([network(_as(dtype, normalise(part))) for part in parts]).double()
+        # Whole numbers stay: a network looks something up by them.
+        parts = (part.to(dtype) if part.is_floating_point() else part for part in map(normalise, parts))
+        outputs = torch.cat([network(part) for part in parts]).double()
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with users_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, torch.from_numpy(targets)).item()
@@ -114,11 +116,6 @@ def _seed_scores(seed: int, scores: records.DeviceEvaluation, _predicted: npt.ND
         test_loss=scores.test_loss,
         mean_absolute_error=scores.metrics.get(records.MEAN_ABSOLUTE_ERROR),
     )
-
-
-def _as(dtype: torch.dtype, items: torch.Tensor) -> torch.Tensor:
-    """But for whole numbers, which a network looks something up by."""
-    return items.to(dtype) if items.is_floating_point() else items
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,10 +24,9 @@ from photofinish.processes import end_on_sigterm
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup, apply_policy_of
+from photofinish.runs.setup import Setup, prepared_for
 from photofinish.source_code import code_of_users
-from photofinish.training.failures import failures_explained, is_out_of_memory
-from photofinish.training.teams import NoAcceleratorError
+from photofinish.training.failures import is_out_of_memory
 from photofinish.training.torch_device import CPU, device_name, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.wording import byte_size, seconds
@@ -77,26 +75,25 @@ class MemoryEstimate:
         return taken_bytes <= self._room_bytes and more_bytes <= self._share * available_memory_bytes()
 
 
-def largest_batch(trainer: Trainer, tell: Callable[[str], None], processes: int = 1) -> int:
+def largest_batch(trainer: Trainer, processes: int = 1) -> int:
     """Of so many images, up to all there are, for each of the processes on this machine; each attempt is told."""
     estimate = MemoryEstimate(processes) if trainer.device.type == "cpu" else None
 
     def fits(images: int) -> bool:
         """Whether a few steps of the trainer on so many images go through."""
         if estimate and not estimate.allows(images):
-            tell(f"{images:,} images: not tried, they would take nearly all the memory that is free")
+            print(f"{images:,} images: not tried, they would take nearly all the memory that is free", flush=True)
             return False
         trainer.team.forget_peak_memory()
         step_seconds = _try(trainer, images)
         if step_seconds is None:
-            tell(f"{images:,} images: out of memory")
+            print(f"{images:,} images: out of memory", flush=True)
             return False
         if estimate:
             estimate.tried(images)
         peak = trainer.team.peak_memory_bytes()
-        tell(
-            f"{images:,} images: a step of {seconds(step_seconds)}{f', {byte_size(peak)} at the peak' if peak else ''}"
-        )
+        peak_told = f", {byte_size(peak)} at the peak" if peak else ""
+        print(f"{images:,} images: a step of {seconds(step_seconds)}{peak_told}", flush=True)
         return True
 
     return largest(fits, trainer.training.image_count)
@@ -137,16 +134,12 @@ def fit(run: Run) -> str:
     """Find it, and say it in a line of params.yaml."""
     run.check()
     host, shares = run.host, run.host.processes * run.host.nodes
-    try:
-        with machine_to_itself(run.title), team_for(run, None) as (device, team):
-            apply_policy_of(run, device)
-            with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-                trainer = Setup(run, device, team).new_trainer()
-                most = trainer.training.image_count
-                found = min(most, shares * largest_batch(trainer, partial(print, flush=True), host.processes))
-            what = host.cpu.model if device == CPU and host.cpu else device_name(device)
-    except NoAcceleratorError as error:
-        raise UserError(str(error)) from error
+    with machine_to_itself(run.title), team_for(run, None) as (device, team):
+        with prepared_for(run, device, team):
+            trainer = Setup(run, device, team).new_trainer()
+            most = trainer.training.image_count
+            found = min(most, shares * largest_batch(trainer, host.processes))
+        what = host.cpu.model if device == CPU and host.cpu else device_name(device)
     if not found:
         raise UserError(f"not even {_FEWEST} images of {run.name} fit on {what}")
     whole = "all there are" if found == most else f"of {most:,}"

@@ -77,9 +77,8 @@ class Run:
         """Refuse what only the machine and the split tell, and needs no torch."""
         refuse_changed_code(self.own_code)
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.
-        count, key = max(self.processes, 1), sharing_key(self.device, self.host.nodes)
-        if isinstance(self.host, GpuHost):
-            count = max(count, len(self.host.accelerators))
+        gpus = len(self.host.accelerators) if isinstance(self.host, GpuHost) else 0
+        count, key = max(self.processes, gpus), sharing_key(self.device, self.host.nodes)
         batch_size = self.experiment.batch_size
         if problem := batch_problem(batch_size, count, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")

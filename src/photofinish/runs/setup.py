@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -38,8 +38,8 @@ from photofinish.results.measurements import Attribution, Operations, SteadyStat
 from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.checkpoint import CheckpointStore, on_cpu
-from photofinish.training.failures import too_large_a_network_explained
+from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
+from photofinish.training.failures import failures_explained, too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, refuse_other_count
 from photofinish.training.teams import Team
@@ -51,25 +51,26 @@ Repeats = list[tuple[EpochTiming, ...]]
 _BYTES_A_VALUE = 4
 
 
-def apply_policy_of(run: Run, device: torch.device) -> None:
-    """The settings of the whole process that a run asks for, made once before anything of it."""
-    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+@contextmanager
+def prepared_for(run: Run, device: torch.device, team: Team) -> Iterator[None]:
+    """Around all that a process does of a run: with the settings that it asks for, and what fails explained."""
     experiment, threads = run.experiment, run.host.threads or 1
-    apply_policy(device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic)
+    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
+    with failures_explained(run.name, experiment, team, runs_own_code=bool(run.own_code)):
+        apply_policy(
+            device, experiment.precision, threads, keep_freed=keep_freed, deterministic=experiment.deterministic
+        )
+        yield
 
 
 class FurtherMeasurements(NamedTuple):
-    """What is measured once a network is trained, on copies of it."""
+    """What is measured once a network is trained, on copies of it: fields of `records.Timings`."""
 
     steady_state: SteadyState
-    first_step: records.FirstStep | None
-    """only in the process that leads"""
     attribution: Attribution | None
     not_attributed: str | None
-    """why there is no attribution"""
     operations: Operations | None
     not_counted: str | None
-    """why there are no operations"""
 
 
 class Setup:
@@ -152,32 +153,30 @@ class Setup:
                 f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
             ) from error
 
-    def repeat(
-        self,
-        first: Trainer,
-        done: Repeats,
-        on_epoch: Callable[[int, int], None] = lambda _repeat, _epoch: None,
-        on_repeat: Callable[[int], None] = lambda _repeat: None,
-    ) -> None:
-        """Add to `done` the repeats that are wanted and not there yet, each told when it is."""
+    def repeats(
+        self, first: Trainer, done: Repeats, on_epoch: Callable[[int, int], None] = lambda _repeat, _epoch: None
+    ) -> Iterator[int]:
+        """Add to `done` the repeats that are wanted and not there yet, one by one; the number of each when it is."""
         for number in range(len(done) + 2, self.run.experiment.repeats + 1):
             done.append(repeat_training(first, self.new_trainer(), self.run.name, number, partial(on_epoch, number)))
-            on_repeat(number)
+            yield number
 
     def measure_further(self, trained: Trainer) -> FurtherMeasurements:
         """The training is over: no checkpoint is written of it any more."""
         forget_optimizer(trained)
-        timings, experiment = trained.progress.timings, self.run.experiment
+        timings = trained.progress.timings
         step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
         plan = self.team.from_leader(plan_samples(step_seconds, passed_seconds(timings)))
         steady_state = measure_steps(trained, plan)
-        attribution, why_not = self._attribute(trained, step_seconds)
-        batch, first = first_batch(self.training, self.team), None
-        if batch is not None:
-            labels = self.split.labels("train")
-            network, criterion = self.new_network(), trained.criterion
-            first = first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
-        return FurtherMeasurements(steady_state, first, attribution, why_not, *self._count(trained))
+        return FurtherMeasurements(steady_state, *self._attribute(trained, step_seconds), *self._count(trained))
+
+    def first_step(self, criterion: Loss) -> records.FirstStep | None:
+        """As the training began; only in the process that leads."""
+        batch, experiment = first_batch(self.training, self.team), self.run.experiment
+        if batch is None:
+            return None
+        network, labels = self.new_network(), self.split.labels("train")
+        return first_step(network, criterion, batch, self.device, experiment.precision, labels, experiment.seed)
 
     def _attribute(self, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
         if self.team.size > 1:
@@ -240,70 +239,62 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
     return None if same else "the weights differ at the end, though no epoch's figures do"
 
 
-@dataclass(frozen=True)
-class Seeded:
-    """What came of one seed."""
-
-    seed: int
-    weights: bytes
-    metrics: list[EpochMetrics]
-    timings: list[EpochTiming]
+def train_further_seeds(run: Run, device: torch.device, team: Team) -> dict[int, State]:
+    """What trainers of each seed after the experiment's own ended with: trained now, by all of a team, or before."""
+    first = run.experiment.seed + 1
+    return {seed: _train(run, seed, device, team) for seed in range(first, first + run.experiment.seeds - 1)}
 
 
-def train_further_seeds(run: Run, device: torch.device, team: Team) -> list[Seeded]:
-    """Train from each seed after the experiment's own, or take what was trained before; all of a team do so."""
-    return [_train(run, run.experiment.seed + number, device, team) for number in range(1, run.experiment.seeds)]
-
-
-def write_seeded(learned: Path, seeded: list[Seeded]) -> None:
-    """The weights and the history of each, beside the experiment's own."""
+def write_seeded(learned: Path, states: dict[int, State]) -> None:
+    """The weights and the history of each seed, beside the experiment's own."""
     runs = []
-    for each in seeded:
-        path, digest = seed_weights(learned, each.seed), sha256_of_bytes(each.weights)
+    for seed, state in states.items():
+        path, weights = seed_weights(learned, seed), packed_weights(state["network"])
+        digest = sha256_of_bytes(weights)
         add_sums(learned, {str(path.relative_to(learned)): digest})
-        write_bytes_atomically(path, each.weights)
-        runs.append(records.SeedRun(seed=each.seed, weights_sha256=digest, history=tuple(each.metrics)))
+        write_bytes_atomically(path, weights)
+        runs.append(records.SeedRun(seed=seed, weights_sha256=digest, history=tuple(progress_in(state).metrics)))
     if runs:
         records.write_record(learned / f"{records.SEEDS}.json", records.FurtherSeeds(runs=tuple(runs)))
 
 
-def _train(run: Run, seed: int, device: torch.device, team: Team) -> Seeded:
+def _train(run: Run, seed: int, device: torch.device, team: Team) -> State:
+    """Only who leads has a store of checkpoints, and tells of it."""
+    name, epochs = f"{run.name} on {run.device}, seed {seed}", run.experiment.epochs
     alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
     run = replace(run, experiment=run.experiment.model_copy(update=alone))
-    store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
-    state = None
+    store: CheckpointStore | None = None
+    state: State | None = None
     if team.rank == 0:
+        store = CheckpointStore(state_folder() / "checkpoints" / run.identity())
         state = store.load_latest(
             lambda path: print(f"{run.name}, seed {seed}: checkpoint {path} is damaged: not taken")
         )
     state = team.from_leader(state)
-    if state is None or progress_in(state).epochs_done < run.experiment.epochs:
+    if state is None or progress_in(state).epochs_done < epochs:
         trainer = Setup(run, device, team).new_trainer()
         if state:
             trainer.load_state_dict(state)
         warm_up(trainer)
-        _train_on(trainer, run, store if team.rank == 0 else None)
+        _train_on(trainer, name, store)
         state = on_cpu(trainer.state_dict()) | {"optimizer": {}}  # which no further epoch needs
-        if team.rank == 0:
-            store.save(run.experiment.epochs, state)
-    done = progress_in(state)
-    return Seeded(seed, packed_weights(state["network"]), done.metrics, done.timings)
+        if store:
+            store.save(epochs, state)
+    return state
 
 
-def _train_on(trainer: Trainer, run: Run, store: CheckpointStore | None) -> None:
-    """To the end; only who leads has a store, and tells of it."""
-    seed, epochs = run.experiment.seed, run.experiment.epochs
-    display = TrainingDisplay(f"{run.name} on {run.device}, seed {seed}", trainer)
+def _train_on(trainer: Trainer, name: str, store: CheckpointStore | None) -> None:
+    display, experiment = TrainingDisplay(name, trainer), trainer.experiment
 
     def epoch_ended(metrics: EpochMetrics, timing: EpochTiming) -> None:
         if store is None:
             return
         display.epoch_ended(metrics, timing)
-        if store.is_due() and metrics.epoch < epochs:
+        if store.is_due() and metrics.epoch < experiment.epochs:
             store.save(metrics.epoch, trainer.state_dict())
 
     try:
         with display if store else nullcontext():
             trainer.train(epoch_ended)
     except NonFiniteLossError as error:
-        raise NonFiniteLossError(f"from seed {seed}, {error}") from error
+        raise NonFiniteLossError(f"from seed {experiment.seed}, {error}") from error

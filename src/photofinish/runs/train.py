@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -32,19 +32,19 @@ from photofinish.runs.setup import (
     FurtherMeasurements,
     Repeats,
     Setup,
-    apply_policy_of,
+    prepared_for,
     train_further_seeds,
     write_seeded,
 )
 from photofinish.runs.views import TrainingDisplay, write_views
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State, on_cpu, remove_forgotten
-from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
+from photofinish.training.failures import is_out_of_memory, out_of_memory
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import device_name, effective_precision, nvidia_uuid
+from photofinish.training.trainer import progress_in
 from photofinish.wording import seconds
 
-_ONLY_ITS_LAST_PART = "the training was interrupted, and only its last part was watched"
 _Purpose = Literal["loop", "display", "saving", "tracking", "watching"]
 
 
@@ -55,20 +55,21 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     """
     state = state_folder()
     remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()], state / "locks")
-    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        apply_policy_of(run, device)
+    with prepared_for(run, device, team):
         checkpoints = CheckpointStore(state / "checkpoints" / run.key())
         taken = take_first_training(run)
-        if team.from_leader(taken is not None) and taken:
+        team.from_leader(taken is not None)
+        if taken:
             run.try_metrics()
             timings = taken
         else:
             timings = _Leader(run, device, team, tracker, checkpoints, lock_seconds).lead()
             gc.collect()  # the first training's memory is for those that follow
             keep_first_training(run, timings)
-        seeded = train_further_seeds(run, device, team)
-        write_seeded(run.out / records.LEARNED, seeded)
-        timings = timings.model_copy(update={"seeds": tuple(tuple(each.timings) for each in seeded)})
+        seeds = train_further_seeds(run, device, team)
+        write_seeded(run.out / records.LEARNED, seeds)
+        seeds_timings = tuple(tuple(progress_in(state).timings) for state in seeds.values())
+        timings = timings.model_copy(update={"seeds": seeds_timings})
         # Last of all files: a result that has it is complete.
         records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
         keep(run.key(), run.out)  # from before MLflow's run is finished, which must be found by this result
@@ -80,8 +81,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
 
 def follow_training(run: Run, device: torch.device, team: Team) -> None:
     """What the leader does with the others, in the same order."""
-    with failures_explained(run.name, run.experiment, team, runs_own_code=bool(run.own_code)):
-        apply_policy_of(run, device)
+    with prepared_for(run, device, team):
         if team.from_leader(None):
             train_further_seeds(run, device, team)
             return
@@ -96,8 +96,10 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
         trainer.train(lambda _metrics, _timing: energy.epoch_ended())
         energy.training_ended()
         team.peak_memory_bytes()
-        setup.repeat(trainer, repeats)
+        for _ in setup.repeats(trainer, repeats):
+            pass
         setup.measure_further(trainer)
+        setup.first_step(trainer.criterion)
         del setup, trainer
         train_further_seeds(run, device, team)
 
@@ -111,10 +113,11 @@ class _Leader:
     def __init__(
         self, run: Run, device: torch.device, team: Team, tracker: Tracker, store: CheckpointStore, lock_seconds: float
     ) -> None:
-        self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self._run, self._device, self._team, self._tracker = run, device, team, tracker
-        self._lock_seconds = lock_seconds
-        self._earlier_seconds = self._untimed_seconds = self._trial_seconds = 0.0
+        self._earlier_seconds = 0.0
+        """before it was interrupted"""
+        self._apart_seconds = lock_seconds
+        """of this process's, for what is no part of the job"""
         self._resumed_at_epochs: tuple[int, ...] = ()
         self._epochs_saved = 0
         """at the last checkpoint, of all repeats"""
@@ -133,7 +136,7 @@ class _Leader:
         if run.own_code:
             self._setup.try_out(network)
         run.try_metrics()
-        self._trial_seconds = time.monotonic() - began_seconds
+        self._apart_seconds += time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
         self._display = TrainingDisplay(f"{run.name} on {run.device}", self._trainer)
@@ -144,7 +147,7 @@ class _Leader:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
             warm_up_seconds = warm_up(self._trainer)
-            startup_seconds = seconds_since_stage_start() - self._lock_seconds - self._trial_seconds
+            startup_seconds = seconds_since_stage_start() - self._apart_seconds
             self._tracker.wait_until_ready()
             self._watch.begin()
             self._energy.begin()
@@ -153,22 +156,25 @@ class _Leader:
             energy = self._energy.training_ended()
             self._watch.training_ended()
             peak_memory_bytes = self._team.peak_memory_bytes()
-            untimed_from_seconds = time.monotonic()  # what follows is no part of the job
-            with self._training_kept():
+            with self._after_training():
                 self._repeat()
                 self._watch.begin()
                 further = self._setup.measure_further(self._trainer)
-            self._watch.look(self._run.experiment.repeats, self._run.experiment.epochs)
-            self._untimed_seconds = time.monotonic() - untimed_from_seconds
+                first_step = self._setup.first_step(self._trainer.criterion)
+                self._watch.look(self._run.experiment.repeats, self._run.experiment.epochs)
             for doubt in doubts(self._watch.windows):
                 self._display.say(f"take the times with care: {doubt}")
-        self._write_learned(further.first_step)
-        passes_seconds = passed_seconds(self._trainer.progress.timings[epochs_before:])
+        self._write_learned(first_step)
         total_seconds = self._elapsed_seconds()
         self._write_views()  # which is no part of the job's time
-        overhead = self._meter.overhead(passes_seconds)
         return self._timings(
-            total_seconds, startup_seconds, warm_up_seconds, energy, peak_memory_bytes, overhead, further
+            further,
+            startup_seconds=startup_seconds,
+            warm_up_seconds=warm_up_seconds,
+            total_seconds=total_seconds,
+            energy=energy,
+            peak_memory_bytes=peak_memory_bytes,
+            overhead=self._meter.overhead(passed_seconds(self._trainer.progress.timings[epochs_before:])),
         )
 
     def _resume(self) -> None:
@@ -215,21 +221,18 @@ class _Leader:
         wanted = self._run.experiment.repeats
         if wanted == 1:
             return
-
-        def repeat_ended(number: int) -> None:
-            """Save it and tell of it, with the watch stopped meanwhile."""
+        forget_optimizer(self._trainer)  # another trainer needs the memory now
+        self._watch.begin()
+        for number in self._setup.repeats(self._trainer, self._repeats, self._watch.epoch_ended):
             self._save(state, elapsed_seconds)
             self._watch.training_ended()
             self._display.say(f"repeat {number} of {wanted}: {seconds(passed_seconds(self._repeats[-1]))}")
             self._watch.begin()
 
-        forget_optimizer(self._trainer)  # another trainer needs the memory now
-        self._watch.begin()
-        self._setup.repeat(self._trainer, self._repeats, self._watch.epoch_ended, repeat_ended)
-
     @contextmanager
-    def _training_kept(self) -> Iterator[None]:
-        """Around what comes after the training: memory that others took since then is no reason to train again."""
+    def _after_training(self) -> Iterator[None]:
+        """Around what is no part of the job: memory that others took since then is no reason to train again."""
+        began_seconds = time.monotonic()
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -240,6 +243,7 @@ class _Leader:
                 f"{told}. The training itself is done, and kept: where other programs took the memory, end them, and "
                 f"the next `dvc repro` measures without training again"
             ) from error
+        self._apart_seconds += time.monotonic() - began_seconds
 
     def _save(self, trainer: State, elapsed_seconds: float) -> None:
         state = {
@@ -255,8 +259,8 @@ class _Leader:
             self._epochs_saved = epochs_in_all
 
     def _elapsed_seconds(self) -> float:
-        other_seconds = self._lock_seconds + self._trial_seconds + self._tracker.waited_seconds + self._untimed_seconds
-        return self._earlier_seconds + seconds_since_stage_start() - other_seconds
+        own_seconds = seconds_since_stage_start() - self._apart_seconds - self._tracker.waited_seconds
+        return self._earlier_seconds + own_seconds
 
     def _write_learned(self, first_step: records.FirstStep | None) -> None:
         run, manifest, trainer = self._run, self._setup.split.manifest, self._trainer
@@ -289,16 +293,9 @@ class _Leader:
         assert first_step is not None  # this process leads
         records.write_record(folder / records.FIRST_STEP, first_step)
 
-    def _timings(
-        self,
-        total_seconds: float,
-        startup_seconds: float,
-        warm_up_seconds: float,
-        energy: tuple[Energy, ...],
-        peak_memory_bytes: int | None,
-        overhead: Overhead,
-        further: FurtherMeasurements,
-    ) -> records.Timings:
+    def _timings(self, further: FurtherMeasurements, energy: tuple[Energy, ...], **measured: Any) -> records.Timings:
+        if self._resumed_at_epochs:
+            energy = unavailable(energy, "the training was interrupted, and only its last part was watched")
         run, device, steps = self._run, self._device, self._trainer.steps
         epochs, image_count = self._trainer.progress.timings, self._setup.training.image_count
         return records.Timings(
@@ -307,25 +304,21 @@ class _Leader:
             device_name=run.host.cpu.model if device.type == "cpu" and run.host.cpu else device_name(device),
             git_commit=git_commit(),
             packages=package_versions(),
-            started_at_unix_seconds=self._started_at_unix_seconds,
-            startup_seconds=startup_seconds,
+            started_at_unix_seconds=time.time() - seconds_since_stage_start(),
             data_seconds=self._setup.data_seconds,
-            warm_up_seconds=warm_up_seconds,
             epochs=tuple(epochs),
-            total_seconds=total_seconds,
             tracking_seconds=self._tracker.waited_seconds,
             resumed_at_epochs=self._resumed_at_epochs,
             training_image_count=image_count,
             images_per_second=image_count / median_training_seconds(chain(epochs, *self._repeats)),
             device_count=self._team.device_count,
-            peak_memory_bytes=peak_memory_bytes,
             repeats=tuple(self._repeats),
             steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
-            overhead=overhead,
             load=tuple(self._watch.windows),
-            energy=unavailable(energy, _ONLY_ITS_LAST_PART) if self._resumed_at_epochs else energy,
+            energy=energy,
             identity=run.identity(),
-            **{name: value for name, value in further._asdict().items() if name != "first_step"},
+            **measured,
+            **further._asdict(),
         )
 
     def _write_views(self) -> None:

@@ -25,6 +25,7 @@ from photofinish.data.packed import Manifest
 from photofinish.display import Display
 from photofinish.files import write_summed
 from photofinish.models.own import blank, tensors_in
+from photofinish.models.registry import count_parameters
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.training.batches import Batches
 from photofinish.training.trainer import Trainer
@@ -181,11 +182,11 @@ def summarise(network: nn.Module, shape: tuple[int, ...], dtype: Dtype = "uint8"
         for *cells, last in rows
     ]
     multiply_adds = counter.get_total_flops() // _FLOATING_POINT_OPERATIONS_PER_MULTIPLY_ADD
-    parameters = list(network.parameters())
-    state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in chain(parameters, network.buffers()))
+    trainable = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    state_bytes = sum(tensor.nbytes for tensor in chain(network.parameters(), network.buffers()))
     totals = {
-        "parameters": f"{sum(parameter.numel() for parameter in parameters):,}",
-        "trainable": f"{sum(parameter.numel() for parameter in parameters if parameter.requires_grad):,}",
+        "parameters": f"{count_parameters(network):,}",
+        "trainable": f"{trainable:,}",
         "size": f"{state_bytes / 1e6:,.2f} MB, with buffers",
         "multiply-adds": f"{multiply_adds:,} for one image, forward",
     }
