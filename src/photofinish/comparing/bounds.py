@@ -67,11 +67,6 @@ class Bound:
         return f"{at_most(self.at_most)} times"
 
     @property
-    def is_high(self) -> bool:
-        """So high that it says nothing against a GPU."""
-        return self.at_most > HIGH
-
-    @property
     def evidence(self) -> str:
         """`at least 4.00 s of 5.00 s`: what stays, of the whole."""
         return f"at least {seconds(min(self.staying_seconds, self.whole_seconds))} of {seconds(self.whole_seconds)}"
@@ -81,12 +76,12 @@ class Bound:
 class Ceiling:
     """The bounds of one training on the CPU, or why there are none."""
 
-    epoch: Bound | None
+    epoch: Bound | None = None
     """None where nothing of it is sure to stay"""
-    job: Bound | None
-    job_if_resident: Bound | None
+    job: Bound | None = None
+    job_if_resident: Bound | None = None
     """with `input: resident`, which leaves nothing of an epoch: where it takes a loader, and images would fit"""
-    untold: str | None
+    untold: str | None = None
     """what keeps the figures from carrying a bound"""
 
     @property
@@ -95,7 +90,7 @@ class Ceiling:
         if self.job is None:
             return None
         epoch, job = self.epoch, self.job
-        if epoch and not epoch.is_high:
+        if epoch and epoch.at_most <= HIGH:
             lifted = ""
             if self.job_if_resident:
                 left = f"the job's would then be {self.job_if_resident.told}"
@@ -108,7 +103,7 @@ class Ceiling:
         what, high = "start-up", ""
         if epoch:
             what, high = "start-up and loading", f" ({epoch.told} as fast is its bound)"
-        if job.is_high:
+        if job.at_most > HIGH:
             return (
                 f"Nothing measured here keeps a GPU from being much faster{high}: {what}, which stays on the CPU, is "
                 f"{job.evidence} of the whole job, whose bound is {job.told} as fast."
@@ -124,13 +119,13 @@ def ceiling(run: Recorded) -> Ceiling:
     """Of one training on the CPU; no bound is told by figures that carry no cause either."""
     timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
     if untold or costs is None:
-        return Ceiling(None, None, None, untold)
+        return Ceiling(untold=untold)
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
     settings = run.record.experiment.input
     if settings.name == "resident":
-        return Ceiling(None, startup_alone, None, None)
+        return Ceiling(job=startup_alone)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
     least_seconds = _least_loading_seconds(costs, settings.workers) / (1 + RUN_TO_RUN)
     _, slow_step_seconds = costs.epoch_share_spread
@@ -142,7 +137,6 @@ def ceiling(run: Recorded) -> Ceiling:
             startup_seconds + epochs * loading_seconds,
         ),
         job_if_resident=startup_alone if costs.attribution.resident else None,
-        untold=None,
     )
 
 

@@ -170,9 +170,9 @@ def _offer(
         needed_bytes,
         _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
         price,
-        cost_of(job_seconds, price) if price else None,
+        cost_of(job_seconds, price),
         target_seconds,
-        cost_of(target_seconds, price) if price and target_seconds is not None else None,
+        cost_of(target_seconds, price),
         _estimate(run, operations, stays, accelerator, price),
     )
 
@@ -193,12 +193,12 @@ def _estimate(
     startup_seconds, loading_seconds = _beside(run, stays, "measured_seconds")
     epoch_seconds = max(run.timings.training_image_count / operations.images * step_seconds, loading_seconds)
     job_seconds = startup_seconds + len(run.timings.epochs) * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price))
 
 
-def cost_of(seconds: float, price: Price) -> float:
-    """Of so much of an hour."""
-    return price.amount * seconds / SECONDS_AN_HOUR
+def cost_of(seconds: float | None, price: Price | None) -> float | None:
+    """Of so much of an hour, where both are known."""
+    return price.amount * seconds / SECONDS_AN_HOUR if price and seconds is not None else None
 
 
 def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
