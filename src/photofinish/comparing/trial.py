@@ -43,6 +43,8 @@ _WORTH_REPEATING_SECONDS = 600.0
 """One that takes no longer is trained once each way; the remedy of a longer one is held against the results on disk."""
 _LEAST_EPOCHS = 2
 """of a probe"""
+_PROBE = "the probe"
+"""in messages"""
 
 
 def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Params:
@@ -59,22 +61,22 @@ def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Par
     return read_params(copy)
 
 
-def run_apart(script: str, folder: Path, arguments: Mapping[str, Path | str], *, quietly: bool = False) -> bool:
-    """A stage's script, where the user's code is, whose own files lie in the folder; whether it went well."""
-    command = [sys.executable, str(Path.cwd() / "stages" / script)]
+def run_apart(stage: str, folder: Path, what: str, **arguments: Path | str) -> None:
+    """A stage, where the user's code is, whose own files lie in the folder; `what` has failed where it does."""
+    command = [sys.executable, str(Path.cwd() / "stages" / f"{stage}.py")]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
     # Without what points to the user's MLflow: its runs, locks and checkpoints are in that folder too.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-    shown = subprocess.DEVNULL if quietly else None
+    shown = None if stage == "train" else subprocess.DEVNULL
     ran = subprocess.run(command, env={**environment, "DVC_ROOT": str(folder)}, stdout=shown, check=False)
-    return ran.returncode == 0
+    if ran.returncode:
+        raise UserError(f"{what} failed, as told above")
 
 
 def train_apart(name: str, device: DeviceLabel, folder: Path, what: str, **inputs: Path) -> Recorded:
-    """As the stage does, by these of its arguments; `what` it is, for the message that it failed."""
+    """As the stage does, by these of its arguments."""
     out = folder / "results" / name / device
-    if not run_apart("train.py", folder, {"device": device, "out": out, **inputs}):
-        raise UserError(f"{what} failed, as told above")
+    run_apart("train", folder, what, device=device, out=out, **inputs)
     run = read_run(name, out)
     if isinstance(run, NotTrained):
         raise UserError(f"{what} found no such device: {run.record.reason}")
@@ -192,22 +194,17 @@ def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) 
         folder = Path(name)
         values = {f"experiments.{experiment}.{key}": n for key, n in (("repeats", 1), ("seeds", 1), ("epochs", epochs))}
         params, plan = with_values(params_file, values, folder / "params.yaml"), folder / "plan"
-        _run_stage("plan", folder, params=folder / "params.yaml", results=folder / "results", out=plan)
+        run_apart("plan", folder, _PROBE, params=folder / "params.yaml", results=folder / "results", out=plan)
         return train_apart(
             experiment,
             device,
             folder,
-            "the probe",
+            _PROBE,
             experiment=plan / "experiments" / f"{experiment}.json",
             host=plan / "hosts" / f"{device}.json",
             data=_split(params.experiments[experiment].dataset, folder, plan),
             weights=_weights(experiment, folder, plan),
         )
-
-
-def _run_stage(stage: str, folder: Path, **arguments: Path) -> None:
-    if not run_apart(f"{stage}.py", folder, arguments, quietly=True):
-        raise UserError("the probe failed, as told above")
 
 
 def _split(dataset: str, folder: Path, plan: Path) -> Path:
@@ -218,8 +215,8 @@ def _split(dataset: str, folder: Path, plan: Path) -> Path:
     if are_there and before.read_bytes() == planned.read_bytes() and before.stat().st_mtime <= manifest.stat().st_mtime:
         return manifest.parent
     raw, made = folder / "raw" / dataset, folder / "splits" / dataset
-    _run_stage("download", folder, dataset=planned, out=raw)
-    _run_stage("split", folder, dataset=planned, raw=raw, out=made)
+    run_apart("download", folder, _PROBE, dataset=planned, out=raw)
+    run_apart("split", folder, _PROBE, dataset=planned, raw=raw, out=made)
     return made
 
 
@@ -229,7 +226,7 @@ def _weights(experiment: str, folder: Path, plan: Path) -> Path:
     there = Path.cwd() / "data" / "weights" / experiment
     if there.is_dir() and before.is_file() and before.read_bytes() == planned.read_bytes():
         return there
-    _run_stage("download_weights", folder, plan=planned, out=folder / "weights")
+    run_apart("download_weights", folder, _PROBE, plan=planned, out=folder / "weights")
     return folder / "weights" / experiment
 
 
