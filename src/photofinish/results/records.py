@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
 from photofinish.data.images import Dtype, Task
 from photofinish.errors import UserError
@@ -87,6 +87,10 @@ class Unavailable(Record):
     device: DeviceLabel
     experiment: Experiment
     reason: str
+
+
+class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
+    """learned/record.json, of either status."""
 
 
 Print = tuple[float, float]
@@ -251,10 +255,7 @@ class Evaluation(Record):
 
 def read_training(folder: Path) -> Training | Unavailable:
     """The record in the folder `learned`."""
-    path = folder / RECORD
-    if read_record(path, _Status).status == "trained":
-        return read_record(path, Training)
-    return read_record(path, Unavailable)
+    return read_record(folder / RECORD, _EitherRecord).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
@@ -301,9 +302,3 @@ def history_csv(rows: list[EpochMetrics]) -> str:
     writer.writerow(field.name for field in fields(EpochMetrics))
     writer.writerows(["" if value is None else repr(value) for value in astuple(row)] for row in rows)
     return text.getvalue()
-
-
-class _Status(BaseModel):
-    """Only what tells the two kinds of record apart."""
-
-    status: Literal["trained", "unavailable"]
