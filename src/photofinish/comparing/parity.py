@@ -64,13 +64,11 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
     weights = _prints("initial weights", first.weights, second.weights, 0.0)
     outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
-    task, numbers = cpu.record.task, len(cpu.record.class_names)
-    if task == "values":
-        tested = values_held_together(cpu.predictions, device.predictions, numbers, curve_tolerance)
-        predictions, accuracy, p_value = *tested, None
+    tests, numbers, p_value = (cpu.predictions, device.predictions), len(cpu.record.class_names), None
+    if cpu.record.task == "values":
+        predictions, accuracy = _values_held_together(*tests, numbers, curve_tolerance)
     else:
-        rows_an_item = numbers if task == "labels" else 1
-        predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions, rows_an_item)
+        predictions, accuracy, p_value = _tested(*tests, numbers if cpu.record.task == "labels" else 1)
     same_end = cpu.record.weights_sha256 == device.record.weights_sha256
     layers = (
         _equal("settings", cpu.record.experiment == device.record.experiment, "the experiments' settings differ"),
@@ -162,7 +160,7 @@ def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[L
     return predictions, accuracy, p_value
 
 
-def values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
+def _values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
     """How far the predictions differ, each of so many values by the spread of its own; and how far they are off."""
     errors = [float(np.abs(each.predicted - each.actual).mean()) for each in (cpu, device)]
     told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"

@@ -156,7 +156,7 @@ def _offer(
     device = least_epoch(operations, accelerator, precision, timings.training_image_count)
     epoch_seconds = max(device.seconds, loading_seconds)
     job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
-    _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
+    _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)

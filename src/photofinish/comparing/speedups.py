@@ -81,7 +81,7 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
     """Of an epoch with its data alone."""
-    return _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch", run_margin(cpu, device))
+    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, "epoch", run_margin(cpu, device))
 
 
 def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margin: float) -> Speedup:
@@ -242,20 +242,15 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
         amounts["time"] = seconds / SECONDS_AN_HOUR * hour_price
     if prices.kilowatt_hour is not None and joules is not None:
         amounts["energy"] = joules / JOULES_A_KILOWATT_HOUR * prices.kilowatt_hour
-    unknown = ["its energy being unknown"] if prices.kilowatt_hour is not None and joules is None else []
-    if not amounts:
-        return Cost(None, ", ".join([f"no price of an hour (compare.prices.{device}_hour)", *unknown]))
-    return Cost(sum(amounts.values()), ", ".join([" and ".join(amounts), *unknown]))
+    counted = " and ".join(amounts) or f"no price of an hour (compare.prices.{device}_hour)"
+    if prices.kilowatt_hour is not None and joules is None:
+        counted += ", its energy being unknown"
+    return Cost(sum(amounts.values()) if amounts else None, counted)
 
 
 def run_margin(cpu: Timings, device: Timings) -> float:
     """By which factor the ratio of two whole runs may be off."""
     return BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
-
-
-def epoch_seconds(timings: Timings) -> list[float]:
-    """The training time of every epoch, of all repeats."""
-    return [timing.training_seconds for timing in timings.all_epochs]
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:

@@ -140,7 +140,7 @@ def step_costs(experiment: Experiment, timings: Timings, attribution: Attributio
         steps_per_epoch=steps,
         steps_timed=min(len(attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds)),
         epoch_share_seconds=timings.median_epoch_seconds / steps,
-        epoch_share_spread=spread([epoch.training_seconds / steps for epoch in timings.all_epochs]),
+        epoch_share_spread=spread([seconds / steps for seconds in timings.epoch_seconds]),
         step_alone_seconds=step_alone_seconds,
         batch_alone_seconds=batch_alone_seconds,
         copying_seconds=parts["copying to the device"],

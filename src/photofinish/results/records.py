@@ -169,8 +169,13 @@ class Timings(Record):
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
 
     @property
-    def median_epoch_seconds(self) -> float:
+    def epoch_seconds(self) -> list[float]:
         """Of the training pass, over all repeats."""
+        return [epoch.training_seconds for epoch in self.all_epochs]
+
+    @property
+    def median_epoch_seconds(self) -> float:
+        """Of the same."""
         return median_training_seconds(self.all_epochs)
 
     @property
