@@ -12,9 +12,8 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.step_costs import StepCosts, fixed_share, over_an_epoch, times
+from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
+from photofinish.comparing.diagnosis import diagnose, times
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows

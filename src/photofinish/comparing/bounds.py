@@ -19,10 +19,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import Recorded
-from photofinish.comparing.diagnosis import why_nothing_is_told
+from photofinish.comparing.device_results import Recorded, StepCosts, spread
+from photofinish.comparing.diagnosis import RUN_TO_RUN, why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
-from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
 from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds

@@ -14,16 +14,15 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from photofinish.comparing.device_results import Recorded
-from photofinish.comparing.step_costs import Gain, StepCosts, spread
+from photofinish.comparing.device_results import Recorded, StepCosts, spread
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import doubts
-from photofinish.wording import listed, seconds
+from photofinish.wording import at_most, listed, seconds
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound", "CPU held back", "not known"
@@ -38,10 +37,47 @@ LEAST_STEPS = 3
 """that must have been timed to tell anything by them"""
 LEAST_GAIN = 1.1
 """in the middle of what is predicted"""
+RUN_TO_RUN = 0.2
+"""what a prediction leaves at both ends for one training being faster or slower than the next: 47 of 52 held in two
+rounds of `python -m benchmarks.predictions`, each of 48 tries on two quiet cores; with half of it, 9 of 12 did"""
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
 _DOES_NOT_FIT = "the images don't fit into the device's memory"
+
+
+class Gain(NamedTuple):
+    """How many times as fast: between these two. From 1 on where the second is known alone."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
+        """Of an epoch whose steps took between so long and so long each, with all that belongs to them."""
+        fast_seconds, slow_seconds = costs.epoch_share_spread
+        margin = 1 + RUN_TO_RUN
+        return cls(fast_seconds / high_seconds / margin, slow_seconds / low_seconds * margin)
+
+    @classmethod
+    def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
+        """Of an epoch whose steps can't be shorter than that."""
+        return cls(1.0, max(1.0, cls.of(costs, shortest_seconds, shortest_seconds).high))
+
+    @property
+    def middle(self) -> float:
+        """What is as many times above the low end as below the high one."""
+        return math.sqrt(self.low * self.high)
+
+    def __str__(self) -> str:
+        if self.low == 1:
+            return f"at most {at_most(self.high)} times as fast"
+        return f"{times(self.low).removesuffix(' times')} to {times(self.high)} as fast"
+
+
+def times(gain: float) -> str:
+    """`2.50 times`, `12 times`."""
+    return f"{gain:.2f} times" if gain < 9.995 else f"{gain:.0f} times"
 
 
 @dataclass(frozen=True)
@@ -126,8 +162,9 @@ def why_nothing_is_told(run: Recorded) -> str | None:
         return timings.not_attributed
     if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
         return "the machine was busy; train again on a quiet one"
-    if costs.steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
-        return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
+    steps_timed = min(len(costs.attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds))
+    if steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
+        return f"a step is so slow that {steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
     explained = parts / costs.epoch_share_seconds
     # An accelerator that has to be waited for after each part may take longer than it does in an epoch.
@@ -187,9 +224,9 @@ def _evidence(run: Recorded, costs: StepCosts) -> str:
         fixed = f", which the host hands out in {issuing} and so is ahead of the device"
     elif tried != run.record.experiment.batch_size:
         fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
-    at_most = "" if run.device == "cpu" else "at most "
+    bound = "" if run.device == "cpu" else "at most "
     return (
-        f"of a step{one_by_one}: {parts}; the device is busy {at_most}{costs.busy_share:.0%} "
+        f"of a step{one_by_one}: {parts}; the device is busy {bound}{costs.busy_share:.0%} "
         f"of an epoch; a batch alone takes {seconds(costs.input_seconds)}, a step alone "
         f"{seconds(costs.step_alone_seconds)}{fixed}"
     )
@@ -203,7 +240,7 @@ def _against_input(run: Recorded, costs: StepCosts, cores: int, is_copy: bool) -
         return lie_there if is_copy else f"{lie_there}; what is left is to gather and augment them"
     if tried := costs.attribution.resident:
         why = "tried on some steps: the images lie on the device, normalised once; the same bits are learned"
-        return Remedy(key, "resident", costs.gain(*spread(tried.step_seconds)), why)
+        return Remedy(key, "resident", Gain.of(costs, *spread(tried.step_seconds)), why)
     value = settings.model_dump(exclude_defaults=True)
     if is_copy:
         if settings.pin_memory and settings.non_blocking:
@@ -218,7 +255,7 @@ def _against_input(run: Recorded, costs: StepCosts, cores: int, is_copy: bool) -
         at_best = "workers share the loading evenly"
         workers_seconds = costs.batch_alone_seconds * max(1, settings.workers)
         shortest_seconds = max(workers_seconds / cores, costs.copying_seconds + costs.step_alone_seconds)
-    return Remedy(key, value, costs.at_most(shortest_seconds), f"{_DOES_NOT_FIT}; at best, {at_best}")
+    return Remedy(key, value, Gain.at_most(costs, shortest_seconds), f"{_DOES_NOT_FIT}; at best, {at_best}")
 
 
 def _against_launching(run: Recorded, costs: StepCosts) -> Remedy | str:
@@ -230,7 +267,7 @@ def _against_launching(run: Recorded, costs: StepCosts) -> Remedy | str:
     steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
     low_seconds, high_seconds = (steps * each for each in spread(tried_seconds))
     data_seconds = costs.beside_step_seconds
-    gain = costs.gain(low_seconds + steps * data_seconds, high_seconds + data_seconds)
+    gain = Gain.of(costs, low_seconds + steps * data_seconds, high_seconds + data_seconds)
     longer = seconds(statistics.median(tried_seconds))
     why = f"fewer, larger steps, tried: one takes {longer}; {_LEARNS_OTHERWISE}"
     return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, why)
@@ -242,7 +279,7 @@ def _against_computing(run: Recorded, costs: StepCosts) -> Remedy | str:
         return nothing
     low_seconds, high_seconds = spread(tried.step_seconds)
     bf16, data_seconds = seconds(statistics.median(tried.step_seconds)), costs.beside_step_seconds
-    gain = costs.gain(low_seconds + data_seconds, high_seconds + data_seconds)
+    gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
     if gain.middle < LEAST_GAIN:
         return f"{nothing}; bf16 was tried on a step and takes {bf16}"
     why = f"a step in bf16 was tried and takes {bf16}; {_LEARNS_OTHERWISE}"
@@ -257,6 +294,6 @@ def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Remedy
     if host.threads > cores:
         return Remedy("devices.cpu.threads", value, None, f"threads that share a core wait for each other{told}")
     shared_seconds = costs.images_seconds * host.threads / cores
-    gain = costs.at_most(costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
+    gain = Gain.at_most(costs, costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
     why = f"{cores} cores instead of {host.threads}, by Amdahl's law{told}; another thread count gives other last bits"
     return Remedy("devices.cpu.threads", value, gain, why)

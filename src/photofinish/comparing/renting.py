@@ -18,9 +18,8 @@ from photofinish.comparing.bounds import (
     least_memory_bytes,
     least_step,
 )
-from photofinish.comparing.device_results import Recorded
+from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
-from photofinish.comparing.step_costs import spread
 from photofinish.params.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
 from photofinish.wording import listed, money, seconds

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.comparing.device_results import NotTrained, Recorded, read_run
-from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
+from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose, times
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
-from photofinish.comparing.step_costs import times
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
