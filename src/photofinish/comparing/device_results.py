@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
+from photofinish.data.images import Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed
 from photofinish.params.experiment import Experiment
@@ -236,38 +237,27 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
 
 def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
     """Both devices' of each experiment."""
-    results: list[DeviceResult] = []
-    for name in names:
-        runs = [read_run(name, folder / name / device) for device in records.DEVICE_LABELS]
-        scores, predictions = _read_evaluation(
-            folder / name / records.EVALUATED, [run for run in runs if isinstance(run, Recorded)]
-        )
-        for run in runs:
-            if isinstance(run, NotTrained):
-                results.append(run)
-                continue
-            learned, of = folder / name / run.device / records.LEARNED, run.device
-            first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
-            seeds = records.read_seeds(learned, run.record.experiment)
-            found = scores[of], first_step, predictions[of], seeds
-            results.append(Trained(name, run.record, run.timings, run.history, *found))
-    return results
+    return [_read_result(name, device, folder / name) for name in names for device in records.DEVICE_LABELS]
 
 
-def _read_evaluation(
-    folder: Path, runs: Sequence[Recorded]
-) -> tuple[dict[DeviceLabel, records.DeviceEvaluation], dict[DeviceLabel, Predictions]]:
-    """Scores and predictions of these runs' networks, which lie in one file each."""
-    if not runs:
-        return {}, {}
-    devices, path = [run.device for run in runs], folder / records.PREDICTIONS
-    dtype = "float64" if runs[0].record.task == "values" else "int64"
+def _read_result(name: str, device: DeviceLabel, folder: Path) -> DeviceResult:
+    run, evaluated = read_run(name, folder / device), folder / records.EVALUATED
+    if isinstance(run, NotTrained):
+        return run
+    learned = folder / device / records.LEARNED
+    return Trained(
+        **vars(run),
+        scores=records.read_scores(evaluated / records.EVALUATION, device),
+        first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
+        predictions=_read_predictions(evaluated / records.PREDICTIONS, device, run.record.task),
+        seed_runs=records.read_seeds(learned, run.record.experiment),
+    )
+
+
+def _read_predictions(path: Path, device: DeviceLabel, task: Task) -> Predictions:
+    dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
-        predictions = {
-            device: Predictions(*(table[name].to_numpy() for name in ("actual", device))) for device in devices
-        }
-    except (OSError, ValueError, LookupError) as error:
-        problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
-        raise UserError(problem) from error
-    return records.read_scores(folder / records.EVALUATION, devices), predictions
+        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
+    return Predictions(table["actual"].to_numpy(), table[device].to_numpy())

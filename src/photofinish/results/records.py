@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -281,13 +280,12 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Those of these devices, of evaluation.json."""
+def read_scores(path: Path, device: DeviceLabel) -> DeviceEvaluation:
+    """Those of one device, of evaluation.json."""
     scores = read_record(path, Evaluation).devices
-    for device in devices:
-        if device not in scores:
-            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
-    return scores
+    if device not in scores:
+        raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
+    return scores[device]
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
