@@ -2,14 +2,9 @@
 each accelerator's data sheet says that it takes at least. docs/before-you-rent.md explains them.
 
 Only what is sure to stay on the CPU counts: of an epoch, its batches, as quick as they are loaded with no step between
-(what a step waits for is more: while the CPU computes as well, loading is slower); of the job, start-up without its
-warm-up besides. What would perhaps stay isn't counted, which only makes the bound higher: handing out each operation,
-which may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
-loading for validation, which isn't timed by itself.
-
-Of a step by a data sheet, products of matrices and convolutions run one after the other, as PyTorch hands them to a
-device. What fits into the cache may lie there already, and stay there: only what a kernel reads or writes beyond that
-counts. After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
+(while the CPU computes as well, loading is slower); of the job, start-up without its warm-up besides. What would
+perhaps stay isn't counted: handing out each operation, which may be recorded once for all steps; checkpoints and
+readings of the machine, of which shorter epochs need fewer; loading for validation, which isn't timed by itself.
 """
 
 from __future__ import annotations
@@ -195,11 +190,13 @@ def least_step(operations: Operations, accelerator: Accelerator, precision: str)
 def least_epoch(operations: Operations, accelerator: Accelerator, precision: str, images: int) -> Floor:
     """Of steps on so many images in all, as large as the one that was counted, but for the last.
 
-    What a smaller last step moves isn't counted, for it may stay in the cache.
+    Products of matrices and convolutions run one after the other, as PyTorch hands them to a device, and then the
+    optimiser. What fits into the cache may lie and stay there, as all may that a smaller last step moves: only what a
+    kernel reads or writes beyond that counts.
     """
-    tflops, link = accelerator.best_tflops(precision), accelerator.link_gb_per_s
-    flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK if tflops else None
+    flops_a_second = (accelerator.best_tflops(precision) or math.inf) * _TERA * ABOVE_BOOST_CLOCK
     cache_bytes, bytes_a_second = accelerator.cache_mib * _MIB, accelerator.memory_gb_per_s * _GB
+    link_bytes_a_second = (accelerator.link_gb_per_s or math.inf) * _GB
     optimiser_seconds = _optimiser_bytes(operations, cache_bytes) / bytes_a_second
     computing_seconds, arithmetic_seconds, memory_seconds = optimiser_seconds, 0.0, optimiser_seconds
     for product in operations.products:
@@ -207,7 +204,7 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
             max(0.0, values * _VALUE_BYTES[precision] - cache_bytes)
             for values in (product.read_values, product.written_values)
         )
-        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second if flops_a_second else 0.0
+        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second
         own_memory_seconds = product.count * moved_bytes / bytes_a_second
         computing_seconds += max(own_arithmetic_seconds, own_memory_seconds, product.count * LEAST_KERNEL_SECONDS)
         arithmetic_seconds += own_arithmetic_seconds
@@ -218,11 +215,12 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
         (whole_steps + rest) * arithmetic_seconds,
         whole_steps * memory_seconds,
         whole_steps * LEAST_KERNEL_SECONDS * sum(product.count for product in operations.products),
-        (whole_steps + rest) * operations.batch_bytes / (link * _GB) if link else 0.0,
+        (whole_steps + rest) * operations.batch_bytes / link_bytes_a_second,
     )
 
 
 def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
+    """It reads gradients, weights and its own state, and writes all but the gradients."""
     changed_bytes = operations.gradient_bytes + operations.optimizer_bytes  # as many weights have a gradient
     read_bytes = operations.gradient_bytes + changed_bytes
     return max(0.0, read_bytes - cache_bytes) + max(0.0, changed_bytes - cache_bytes)

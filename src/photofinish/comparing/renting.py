@@ -92,9 +92,7 @@ class Renting:
     offers: tuple[Offer, ...]
     trained_on: date
     """the day that prices are held against"""
-    untold: str | None
-    """why there are none"""
-    without: str | None = None
+    without: str | None
     """why start-up and loading, which stay on the CPU, aren't in them"""
 
     @property
@@ -124,22 +122,20 @@ class Renting:
             sheets = "its data sheet" if len(quickest) == 1 else "their data sheets"
             told += f", the quickest by {sheets}, and cost {amount} on {name}, the cheapest ({self.prices})"
         told = f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
-        return (
-            f"{told} The CPU's start-up and loading, not known ({self.without}), come on top." if self.without else told
-        )
+        if self.without:
+            told += f" The CPU's start-up and loading, not known ({self.without}), come on top."
+        return told
 
 
 def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings: Comparing) -> Renting:
     """Of a training on the CPU."""
-    timings = run.timings
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    if timings.operations is None:
-        return Renting((), trained_on, timings.not_counted or "its operations were not counted")
-    offers = (
-        _offer(run, timings.operations, stays, target, accelerators()[name], price_of(name, settings.prices))
+    trained_on, operations = datetime.fromtimestamp(run.timings.started_at_unix_seconds, UTC), run.timings.operations
+    offers = [
+        _offer(run, operations, stays, target, accelerators()[name], price_of(name, settings.prices))
         for name in settings.accelerators
-    )
-    return Renting(tuple(offers), trained_on, None, stays.untold)
+        if operations
+    ]
+    return Renting(tuple(offers), trained_on.date(), stays.untold)
 
 
 def _offer(
