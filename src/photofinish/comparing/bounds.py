@@ -182,13 +182,8 @@ class Floor:
         return max(parts, key=lambda name: parts[name])
 
 
-def least_step(operations: Operations, accelerator: Accelerator, precision: str) -> Floor:
-    """Of the step that was counted."""
-    return least_epoch(operations, accelerator, precision, operations.images)
-
-
-def least_epoch(operations: Operations, accelerator: Accelerator, precision: str, images: int) -> Floor:
-    """Of steps on so many images in all, as large as the one that was counted, but for the last.
+def least_steps(operations: Operations, accelerator: Accelerator, precision: str, images: int | None = None) -> Floor:
+    """Of the step that was counted; or of as large ones on so many images in all, but for the last.
 
     Products of matrices and convolutions run one after the other, as PyTorch hands them to a device, and then the
     optimiser. What fits into the cache may lie and stay there, as all may that a smaller last step moves: only what a
@@ -209,7 +204,7 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
         computing_seconds += max(own_arithmetic_seconds, own_memory_seconds, product.count * LEAST_KERNEL_SECONDS)
         arithmetic_seconds += own_arithmetic_seconds
         memory_seconds += own_memory_seconds
-    whole_steps, rest = divmod(images / operations.images, 1)
+    whole_steps, rest = divmod((images or operations.images) / operations.images, 1)
     return Floor(
         whole_steps * computing_seconds + rest * arithmetic_seconds,
         (whole_steps + rest) * arithmetic_seconds,

@@ -14,9 +14,8 @@ from photofinish.comparing.bounds import (
     Ceiling,
     Floor,
     estimated_step_seconds,
-    least_epoch,
     least_memory_bytes,
-    least_step,
+    least_steps,
 )
 from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
@@ -148,7 +147,7 @@ def _offer(
 ) -> Offer:
     timings, precision = run.timings, run.record.experiment.precision
     startup_seconds, loading_seconds = _beside(run, stays, "staying_seconds")
-    device = least_epoch(operations, accelerator, precision, timings.training_image_count)
+    device = least_steps(operations, accelerator, precision, timings.training_image_count)
     epoch_seconds = max(device.seconds, loading_seconds)
     job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
@@ -157,7 +156,7 @@ def _offer(
     needed_bytes = least_memory_bytes(operations, precision)
     return Offer(
         accelerator,
-        least_step(operations, accelerator, precision),
+        least_steps(operations, accelerator, precision),
         epoch_seconds,
         job_seconds,
         slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
