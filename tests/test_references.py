@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, trained, write_result, write_scores
+from result_files import BUSY, paired, trained, write_result, write_scores
 
 from photofinish.comparing.device_results import DeviceResult, Trained
-from photofinish.comparing.pairs import Elsewhere, paired, same_training
+from photofinish.comparing.pairs import Elsewhere, same_training
 from photofinish.comparing.verdict import in_a_sentence, verdict
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, to_json

@@ -15,8 +15,8 @@ from conftest import MakeExperiment, MakeResult
 from training_process import NoTracker
 from training_stage import contents
 
-from photofinish.comparing.device_results import Trained, read_results
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import Pair, read_pair
 from photofinish.comparing.parity import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
@@ -133,7 +133,7 @@ def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit)
     gone = records.Unavailable(device="gpu", experiment=records.read_training(learned).experiment, reason="none")
     records.write_record(results / "small" / "gpu" / records.LEARNED / records.RECORD, gone)
     write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
-    (pair,) = paired(read_results(["small"], results), Comparing(target_accuracy=0.01))
+    pair = read_pair("small", results / "small").under(Comparing(target_accuracy=0.01), ())
     scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
     table = {row["of"]: row for row in seeds_table([pair])}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import trained
+from result_files import paired, trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import shared_trainings
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.report.report import write_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -235,12 +235,8 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
 
 
-def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
-    """Both devices' of each experiment."""
-    return [_read_result(name, device, folder / name) for name in names for device in records.DEVICE_LABELS]
-
-
-def _read_result(name: str, device: DeviceLabel, folder: Path) -> DeviceResult:
+def read_result(name: str, device: DeviceLabel, folder: Path) -> DeviceResult:
+    """The device's, in the folder of an experiment's results."""
     run, evaluated = read_run(name, folder / device), folder / records.EVALUATED
     if isinstance(run, NotTrained):
         return run

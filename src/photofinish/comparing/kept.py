@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import photofinish
-from photofinish.comparing.device_results import read_results
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.pairs import Pair, read_pair
 from photofinish.files import (
     SUMS,
     own_sweep,
@@ -91,7 +90,7 @@ def read_pairs(names: Iterable[str], results: Path, kept: Kept) -> list[Pair]:
 
 
 def _explored(name: str, results: Path) -> Pair:
-    (pair,) = paired(read_results([name], results))
+    pair = read_pair(name, results / name)
     _ = pair.diagnoses
     if compared := pair.compared:
         _ = compared.speedups, compared.parity, compared.payback

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from photofinish.comparing.bounds import Ceiling, ceiling
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_result
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
 from photofinish.comparing.renting import Renting, renting
@@ -18,7 +19,7 @@ from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch
 from photofinish.errors import UserError
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
-from photofinish.results.records import DeviceLabel
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
@@ -137,20 +138,12 @@ class Pair:
         )
 
 
-def paired(
-    results: Iterable[DeviceResult], settings: Comparing | None = None, references: Iterable[Reference] = ()
-) -> list[Pair]:
-    """A pair for each experiment, in their order."""
-    by_experiment: dict[str, dict[DeviceLabel, DeviceResult]] = {}
-    for result in results:
-        by_experiment.setdefault(result.experiment, {})[result.device] = result
-    pairs = []
-    for name, pair in by_experiment.items():
-        cpu = pair["cpu"]
-        if isinstance(cpu, NotTrained):
-            raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
-        pairs.append(Pair(cpu, pair["gpu"], Comparing(), ()))
-    return set_beside(pairs, settings or Comparing(), references)
+def read_pair(name: str, folder: Path) -> Pair:
+    """What is in the folder of an experiment's results, under no settings yet."""
+    cpu, gpu = (read_result(name, device, folder) for device in DEVICE_LABELS)
+    if isinstance(cpu, NotTrained):
+        raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
+    return Pair(cpu, gpu, Comparing(), ())
 
 
 def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[Reference]) -> list[Pair]:
