@@ -13,7 +13,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
-from photofinish.comparing.diagnosis import diagnose, times
+from photofinish.comparing.diagnosis import diagnose, gain_text
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
@@ -115,7 +115,7 @@ def test_what_workers_load_ahead_comes_unevenly_and_beside_the_copying(slow: Cha
 
 
 def test_a_gain_has_three_digits() -> None:
-    assert [times(gain) for gain in (2.5, 9.99, 9.996, 12.3)] == ["2.50 times", "9.99 times", "10 times", "12 times"]
+    assert [gain_text(gain) for gain in (2.5, 9.99, 9.996, 12.3)] == ["2.50", "9.99", "10", "12"]
 
 
 def test_what_resident_images_would_gain_is_told(slow: Change) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.device_results import Recorded, StepCosts, spread
-from photofinish.comparing.diagnosis import RUN_TO_RUN, why_nothing_is_told
+from photofinish.comparing.diagnosis import RUN_MARGIN, why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
 from photofinish.params.compare import Accelerator
 from photofinish.results.measurements import Operations
@@ -45,7 +45,7 @@ class Bound:
     whole_seconds: float
     """of slow ones, where there are several"""
     staying_seconds: float
-    """of quick ones, in a run that is quicker by RUN_TO_RUN; half of a start-up, for nothing watches how busy the
+    """of quick ones, in a run that is quicker by RUN_MARGIN; half of a start-up, for nothing watches how busy the
     machine is meanwhile"""
     measured_seconds: float
     """the same as it was measured"""
@@ -121,7 +121,7 @@ def ceiling(run: Recorded) -> Ceiling:
     if settings.name == "resident":
         return Ceiling(job=startup_alone)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(costs, settings.workers) / (1 + RUN_TO_RUN)
+    least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     _, slow_step_seconds = costs.epoch_share_spread
     return Ceiling(
         epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),

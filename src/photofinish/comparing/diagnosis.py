@@ -37,9 +37,9 @@ LEAST_STEPS = 3
 """that must have been timed to tell anything by them"""
 LEAST_GAIN = 1.1
 """in the middle of what is predicted"""
-RUN_TO_RUN = 0.2
-"""what a prediction leaves at both ends for one training being faster or slower than the next: 47 of 52 held in two
-rounds of `python -m benchmarks.predictions`, each of 48 tries on two quiet cores; with half of it, 9 of 12 did"""
+RUN_MARGIN = 1.2
+"""what a prediction leaves at both ends, as a factor, for one training being faster or slower than the next: 47 of 52
+held in two rounds of `python -m benchmarks.predictions`, each of 48 tries on two quiet cores; with 1.1, 9 of 12 did"""
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
@@ -56,8 +56,7 @@ class Gain(NamedTuple):
     def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
         """Of an epoch whose steps took between so long and so long each, with all that belongs to them."""
         fast_seconds, slow_seconds = costs.epoch_share_spread
-        margin = 1 + RUN_TO_RUN
-        return cls(fast_seconds / high_seconds / margin, slow_seconds / low_seconds * margin)
+        return cls(fast_seconds / high_seconds / RUN_MARGIN, slow_seconds / low_seconds * RUN_MARGIN)
 
     @classmethod
     def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
@@ -72,12 +71,12 @@ class Gain(NamedTuple):
     def __str__(self) -> str:
         if self.low == 1:
             return f"at most {at_most(self.high)} times as fast"
-        return f"{times(self.low).removesuffix(' times')} to {times(self.high)} as fast"
+        return f"{gain_text(self.low)} to {gain_text(self.high)} times as fast"
 
 
-def times(gain: float) -> str:
-    """`2.50 times`, `12 times`."""
-    return f"{gain:.2f} times" if gain < 9.995 else f"{gain:.0f} times"
+def gain_text(gain: float) -> str:
+    """`2.50`, `12`."""
+    return f"{gain:.2f}" if gain < 9.995 else f"{gain:.0f}"
 
 
 @dataclass(frozen=True)

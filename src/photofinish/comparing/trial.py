@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.comparing.device_results import NotTrained, Recorded, read_run
-from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose, times
+from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose, gain_text
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
@@ -163,7 +163,7 @@ def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs
     before, after = (
         statistics.median(run.timings.median_epoch_seconds for run in runs) for runs in (runs_without, runs_with)
     )
-    learned = "the same, bit for bit"
+    gained, learned = gain_text(before / after), "the same, bit for bit"
     if without.record.weights_sha256 != with_remedy.record.weights_sha256:
         column, form = "validation_accuracy", "{:.2%}"
         if without.record.task == "values":
@@ -178,7 +178,7 @@ def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs
     return f"""\
 {recorded.experiment} on the {recorded.device}: {found.finding}.
 predicted: {remedy.prediction}. {remedy.why}.
-really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, {seconds(after)} with.
+really:    {gained} times as fast; an epoch took {seconds(before)} without{where}, {seconds(after)} with.
 learned:   {learned}.
 diagnosis: {diagnosis}.
 The line:  {remedy.line}"""
