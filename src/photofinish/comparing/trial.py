@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,16 +121,14 @@ def try_out(prescribed: Prescription) -> tuple[list[Recorded], list[Recorded]]:
     """Train by turns without the remedy, where that takes no more than minutes, and with it."""
     run, remedy, total_seconds = prescribed.run, prescribed.remedy, prescribed.run.timings.total_seconds
     with tempfile.TemporaryDirectory(prefix="photofinish-remedy-") as name:
-        folder = Path(name)
-        original = read_params(prescribed.params_file)
-        changed = with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")
-        without: list[Recorded] = []
-        with_remedy: list[Recorded] = []
-        for number in range(1, 3 if total_seconds <= _CHEAP_SECONDS else 2):
-            if total_seconds <= _WORTH_REPEATING_SECONDS:
-                without.append(_train(run, original, "without", folder / f"without-{number}"))
-            with_remedy.append(_train(run, changed, "with", folder / f"with-{number}"))
-        return without, with_remedy
+        folder, runs = Path(name), defaultdict(list)
+        ways = {"with": with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")}
+        if total_seconds <= _WORTH_REPEATING_SECONDS:
+            ways = {"without": read_params(prescribed.params_file), **ways}
+        for number in (1, 2) if total_seconds <= _CHEAP_SECONDS else (1,):
+            for way, params in ways.items():
+                runs[way].append(_train(run, params, way, folder / f"{way}-{number}"))
+        return runs["without"], runs["with"]
 
 
 def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
