@@ -27,7 +27,6 @@ NAMES: dict[Kind, str] = {
 }
 LEAST_VALUES = 5
 """on each side: with fewer, an interval that says 95 % holds the truth less often (9 times in 10 with three)"""
-CONFIDENCE = 0.95
 RUN_TO_RUN = 1.05
 """How much a run's times may be off as a whole, in a way that its own epochs don't tell: of one training compared with
 itself 100 times on an idle machine, up to 25 were false winners without it, and at most 3 with it."""
@@ -290,6 +289,5 @@ def _middle_places(count: int, seed: int, resamples: int) -> NDArray[np.intp]:
 
 def percentile_interval(drawn: FloatArray) -> Interval:
     """The middle 95 % of what the draws gave, of which some may be infinite."""
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf")
+    low, high = np.quantile(drawn, [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)
