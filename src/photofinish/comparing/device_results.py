@@ -60,7 +60,7 @@ class StepCosts:
         """The median epoch's training time over its steps: what a step takes with all that belongs to it."""
         return self.timings.median_epoch_seconds / self.steps_per_epoch
 
-    @property
+    @cached_property
     def epoch_share_spread(self) -> tuple[float, float]:
         """The same of a fast epoch and of a slow one."""
         return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
@@ -81,7 +81,7 @@ class StepCosts:
         """A batch to the device."""
         return self.parts_seconds["copying to the device"]
 
-    @property
+    @cached_property
     def batch_alone_seconds(self) -> float:
         """A batch with no step in between: what the input path takes when nothing else is to be done."""
         alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
@@ -97,7 +97,7 @@ class StepCosts:
             return max(self.batch_alone_seconds, self.copying_seconds)
         return self.batch_alone_seconds + self.copying_seconds
 
-    @property
+    @cached_property
     def step_alone_seconds(self) -> float:
         """A step whose batch lies on the device already: the steady state."""
         return statistics.median(self.timings.steady_state.step_seconds)
@@ -120,7 +120,7 @@ class StepCosts:
         step_seconds = min(self.attribution.same_batch.step_seconds)
         return bool(issuing_seconds) and min(issuing_seconds) < _HIDDEN_SHARE * step_seconds
 
-    @property
+    @cached_property
     def fixed_seconds(self) -> float:
         """Of the step alone, what it takes however few images it has; nothing where the device hides what the host
         takes. From the quickest steps: what else goes on in a machine only ever makes some of them slower."""
