@@ -58,7 +58,7 @@ def paired(
     """A pair for each experiment."""
     cpus = [result for result in results if result.device == "cpu"]
     gpus = {result.experiment: result for result in results if result.device == "gpu"}
-    pairs = [Pair(cpu, gpus[cpu.experiment], Comparing(), ()) for cpu in cpus]
+    pairs = [Pair.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
     return set_beside(pairs, settings or Comparing(), references)
 
 

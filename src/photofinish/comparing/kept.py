@@ -85,16 +85,8 @@ def _read(file: Path) -> dict[str, bytes]:
 
 
 def read_pairs(names: Iterable[str], results: Path, kept: Kept) -> list[Pair]:
-    """A pair for each experiment, with all that is found in its results whatever the settings."""
-    return [kept.of(name, "pair", partial(_explored, name, results)) for name in names]
-
-
-def _explored(name: str, results: Path) -> Pair:
-    pair = read_pair(name, results / name)
-    _ = pair.diagnoses
-    if compared := pair.compared:
-        _ = compared.speedups, compared.parity, compared.payback
-    return pair
+    """A pair for each experiment."""
+    return [kept.of(name, "pair", partial(read_pair, name, results / name)) for name in names]
 
 
 def _content(folder: Path) -> str:
