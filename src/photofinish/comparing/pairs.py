@@ -34,14 +34,11 @@ class Elsewhere:
     """A record of another machine beside the same training on this machine's CPU."""
 
     reference: Reference
+    hardware: str
+    """as a person calls it"""
     against_cpu: Speedup
     """of an epoch with its data: this CPU's time over the reference's"""
     outlay: Outlay
-
-    @property
-    def hardware(self) -> str:
-        """As a person calls it."""
-        return hardware(self.reference.training.device, self.reference.timings)
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,7 @@ class Pair:
         return tuple(
             Elsewhere(
                 each,
+                hardware(each.training.device, each.timings),
                 epoch_speedup(self.cpu.timings, each.timings),
                 outlay(each.training.device, each.timings, each.history, measured_only),
             )

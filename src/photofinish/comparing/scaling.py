@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from photofinish.comparing.pairs import Compared, Pair
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
@@ -36,17 +36,11 @@ class Point:
     """One size."""
 
     x: int
-    compared: Compared
-
-    @property
-    def experiment(self) -> str:
-        """Its name."""
-        return self.compared.cpu.experiment
-
-    @property
-    def speedup(self) -> Speedup:
-        """Of an epoch with its data."""
-        return self.compared.speedups["epoch"]
+    experiment: str
+    speedup: Speedup
+    """of an epoch with its data"""
+    timings: tuple[Timings, Timings]
+    """the CPU's and the GPU's"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class Series:
         size = float(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]]))[0])
         if not np.isfinite(size):
             return BreakEven(None, None, None, self._why_none())
-        both = [(point.compared.cpu.timings, point.compared.gpu.timings) for point in self.points]
+        both = [point.timings for point in self.points]
         fewest = min(len(side.all_epochs) for sides in both for side in sides)
         if fewest < LEAST_VALUES:
             why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
@@ -110,9 +104,11 @@ class Series:
 def all_series(pairs: Iterable[Pair]) -> list[Series]:
     """None where every experiment is the only one of its kind: one size tells nothing of others."""
     alike: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
-    for compared in (pair.compared for pair in pairs if pair.compared):
-        for x_name, x, rest in _sizes(compared.cpu.record.experiment):
-            alike[x_name, rest].setdefault(x, Point(x, compared))
+    for pair in pairs:
+        if compared := pair.compared:
+            timings = compared.cpu.timings, compared.gpu.timings
+            for x_name, x, rest in _sizes(pair.cpu.record.experiment):
+                alike[x_name, rest].setdefault(x, Point(x, pair.experiment, compared.speedups["epoch"], timings))
     series: dict[tuple[str, str], Series] = {}
     for (x_name, _), sized in alike.items():
         if len(sized) > 1:
