@@ -189,8 +189,8 @@ def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) 
     if epochs < _LEAST_EPOCHS:
         raise MistakeError(f"EPOCHS={epochs} tells nothing of how much epochs vary: take {_LEAST_EPOCHS} or more")
     with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
-        folder = Path(name)
-        values = {f"experiments.{experiment}.{key}": n for key, n in (("repeats", 1), ("seeds", 1), ("epochs", epochs))}
+        folder, own = Path(name), f"experiments.{experiment}"
+        values = {f"{own}.repeats": 1, f"{own}.seeds": 1, f"{own}.epochs": epochs}
         params, plan = with_values(params_file, values, folder / "params.yaml"), folder / "plan"
         run_apart("plan", folder, _PROBE, params=folder / "params.yaml", results=folder / "results", out=plan)
         return train_apart(
