@@ -14,13 +14,7 @@ from photofinish.comparing.device_results import DeviceResult, Trained, read_res
 from photofinish.comparing.pairs import read_pair
 from photofinish.data.images import Task
 from photofinish.errors import UserError
-from photofinish.report.rows import (
-    COMPARISON,
-    comparison_metrics,
-    comparison_rows,
-    confusion_rows,
-    history_rows,
-)
+from photofinish.report.rows import COMPARISON, comparison_metrics, comparison_rows, confusion_rows, history_rows
 from photofinish.results import records
 
 REASON = "no accelerator: cuda: no driver"

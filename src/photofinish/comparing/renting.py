@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
-from photofinish.comparing.bounds import (
-    Ceiling,
-    Floor,
-    estimated_step_seconds,
-    least_memory_bytes,
-    least_steps,
-)
+from photofinish.comparing.bounds import Ceiling, Floor, estimated_step_seconds, least_memory_bytes, least_steps
 from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.params.compare import Accelerator, Comparing, Prices, accelerators, list_prices
