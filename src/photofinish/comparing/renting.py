@@ -140,10 +140,8 @@ def _offer(
     price: Price | None,
 ) -> Offer:
     timings, precision = run.timings, run.record.experiment.precision
-    startup_seconds, loading_seconds = _beside(run, stays, "staying_seconds")
     device = least_steps(operations, accelerator, precision, timings.training_image_count)
-    epoch_seconds = max(device.seconds, loading_seconds)
-    job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
+    startup_seconds, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "staying_seconds", device.seconds)
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
@@ -165,11 +163,13 @@ def _offer(
     )
 
 
-def _beside(run: Recorded, stays: Ceiling, which: str) -> tuple[float, float]:
-    """What the CPU does, whatever computes: start-up, and an epoch's loading. Nothing, where that can't be told."""
+def _with_the_cpu(run: Recorded, stays: Ceiling, which: str, device_seconds: float) -> tuple[float, float, float]:
+    """Start-up, an epoch that takes the device so long, and the job. What the CPU does whatever computes, start-up and
+    an epoch's loading, is nothing where it can't be told."""
     epochs, loading_seconds = len(run.timings.epochs), getattr(stays.epoch, which) if stays.epoch else 0.0
     startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
-    return startup_seconds, loading_seconds
+    epoch_seconds = max(device_seconds, loading_seconds)
+    return startup_seconds, epoch_seconds, startup_seconds + epochs * epoch_seconds
 
 
 def _estimate(
@@ -178,9 +178,8 @@ def _estimate(
     step_seconds = estimated_step_seconds(operations, accelerator, run.record.experiment.precision)
     if step_seconds is None:
         return None
-    startup_seconds, loading_seconds = _beside(run, stays, "measured_seconds")
-    epoch_seconds = max(run.timings.training_image_count / operations.images * step_seconds, loading_seconds)
-    job_seconds = startup_seconds + len(run.timings.epochs) * epoch_seconds
+    device_seconds = run.timings.training_image_count / operations.images * step_seconds
+    _, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "measured_seconds", device_seconds)
     return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price))
 
 
