@@ -247,9 +247,9 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
     return Cost(sum(amounts.values()) if amounts else None, counted)
 
 
-def run_margin(cpu: Timings, device: Timings) -> float:
-    """By which factor the ratio of two whole runs may be off."""
-    return BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
+def run_margin(*runs: Timings) -> float:
+    """By which factor a whole run, or the ratio of two, may be off."""
+    return BUSY if any(doubts(run.load) for run in runs) else RUN_TO_RUN
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:

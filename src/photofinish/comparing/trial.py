@@ -22,7 +22,7 @@ from typing import Any
 
 from photofinish.comparing.device_results import NotTrained, Recorded, read_run
 from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose, gain_text
-from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
+from photofinish.comparing.speedups import Interval, cost, run_margin, students_t
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
@@ -252,7 +252,7 @@ def estimate(timings: Timings, epochs: int) -> Estimate:
     tried = [passed_seconds([epoch]) + between_seconds for epoch in timings.epochs]
     once_seconds = timings.total_seconds - sum(tried)
     low_seconds, high_seconds = sum_interval(tried, epochs)
-    margin = BUSY if doubts(timings.load) else RUN_TO_RUN
+    margin = run_margin(timings)
     interval = (once_seconds + low_seconds) / margin, (once_seconds + high_seconds) * margin
     return Estimate(epochs, once_seconds, statistics.fmean(tried), interval)
 
