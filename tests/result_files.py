@@ -13,12 +13,13 @@ import pandas as pd
 from conftest import MakeResult
 
 from photofinish.comparing.device_results import DeviceResult, NotTrained, Recorded, Trained
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.pairs import Pair, set_beside
 from photofinish.files import sha256_of_bytes, write_summed
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.params.compare import Comparing
 from photofinish.results import EpochMetrics, measurements, records
+from photofinish.results.references import Reference
 
 BUSY = LoadWindow(
     repeat=1,
@@ -49,6 +50,16 @@ def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Traine
     result = make_result(*arguments, **settings)
     assert isinstance(result, Trained)
     return result
+
+
+def paired(
+    results: Sequence[DeviceResult], settings: Comparing | None = None, references: Sequence[Reference] = ()
+) -> list[Pair]:
+    """A pair for each experiment."""
+    cpus = [result for result in results if result.device == "cpu"]
+    gpus = {result.experiment: result for result in results if result.device == "gpu"}
+    pairs = [Pair.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
+    return set_beside(pairs, settings or Comparing(), references)
 
 
 def pair_of(cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None) -> Pair:

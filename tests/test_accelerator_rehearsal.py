@@ -20,8 +20,8 @@ from rehearsal.plug_in import build, compiler
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
-from photofinish.comparing.device_results import Trained, read_results
-from photofinish.comparing.pairs import paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import read_pair
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
@@ -175,9 +175,8 @@ def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage
 
 
 def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(results: Stage) -> None:
-    found = read_results(["small"], results.results)
-    assert [(result.device, type(result)) for result in found] == [("cpu", Trained), ("gpu", Trained)]
-    (pair,) = paired(found)
+    pair = read_pair("small", results.results / "small")
+    assert [(result.device, type(result)) for result in (pair.cpu, pair.gpu)] == [("cpu", Trained), ("gpu", Trained)]
     judged, compared = verdict(pair), pair.compared
     assert compared
     assert list(compared.speedups) == ["step", "epoch", "end_to_end"]
@@ -188,7 +187,7 @@ def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identic
 
 
 def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:
-    write_report(paired(read_results(["small"], results.results)), tmp_path / "report")
+    write_report([read_pair("small", results.results / "small")], tmp_path / "report")
     assert "rehearsal" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 

@@ -24,9 +24,10 @@ sys.exit(os.environ.get("FAILS") == "yes")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where it is to leave its files, beside a project whose stage writes down what it is told, and leaves nothing."""
+    """Where it is to leave its files, beside a project whose stages write down what they are told."""
     (tmp_path / "project/stages").mkdir(parents=True)
-    (tmp_path / "project/stages/train.py").write_text(_STAGE)
+    for stage in ("train", "split"):
+        (tmp_path / f"project/stages/{stage}.py").write_text(_STAGE)
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("DVC_ROOT", "of the project")
@@ -60,14 +61,14 @@ def test_values_elsewhere_are_settings_like_any_other_and_the_users_file_stays(
 def test_a_stage_runs_with_its_own_folder_as_the_root_and_no_word_of_the_projects_mlflow(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_apart("train.py", folder, {"device": "cpu", "data": folder / "data"})
+    run_apart("train", folder, "it", device="cpu", data=folder / "data")
     told = json.loads((folder / "told.json").read_text())
     assert told["arguments"] == ["--device", "cpu", "--data", str(folder / "data")]
     assert told["environment"]["DVC_ROOT"] == str(folder)
     assert told["environment"]["OF_THE_USER"] == "kept"
     assert not {"MLFLOW_TRACKING_URI", "DVC_STAGE"} & told["environment"].keys()
     assert capfd.readouterr().out == "of the stage\n"
-    assert run_apart("train.py", folder, {}, quietly=True)
+    run_apart("split", folder, "it")
     assert capfd.readouterr().out == ""
 
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
-from result_files import several_results, write_trained
+from result_files import paired, several_results, write_trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import paired
 from photofinish.report.report import write_report
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all

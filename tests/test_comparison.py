@@ -8,19 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import change_a_digit, pair_of, trained, write_results
+from result_files import change_a_digit, pair_of, paired, trained, write_results
 
-from photofinish.comparing.device_results import DeviceResult, Trained, read_results
-from photofinish.comparing.pairs import paired
+from photofinish.comparing.device_results import DeviceResult, Trained, read_result
+from photofinish.comparing.pairs import read_pair
 from photofinish.data.images import Task
 from photofinish.errors import UserError
-from photofinish.report.rows import (
-    COMPARISON,
-    comparison_metrics,
-    comparison_rows,
-    confusion_rows,
-    history_rows,
-)
+from photofinish.report.rows import COMPARISON, comparison_metrics, comparison_rows, confusion_rows, history_rows
 from photofinish.results import records
 
 REASON = "no accelerator: cuda: no driver"
@@ -124,10 +118,10 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
 ) -> None:
     written: list[DeviceResult] = request.getfixturevalue(results)
     write_results(written, tmp_path)
-    read = read_results(["small-mlp"], tmp_path)
-    assert comparison_rows(paired(read)) == comparison_rows(paired(written))
-    assert history_rows(paired(read)) == history_rows(paired(written))
-    assert [result.record for result in read] == [result.record for result in written]
+    read = read_pair("small-mlp", tmp_path / "small-mlp")
+    assert comparison_rows([read]) == comparison_rows(paired(written))
+    assert history_rows([read]) == history_rows(paired(written))
+    assert [read.cpu.record, read.gpu.record] == [result.record for result in written]
 
 
 @pytest.mark.parametrize(("task", "kind"), [("classes", "i"), ("labels", "i"), ("values", "f")])
@@ -137,7 +131,7 @@ def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
     written = trained(make_result)
     written = replace(written, record=written.record.model_copy(update={"task": task}))
     write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
-    read = read_results(["small-mlp"], tmp_path)[0]
+    read = read_result("small-mlp", "cpu", tmp_path / "small-mlp")
     assert isinstance(read, Trained)
     assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [kind, kind]
 
@@ -166,7 +160,7 @@ def test_a_result_that_cannot_be_read_is_named(
     else:
         change_a_digit(path)
     with pytest.raises(UserError, match=r"is damaged: its sha256|can be read: run `dvc repro`") as caught:
-        read_results(["small-mlp"], tmp_path)
+        read_pair("small-mlp", tmp_path / "small-mlp")
     assert str(path) in str(caught.value)
 
 
@@ -176,4 +170,4 @@ def test_a_result_without_scores_is_named(pair: list[DeviceResult], tmp_path: Pa
     evaluation = records.read_record(path, records.Evaluation)
     records.write_record(path, evaluation.model_copy(update={"devices": {"cpu": evaluation.devices["cpu"]}}))
     with pytest.raises(UserError, match=r"evaluation\.json has no scores of the gpu's network: run `dvc repro`"):
-        read_results(["small-mlp"], tmp_path)
+        read_pair("small-mlp", tmp_path / "small-mlp")

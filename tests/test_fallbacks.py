@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import MakeResult
+from result_files import pair_of
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import paired
 from photofinish.comparing.verdict import verdict
 from photofinish.measuring.first_step import fallbacks_counted
 
@@ -39,8 +39,8 @@ def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeRe
     cpu, gpu = make_result(), make_result(device="gpu")
     assert isinstance(gpu, Trained)
     step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
-    (pair,) = paired([cpu, replace(gpu, first_step=step)])
+    pair = pair_of(cpu, replace(gpu, first_step=step))
     told = verdict(pair).text
     assert "Not all of a step ran on the GPU: the CPU computed cumsum.out (2 a step) and unfold (1 a step)." in told
-    (without,) = paired([cpu, gpu])
+    without = pair_of(cpu, gpu)
     assert "Not all of a step" not in verdict(without).text

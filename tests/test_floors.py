@@ -22,9 +22,8 @@ from photofinish.comparing.bounds import (
     TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_KEPT,
     estimated_step_seconds,
-    least_epoch,
     least_memory_bytes,
-    least_step,
+    least_steps,
 )
 from photofinish.params.compare import SHORT_LIST, Accelerator, accelerators, list_prices
 from photofinish.results.measurements import Operations, Product
@@ -52,20 +51,20 @@ OPTIMISER = (30 - 4 + 20 - 4) * MIB / 100e9
 
 
 def test_arithmetic_is_the_fewest_operations_at_the_peak_rate_with_room_for_the_clock() -> None:
-    assert least_step(STEP, MADE_UP, "fp32").arithmetic_seconds == pytest.approx(0.201 / 10 / ABOVE_BOOST_CLOCK)
-    assert least_step(STEP, MADE_UP, "fp16").arithmetic_seconds == pytest.approx(0.201 / 80 / ABOVE_BOOST_CLOCK)
+    assert least_steps(STEP, MADE_UP, "fp32").arithmetic_seconds == pytest.approx(0.201 / 10 / ABOVE_BOOST_CLOCK)
+    assert least_steps(STEP, MADE_UP, "fp16").arithmetic_seconds == pytest.approx(0.201 / 80 / ABOVE_BOOST_CLOCK)
 
 
 def test_memory_is_what_each_product_moves_beyond_the_cache_and_the_optimiser() -> None:
-    floor = least_step(STEP, MADE_UP, "fp32")
+    floor = least_steps(STEP, MADE_UP, "fp32")
     assert floor.memory_seconds == pytest.approx((2 * 16 + 196 + 100) * MIB / 100e9 + OPTIMISER)
-    short = least_step(STEP, MADE_UP, "bf16")
+    short = least_steps(STEP, MADE_UP, "bf16")
     assert short.memory_seconds == pytest.approx((2 * 6 + 96 + 48) * MIB / 100e9 + OPTIMISER)
-    assert least_step(STEP, replace(MADE_UP, cache_mib=200), "fp32").memory_seconds == 0
+    assert least_steps(STEP, replace(MADE_UP, cache_mib=200), "fp32").memory_seconds == 0
 
 
 def test_products_follow_each_other_each_as_long_as_the_longer_of_the_two() -> None:
-    floor = least_step(STEP, MADE_UP, "fp32")
+    floor = least_steps(STEP, MADE_UP, "fp32")
     assert floor.computing_seconds == pytest.approx(2 * 0.008 + 296 * MIB / 100e9 + OPTIMISER)
     assert floor.computing_seconds > max(floor.arithmetic_seconds, floor.memory_seconds)
     assert floor.seconds == floor.computing_seconds
@@ -74,32 +73,32 @@ def test_products_follow_each_other_each_as_long_as_the_longer_of_the_two() -> N
 def test_a_precision_whose_rate_is_not_known_takes_that_of_the_next_shorter_one() -> None:
     assert MADE_UP.best_tflops("tf32") == 80.0
     assert replace(MADE_UP, tflops={"fp32": 10.0}).best_tflops("bf16") is None
-    assert least_step(STEP, replace(MADE_UP, tflops={}), "fp32").arithmetic_seconds == 0.0
+    assert least_steps(STEP, replace(MADE_UP, tflops={}), "fp32").arithmetic_seconds == 0.0
 
 
 def test_batches_of_a_loader_cross_the_link_unless_the_memory_is_shared() -> None:
-    assert least_step(STEP, MADE_UP, "fp32").link_seconds == pytest.approx(1e6 / 10e9)
-    assert least_step(STEP, replace(MADE_UP, link_gb_per_s=None), "fp32").link_seconds == 0.0
+    assert least_steps(STEP, MADE_UP, "fp32").link_seconds == pytest.approx(1e6 / 10e9)
+    assert least_steps(STEP, replace(MADE_UP, link_gb_per_s=None), "fp32").link_seconds == 0.0
 
 
 def test_a_kernel_takes_half_a_microsecond_however_little_it_does() -> None:
     small = Product(count=7, least_flops=10, read_values=10, written_values=10)
     nothing_else = {"products": (small,), "optimizer_bytes": 0, "gradient_bytes": 0, "batch_bytes": 0}
-    floor = least_step(STEP.model_copy(update=nothing_else), MADE_UP, "fp32")
+    floor = least_steps(STEP.model_copy(update=nothing_else), MADE_UP, "fp32")
     assert floor.computing_seconds == floor.kernel_seconds == 7 * LEAST_KERNEL_SECONDS
     assert floor.held_by == "kernels"
 
 
 def test_what_holds_a_step_is_named() -> None:
-    assert least_step(STEP, MADE_UP, "fp32").held_by == "arithmetic"
-    assert least_step(STEP, replace(MADE_UP, memory_gb_per_s=1.0), "fp32").held_by == "memory"
-    link = least_step(STEP, replace(MADE_UP, link_gb_per_s=1e-3), "fp32")
+    assert least_steps(STEP, MADE_UP, "fp32").held_by == "arithmetic"
+    assert least_steps(STEP, replace(MADE_UP, memory_gb_per_s=1.0), "fp32").held_by == "memory"
+    link = least_steps(STEP, replace(MADE_UP, link_gb_per_s=1e-3), "fp32")
     assert link.held_by == "the link"
     assert link.seconds == link.link_seconds == pytest.approx(1.0)
 
 
 def test_an_epoch_moves_as_much_as_its_whole_steps_and_computes_for_all_its_images() -> None:
-    step, epoch = least_step(STEP, MADE_UP, "fp32"), least_epoch(STEP, MADE_UP, "fp32", 250)
+    step, epoch = least_steps(STEP, MADE_UP, "fp32"), least_steps(STEP, MADE_UP, "fp32", 250)
     assert epoch.computing_seconds == pytest.approx(2 * step.computing_seconds + 0.5 * step.arithmetic_seconds)
     assert epoch.arithmetic_seconds == pytest.approx(2.5 * step.arithmetic_seconds)
     assert epoch.memory_seconds == pytest.approx(2 * step.memory_seconds)

@@ -25,17 +25,17 @@ NAMES = ["net-0", "net-1", "net-2"]
 def explored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was read and explored, or made a page of, so far."""
     done: list[str] = []
-    explore, make_part = keeping._explored, report._part
+    read, make_part = keeping.read_pair, report._part
 
-    def told_explore(name: str, results: Path) -> Pair:
+    def told_read(name: str, folder: Path) -> Pair:
         done.append(name)
-        return explore(name, results)
+        return read(name, folder)
 
     def told_part(pair: Pair, series: list[Series], files: dict[str, Rows]) -> report._Part:
         done.append(f"{pair.experiment}.html")
         return make_part(pair, series, files)
 
-    monkeypatch.setattr(keeping, "_explored", told_explore)
+    monkeypatch.setattr(keeping, "read_pair", told_read)
     monkeypatch.setattr(report, "_part", told_part)
     return done
 

@@ -7,7 +7,7 @@ import torch
 from conftest import MakeExperiment, MakeTrainer
 from torch import nn
 
-from photofinish.comparing.bounds import least_epoch
+from photofinish.comparing.bounds import least_steps
 from photofinish.measuring.operations import (
     Direction,
     StepCount,
@@ -181,6 +181,6 @@ def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(
     for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
         trainer = make_trainer(make_experiment(model=model, batch_size=64))
         operations, done = count_operations(trainer), trainer.train(lambda _metrics, _timing: None)
-        floor = least_epoch(operations, fast, "fp32", trainer.training.image_count)
+        floor = least_steps(operations, fast, "fp32", trainer.training.image_count)
         assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in done.timings)
         assert floor.seconds < min(epoch.training_seconds for epoch in done.timings)

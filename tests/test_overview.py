@@ -9,10 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 from conftest import MakeResult
-from result_files import write_result, write_trained
+from result_files import paired, write_result, write_trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import paired
 from photofinish.report.report import write_report
 from photofinish.tracking import documents
 from photofinish.tracking.store import Store

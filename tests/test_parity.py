@@ -108,12 +108,6 @@ def test_another_seed_called_the_same_parts_at_the_initial_weights(learn: Learn)
     assert parting(parity(learn(), learn(seed=1, says={})))[0] == "initial weights"
 
 
-def test_a_swapped_batch_is_found(learn: Learn) -> None:
-    cpu = learn()
-    swapped = replace(cpu, first_step=cpu.first_step.model_copy(update={"first_batch_sha256": "0" * 64}))
-    assert parting(parity(cpu, swapped))[0] == "first batch"
-
-
 @pytest.mark.parametrize(("at", "module"), [(1, "1"), (3, "3")])
 def test_a_layer_that_computes_something_else_is_named(learn: Learn, at: int, module: str) -> None:
     class Wrong(nn.Linear):

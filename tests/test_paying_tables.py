@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
-from result_files import trained
+from result_files import paired, trained
 
 from photofinish.comparing.device_results import DeviceResult
-from photofinish.comparing.pairs import paired
 from photofinish.comparing.scaling import all_series
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices

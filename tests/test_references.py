@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, trained, write_result, write_scores
+from result_files import BUSY, paired, trained, write_result, write_scores
 
 from photofinish.comparing.device_results import DeviceResult, Trained
-from photofinish.comparing.pairs import Elsewhere, paired, same_training
+from photofinish.comparing.pairs import Elsewhere, same_training
 from photofinish.comparing.verdict import in_a_sentence, verdict
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes, to_json
@@ -298,6 +298,15 @@ def test_this_machines_power_estimates_nothing_of_another_machine(
     assert "other programs used 40% of the cores" in row["to be taken with care"]
     (row,) = elsewhere_table(paired(here, settings, [recorded(gpu_elsewhere)]))
     assert row["energy of the epochs"] == "n/a, unavailable"
+
+
+def test_records_of_values_which_aim_at_no_accuracy_stand_in_the_same_columns(
+    here: list[DeviceResult], gpu_elsewhere: Trained
+) -> None:
+    of_values = [replace(epoch, validation_accuracy=None) for epoch in gpu_elsewhere.history]
+    references = [recorded(gpu_elsewhere, "one"), recorded(replace(gpu_elsewhere, history=of_values), "two")]
+    table = elsewhere_table(paired(here, Comparing(target_accuracy=0.4), references))
+    assert [row["time to target"] for row in table] == ["3.10 s", "n/a"]
 
 
 def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(

@@ -12,11 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
+from result_files import pair_of
 from training_process import NoTracker
 from training_stage import contents
 
-from photofinish.comparing.device_results import Trained, read_results
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import read_pair, set_beside
 from photofinish.comparing.parity import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
@@ -133,7 +134,7 @@ def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit)
     gone = records.Unavailable(device="gpu", experiment=records.read_training(learned).experiment, reason="none")
     records.write_record(results / "small" / "gpu" / records.LEARNED / records.RECORD, gone)
     write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
-    (pair,) = paired(read_results(["small"], results), Comparing(target_accuracy=0.01))
+    (pair,) = set_beside([read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ())
     scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
     table = {row["of"]: row for row in seeds_table([pair])}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
@@ -158,7 +159,7 @@ def test_the_devices_difference_is_set_against_that_of_two_seeds(make_result: Ma
     """By hand: 0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds, on either device."""
     cpu = with_seeds(cast(Trained, make_result(accuracy=0.80)), 0.84, 0.88)
     gpu = with_seeds(cast(Trained, make_result(device="gpu", accuracy=0.83)), 0.87, 0.91)
-    told = verdict(Pair(cpu, gpu, Comparing(), ())).text
+    told = verdict(pair_of(cpu, gpu)).text
     assert "Over 3 seeds the test accuracy differs by 3.00% between the devices from the same seed" in told
     assert "by 5.33% between two seeds" in told
     assert "the devices differ by 0.56 of what two seeds do" in told
@@ -181,7 +182,7 @@ def test_of_values_it_is_their_mean_absolute_error_that_seeds_differ_by(make_res
 
 def test_nothing_is_told_of_the_way_to_a_target_that_not_every_seed_reached(make_result: MakeResult) -> None:
     cpu, gpu = with_seeds(cast(Trained, make_result()), 0.95), make_result(device="gpu", unavailable="none")
-    pair = Pair(cpu, gpu, Comparing(target_accuracy=0.9), ())
+    pair = pair_of(cpu, gpu, Comparing(target_accuracy=0.9))
     assert [row["of"] for row in seeds_table([pair])] == ["test accuracy", "test loss"]
 
 

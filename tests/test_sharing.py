@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import trained
+from result_files import paired, trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import shared_trainings
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.report.report import write_report
@@ -59,7 +59,7 @@ def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs
 def test_the_fewest_need_not_be_one(pairs: list[Pair]) -> None:
     of_two = pairs[0].references[0].model_copy(update={"machine": "other"})
     cpu = shared_by(pairs[0].cpu, 4)
-    found = shared_trainings([Pair(cpu, pairs[0].gpu, pairs[0].settings, (of_two,))])
+    found = shared_trainings(paired([cpu, pairs[0].gpu], None, [of_two]))
     assert [(each.count, each.efficiency) for each in found] == [(2, 1.0), (4, 5 / 8 * 2 / 4)]
 
 
@@ -87,5 +87,5 @@ def test_the_report_shows_it_only_where_more_than_one_number_was_tried(pairs: li
     write_report(pairs, tmp_path)
     assert list(pd.read_csv(tmp_path / "sharing.csv")["efficiency"]) == [1.0, 0.8, 0.5]
     assert "| 1.60x that of 1 | 80% (" in (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    write_report([Pair(pairs[0].cpu, pairs[0].gpu, pairs[0].settings, ())], tmp_path)
+    write_report([replace(pairs[0], references=())], tmp_path)
     assert "several devices gain" not in (tmp_path / "comparison.md").read_text(encoding="utf-8")

@@ -15,8 +15,7 @@ import torch
 from conftest import MakeExperiment, OwnFiles
 from training_process import NoTracker
 
-from photofinish.comparing.device_results import read_results
-from photofinish.comparing.pairs import paired
+from photofinish.comparing.pairs import read_pair
 from photofinish.data.images import PartName, Task
 from photofinish.data.packed import PARTS, PackedSplit, labels_file
 from photofinish.errors import MistakeError, UserError
@@ -190,7 +189,7 @@ def test_a_training_on_values_or_labels_comes_to_a_report(
     scores = judged.evaluation.devices["cpu"]
     assert task == "labels" or scores.metrics["mean_absolute_error"] > 0  # none of the user's takes its place
     write_evaluation(judged, results / "small" / records.EVALUATED)
-    pairs = paired(read_results(["small"], results))
+    pairs = [read_pair("small", results / "small")]
     (verdict,) = write_report(pairs, tmp_path / "report")
     write_for_dvc(pairs, tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
     history = pd.read_csv(tmp_path / "report" / "history.csv")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, write_results
 
 from photofinish.comparing.device_results import DeviceResult
-from photofinish.comparing.pairs import paired
+from photofinish.comparing.pairs import read_pair, set_beside
 from photofinish.comparing.verdict import verdict
 from photofinish.errors import UserError
 from photofinish.params.compare import Comparing
@@ -116,21 +117,16 @@ def test_without_a_gpu_the_cpu_stands_alone_and_the_reason_is_kept(make_result: 
     assert "nothing can be said" in found.text
 
 
-def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: MakeResult) -> None:
+def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: MakeResult, tmp_path: Path) -> None:
+    write_results([make_result(unavailable="made up"), make_result(device="gpu")], tmp_path)
     with pytest.raises(UserError, match="small-mlp was not trained on the CPU"):
-        paired([make_result(unavailable="made up"), make_result(device="gpu")])
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_the_order_of_the_results_does_not_matter(make_result: MakeResult, swapped: bool) -> None:
-    results = [make_result(), make_result(device="gpu", epoch_seconds=(1.0,))]
-    assert "3.00 times the CPU's speed" in verdict(*paired(results[::-1] if swapped else results)).text
+        read_pair("small-mlp", tmp_path / "small-mlp")
 
 
 def test_under_other_settings_nothing_is_found_again_that_they_do_not_change(make_result: MakeResult) -> None:
     pair = pair_of(make_result(), make_result(device="gpu"))
     assert pair.compared
-    other = pair.under(Comparing(target_accuracy=0.5), ())
+    (other,) = set_beside([pair], Comparing(target_accuracy=0.5), ())
     assert other.compared is pair.compared
     assert other.diagnoses is pair.diagnoses
     assert pair.outlays["cpu"].target is None

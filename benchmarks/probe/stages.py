@@ -178,8 +178,7 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
         why = f"not installed here: {', '.join(missing)}; results.tar.gz holds what `evaluate` and `compare` want"
         found.skip("parity, diagnosis and records", why)
         return
-    from photofinish.comparing.device_results import read_results
-    from photofinish.comparing.pairs import paired
+    from photofinish.comparing.pairs import read_pair
     from photofinish.comparing.verdict import verdict
     from photofinish.results.references import record_all
 
@@ -187,7 +186,8 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
     if failed:
         found.add("evaluation", "FAILED", variant=", ".join(failed))
         return
-    for pair in paired(read_results(list(_EXPERIMENTS), project.folder / "results")):
+    for name in _EXPERIMENTS:
+        pair = read_pair(name, project.folder / "results" / name)
         found.add("verdict", verdict(pair).text, variant=pair.experiment)
         if compared := pair.compared:
             for layer in compared.parity.layers:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.bounds import Floor, least_step
+from photofinish.comparing.bounds import Floor, least_steps
 from photofinish.params.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 
@@ -43,7 +43,7 @@ class Published:
     @property
     def floor(self) -> Floor:
         """By the data sheet."""
-        return least_step(self.operations, self.accelerator, self.precision)
+        return least_steps(self.operations, self.accelerator, self.precision)
 
 
 def published() -> list[Published]:

@@ -2,14 +2,9 @@
 each accelerator's data sheet says that it takes at least. docs/before-you-rent.md explains them.
 
 Only what is sure to stay on the CPU counts: of an epoch, its batches, as quick as they are loaded with no step between
-(what a step waits for is more: while the CPU computes as well, loading is slower); of the job, start-up without its
-warm-up besides. What would perhaps stay isn't counted, which only makes the bound higher: handing out each operation,
-which may be recorded once for all steps; checkpoints and readings of the machine, of which shorter epochs need fewer;
-loading for validation, which isn't timed by itself.
-
-Of a step by a data sheet, products of matrices and convolutions run one after the other, as PyTorch hands them to a
-device. What fits into the cache may lie there already, and stay there: only what a kernel reads or writes beyond that
-counts. After them the optimiser reads gradients, weights and its own state, and writes all but the gradients.
+(while the CPU computes as well, loading is slower); of the job, start-up without its warm-up besides. What would
+perhaps stay isn't counted: handing out each operation, which may be recorded once for all steps; checkpoints and
+readings of the machine, of which shorter epochs need fewer; loading for validation, which isn't timed by itself.
 """
 
 from __future__ import annotations
@@ -19,10 +14,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import Recorded
-from photofinish.comparing.diagnosis import why_nothing_is_told
+from photofinish.comparing.device_results import Recorded, StepCosts, spread
+from photofinish.comparing.diagnosis import RUN_MARGIN, why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
-from photofinish.comparing.step_costs import RUN_TO_RUN, StepCosts, spread
 from photofinish.params.compare import Accelerator
 from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
@@ -51,7 +45,7 @@ class Bound:
     whole_seconds: float
     """of slow ones, where there are several"""
     staying_seconds: float
-    """of quick ones, in a run that is quicker by RUN_TO_RUN; half of a start-up, for nothing watches how busy the
+    """of quick ones, in a run that is quicker by RUN_MARGIN; half of a start-up, for nothing watches how busy the
     machine is meanwhile"""
     measured_seconds: float
     """the same as it was measured"""
@@ -67,11 +61,6 @@ class Bound:
         return f"{at_most(self.at_most)} times"
 
     @property
-    def is_high(self) -> bool:
-        """So high that it says nothing against a GPU."""
-        return self.at_most > HIGH
-
-    @property
     def evidence(self) -> str:
         """`at least 4.00 s of 5.00 s`: what stays, of the whole."""
         return f"at least {seconds(min(self.staying_seconds, self.whole_seconds))} of {seconds(self.whole_seconds)}"
@@ -81,12 +70,12 @@ class Bound:
 class Ceiling:
     """The bounds of one training on the CPU, or why there are none."""
 
-    epoch: Bound | None
+    epoch: Bound | None = None
     """None where nothing of it is sure to stay"""
-    job: Bound | None
-    job_if_resident: Bound | None
+    job: Bound | None = None
+    job_if_resident: Bound | None = None
     """with `input: resident`, which leaves nothing of an epoch: where it takes a loader, and images would fit"""
-    untold: str | None
+    untold: str | None = None
     """what keeps the figures from carrying a bound"""
 
     @property
@@ -95,7 +84,7 @@ class Ceiling:
         if self.job is None:
             return None
         epoch, job = self.epoch, self.job
-        if epoch and not epoch.is_high:
+        if epoch and epoch.at_most <= HIGH:
             lifted = ""
             if self.job_if_resident:
                 left = f"the job's would then be {self.job_if_resident.told}"
@@ -108,7 +97,7 @@ class Ceiling:
         what, high = "start-up", ""
         if epoch:
             what, high = "start-up and loading", f" ({epoch.told} as fast is its bound)"
-        if job.is_high:
+        if job.at_most > HIGH:
             return (
                 f"Nothing measured here keeps a GPU from being much faster{high}: {what}, which stays on the CPU, is "
                 f"{job.evidence} of the whole job, whose bound is {job.told} as fast."
@@ -124,15 +113,15 @@ def ceiling(run: Recorded) -> Ceiling:
     """Of one training on the CPU; no bound is told by figures that carry no cause either."""
     timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
     if untold or costs is None:
-        return Ceiling(None, None, None, untold)
+        return Ceiling(untold=untold)
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
     settings = run.record.experiment.input
     if settings.name == "resident":
-        return Ceiling(None, startup_alone, None, None)
+        return Ceiling(job=startup_alone)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(costs, settings.workers) / (1 + RUN_TO_RUN)
+    least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     _, slow_step_seconds = costs.epoch_share_spread
     return Ceiling(
         epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
@@ -142,7 +131,6 @@ def ceiling(run: Recorded) -> Ceiling:
             startup_seconds + epochs * loading_seconds,
         ),
         job_if_resident=startup_alone if costs.attribution.resident else None,
-        untold=None,
     )
 
 
@@ -194,19 +182,16 @@ class Floor:
         return max(parts, key=lambda name: parts[name])
 
 
-def least_step(operations: Operations, accelerator: Accelerator, precision: str) -> Floor:
-    """Of the step that was counted."""
-    return least_epoch(operations, accelerator, precision, operations.images)
+def least_steps(operations: Operations, accelerator: Accelerator, precision: str, images: int | None = None) -> Floor:
+    """Of the step that was counted; or of as large ones on so many images in all, but for the last.
 
-
-def least_epoch(operations: Operations, accelerator: Accelerator, precision: str, images: int) -> Floor:
-    """Of steps on so many images in all, as large as the one that was counted, but for the last.
-
-    What a smaller last step moves isn't counted, for it may stay in the cache.
+    Products of matrices and convolutions run one after the other, as PyTorch hands them to a device, and then the
+    optimiser. What fits into the cache may lie and stay there, as all may that a smaller last step moves: only what a
+    kernel reads or writes beyond that counts.
     """
-    tflops, link = accelerator.best_tflops(precision), accelerator.link_gb_per_s
-    flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK if tflops else None
+    flops_a_second = (accelerator.best_tflops(precision) or math.inf) * _TERA * ABOVE_BOOST_CLOCK
     cache_bytes, bytes_a_second = accelerator.cache_mib * _MIB, accelerator.memory_gb_per_s * _GB
+    link_bytes_a_second = (accelerator.link_gb_per_s or math.inf) * _GB
     optimiser_seconds = _optimiser_bytes(operations, cache_bytes) / bytes_a_second
     computing_seconds, arithmetic_seconds, memory_seconds = optimiser_seconds, 0.0, optimiser_seconds
     for product in operations.products:
@@ -214,22 +199,23 @@ def least_epoch(operations: Operations, accelerator: Accelerator, precision: str
             max(0.0, values * _VALUE_BYTES[precision] - cache_bytes)
             for values in (product.read_values, product.written_values)
         )
-        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second if flops_a_second else 0.0
+        own_arithmetic_seconds = product.count * product.least_flops / flops_a_second
         own_memory_seconds = product.count * moved_bytes / bytes_a_second
         computing_seconds += max(own_arithmetic_seconds, own_memory_seconds, product.count * LEAST_KERNEL_SECONDS)
         arithmetic_seconds += own_arithmetic_seconds
         memory_seconds += own_memory_seconds
-    whole_steps, rest = divmod(images / operations.images, 1)
+    whole_steps, rest = divmod((images or operations.images) / operations.images, 1)
     return Floor(
         whole_steps * computing_seconds + rest * arithmetic_seconds,
         (whole_steps + rest) * arithmetic_seconds,
         whole_steps * memory_seconds,
         whole_steps * LEAST_KERNEL_SECONDS * sum(product.count for product in operations.products),
-        (whole_steps + rest) * operations.batch_bytes / (link * _GB) if link else 0.0,
+        (whole_steps + rest) * operations.batch_bytes / link_bytes_a_second,
     )
 
 
 def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
+    """It reads gradients, weights and its own state, and writes all but the gradients."""
     changed_bytes = operations.gradient_bytes + operations.optimizer_bytes  # as many weights have a gradient
     read_bytes = operations.gradient_bytes + changed_bytes
     return max(0.0, read_bytes - cache_bytes) + max(0.0, changed_bytes - cache_bytes)

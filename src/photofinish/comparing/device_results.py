@@ -1,9 +1,11 @@
-"""What each device left of an experiment, read from results/: its training, and what its model made of test items."""
+"""What each device left of an experiment, read from results/: its training, what a step of it cost, and what its model
+made of test items."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +14,160 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from photofinish.comparing.step_costs import StepCosts, step_costs
+from photofinish.data.images import Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed
+from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
+from photofinish.results.measurements import Attribution
 from photofinish.results.records import DeviceLabel
+
+PARTS = {
+    "waiting for data": "waiting_seconds",
+    "copying to the device": "copying_seconds",
+    "forward": "forward_seconds",
+    "backward": "backward_seconds",
+    "optimiser": "optimizer_seconds",
+    "the rest": "rest_seconds",
+}
+"""of a step, in their order: in words, and in the record"""
+_HIDDEN_SHARE = 0.8
+"""A host that hands out a step in less of the step's time is clearly ahead of the device. Then the step on few images
+may wait for the host, and the one on the batch doesn't: no line goes through the two."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What an epoch is made of, all in seconds a step: medians, or means over an epoch where its first step is like no
+    other."""
+
+    experiment: Experiment
+    timings: records.Timings
+    attribution: Attribution
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last of them may be smaller."""
+        return -(-self.timings.training_image_count // self.experiment.batch_size)
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Worker processes load the next batches during a step."""
+        return self.experiment.input.name == "loader" and self.experiment.input.workers > 0
+
+    @property
+    def epoch_share_seconds(self) -> float:
+        """The median epoch's training time over its steps: what a step takes with all that belongs to it."""
+        return self.timings.median_epoch_seconds / self.steps_per_epoch
+
+    @cached_property
+    def epoch_share_spread(self) -> tuple[float, float]:
+        """The same of a fast epoch and of a slow one."""
+        return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
+
+    @cached_property
+    def parts_seconds(self) -> dict[str, float]:
+        """Of a step that was taken apart after the training, by their names in words."""
+        return {name: self._over_an_epoch(getattr(self.attribution.parts, field)) for name, field in PARTS.items()}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The same, of the whole step."""
+        whole_seconds = sum(self.parts_seconds.values())
+        return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
+
+    @property
+    def copying_seconds(self) -> float:
+        """A batch to the device."""
+        return self.parts_seconds["copying to the device"]
+
+    @cached_property
+    def batch_alone_seconds(self) -> float:
+        """A batch with no step in between: what the input path takes when nothing else is to be done."""
+        alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
+        if self.loads_ahead:
+            return alone_seconds
+        # Both passes took the same, and what else goes on in a machine only ever slows one.
+        return min(alone_seconds, self.parts_seconds["waiting for data"])
+
+    @property
+    def input_seconds(self) -> float:
+        """What an epoch takes a step if the steps themselves took no time."""
+        if self.loads_ahead:
+            return max(self.batch_alone_seconds, self.copying_seconds)
+        return self.batch_alone_seconds + self.copying_seconds
+
+    @cached_property
+    def step_alone_seconds(self) -> float:
+        """A step whose batch lies on the device already: the steady state."""
+        return statistics.median(self.timings.steady_state.step_seconds)
+
+    @property
+    def busy_share(self) -> float:
+        """Of an epoch: how much of it the device would need for its steps alone. An accelerator waits for the host
+        within its steps too, so for one this is the most that it may be."""
+        return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
+
+    @property
+    def beside_step_seconds(self) -> float:
+        """Of an epoch, a step, what the step alone doesn't take: its data, as far as the step waits for it."""
+        return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
+
+    @property
+    def issuing_is_hidden(self) -> bool:
+        """An accelerator works longer on a step than the host takes to hand it out."""
+        issuing_seconds = self.attribution.issuing_seconds
+        step_seconds = min(self.attribution.same_batch.step_seconds)
+        return bool(issuing_seconds) and min(issuing_seconds) < _HIDDEN_SHARE * step_seconds
+
+    @cached_property
+    def fixed_seconds(self) -> float:
+        """Of the step alone, what it takes however few images it has; nothing where the device hides what the host
+        takes. From the quickest steps: what else goes on in a machine only ever makes some of them slower."""
+        if self.issuing_is_hidden:
+            return 0.0
+        images = min(self.experiment.batch_size, self.timings.training_image_count)
+        seconds, other_seconds = (
+            min(tried.step_seconds) for tried in (self.attribution.same_batch, self.attribution.other_batch)
+        )
+        return self.step_alone_seconds * fixed_share(
+            images, seconds, self.attribution.other_batch_images, other_seconds
+        )
+
+    @property
+    def images_seconds(self) -> float:
+        """Of the step alone, what grows with the images of its batch."""
+        return self.step_alone_seconds - self.fixed_seconds
+
+    def _over_an_epoch(self, values: Sequence[float]) -> float:
+        return over_an_epoch(values, self.steps_per_epoch, are_uneven=self.loads_ahead)
+
+
+def fixed_share(images: int, seconds: float, other_images: int, other_seconds: float) -> float:
+    """Of the step on so many images, what it would take with none: by the line through it and the other batch size."""
+    if images == other_images:
+        return 0.0
+    an_image_seconds = (seconds - other_seconds) / (images - other_images)
+    return min(1.0, max(0.0, 1 - images * an_image_seconds / seconds))
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """What a tenth of them lie below, and a tenth above."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
+    return low, high
+
+
+def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:
+    """The mean over so many steps, of which the first is the first here and the others are like the others here: their
+    median, but their mean where it belongs to them to be uneven. Of two workers' batches, every other comes at once.
+    """
+    first, *others = values
+    if not others:
+        return first
+    other = statistics.fmean(others) if are_uneven else statistics.median(others)
+    return other + (first - other) / steps
 
 
 @dataclass(frozen=True)
@@ -45,7 +196,7 @@ class Recorded:
     def costs(self) -> StepCosts | None:
         """None where its steps were not taken apart."""
         attribution = self.timings.attribution
-        return step_costs(self.record.experiment, self.timings, attribution) if attribution else None
+        return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
 
 
 @dataclass(frozen=True)
@@ -84,40 +235,25 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
 
 
-def read_results(names: Iterable[str], folder: Path) -> list[DeviceResult]:
-    """Both devices' of each experiment."""
-    results: list[DeviceResult] = []
-    for name in names:
-        runs = [read_run(name, folder / name / device) for device in records.DEVICE_LABELS]
-        scores, predictions = _read_evaluation(
-            folder / name / records.EVALUATED, [run for run in runs if isinstance(run, Recorded)]
-        )
-        for run in runs:
-            if isinstance(run, NotTrained):
-                results.append(run)
-                continue
-            learned, of = folder / name / run.device / records.LEARNED, run.device
-            first_step = records.read_record(learned / records.FIRST_STEP, records.FirstStep)
-            seeds = records.read_seeds(learned, run.record.experiment)
-            found = scores[of], first_step, predictions[of], seeds
-            results.append(Trained(name, run.record, run.timings, run.history, *found))
-    return results
+def read_result(name: str, device: DeviceLabel, folder: Path) -> DeviceResult:
+    """The device's, in the folder of an experiment's results."""
+    run, evaluated = read_run(name, folder / device), folder / records.EVALUATED
+    if isinstance(run, NotTrained):
+        return run
+    learned = folder / device / records.LEARNED
+    return Trained(
+        **vars(run),
+        scores=records.read_scores(evaluated / records.EVALUATION, device),
+        first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
+        predictions=_read_predictions(evaluated / records.PREDICTIONS, device, run.record.task),
+        seed_runs=records.read_seeds(learned, run.record.experiment),
+    )
 
 
-def _read_evaluation(
-    folder: Path, runs: Sequence[Recorded]
-) -> tuple[dict[DeviceLabel, records.DeviceEvaluation], dict[DeviceLabel, Predictions]]:
-    """Scores and predictions of these runs' networks, which lie in one file each."""
-    if not runs:
-        return {}, {}
-    devices, path = [run.device for run in runs], folder / records.PREDICTIONS
-    dtype = "float64" if runs[0].record.task == "values" else "int64"
+def _read_predictions(path: Path, device: DeviceLabel, task: Task) -> Predictions:
+    dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
-        predictions = {
-            device: Predictions(*(table[name].to_numpy() for name in ("actual", device))) for device in devices
-        }
-    except (OSError, ValueError, LookupError) as error:
-        problem = f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
-        raise UserError(problem) from error
-    return records.read_scores(folder / records.EVALUATION, devices), predictions
+        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
+    return Predictions(table["actual"].to_numpy(), table[device].to_numpy())

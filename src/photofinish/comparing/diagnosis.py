@@ -14,17 +14,15 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from photofinish.comparing.device_results import Recorded
-from photofinish.comparing.step_costs import Gain, StepCosts, spread
+from photofinish.comparing.device_results import Recorded, StepCosts, spread
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import doubts
-from photofinish.results.measurements import SteadyState
-from photofinish.wording import listed, seconds
+from photofinish.wording import at_most, listed, seconds
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound", "CPU held back", "not known"
@@ -39,10 +37,46 @@ LEAST_STEPS = 3
 """that must have been timed to tell anything by them"""
 LEAST_GAIN = 1.1
 """in the middle of what is predicted"""
+RUN_MARGIN = 1.2
+"""what a prediction leaves at both ends, as a factor, for one training being faster or slower than the next: 47 of 52
+held in two rounds of `python -m benchmarks.predictions`, each of 48 tries on two quiet cores; with 1.1, 9 of 12 did"""
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
 _DOES_NOT_FIT = "the images don't fit into the device's memory"
+
+
+class Gain(NamedTuple):
+    """How many times as fast: between these two. From 1 on where the second is known alone."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
+        """Of an epoch whose steps took between so long and so long each, with all that belongs to them."""
+        fast_seconds, slow_seconds = costs.epoch_share_spread
+        return cls(fast_seconds / high_seconds / RUN_MARGIN, slow_seconds / low_seconds * RUN_MARGIN)
+
+    @classmethod
+    def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
+        """Of an epoch whose steps can't be shorter than that."""
+        return cls(1.0, max(1.0, cls.of(costs, shortest_seconds, shortest_seconds).high))
+
+    @property
+    def middle(self) -> float:
+        """What is as many times above the low end as below the high one."""
+        return math.sqrt(self.low * self.high)
+
+    def __str__(self) -> str:
+        if self.low == 1:
+            return f"at most {at_most(self.high)} times as fast"
+        return f"{gain_text(self.low)} to {gain_text(self.high)} times as fast"
+
+
+def gain_text(gain: float) -> str:
+    """`2.50`, `12`."""
+    return f"{gain:.2f}" if gain < 9.995 else f"{gain:.0f}"
 
 
 @dataclass(frozen=True)
@@ -66,10 +100,6 @@ class Remedy:
     def prediction(self) -> str:
         """The gain, in words."""
         return f"{self.predicted} (an epoch)" if self.predicted else "not predicted"
-
-
-Found = tuple[Remedy | None, str]
-"""a remedy, or why there is none"""
 
 
 @dataclass(frozen=True)
@@ -113,10 +143,10 @@ def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
         found.append(Diagnosis("the job", "start-up-bound", sentence, evidence, None, once))
     why_not = why_nothing_is_told(run)
     if costs and not why_not:
-        cause, sentence, (remedy, why_none) = _cause(run, costs)
-        if remedy and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
-            why_none = f"by what was measured, `{remedy.line}` would be {remedy.predicted}: no gain"
-            remedy = None
+        cause, sentence, against = _cause(run, costs)
+        if isinstance(against, Remedy) and against.predicted and against.predicted.middle < LEAST_GAIN:
+            against = f"by what was measured, `{against.line}` would be {against.predicted}: no gain"
+        remedy, why_none = (against, "") if isinstance(against, Remedy) else (None, against)
         found.append(Diagnosis("an epoch", cause, sentence, _evidence(run, costs), remedy, why_none))
     elif why_not:
         sentence = "why an epoch takes as long as it does is not known"
@@ -131,8 +161,9 @@ def why_nothing_is_told(run: Recorded) -> str | None:
         return timings.not_attributed
     if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
         return "the machine was busy; train again on a quiet one"
-    if costs.steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
-        return f"a step is so slow that {costs.steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
+    steps_timed = min(len(costs.attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds))
+    if steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
+        return f"a step is so slow that {steps_timed} could be taken apart, and {LEAST_STEPS} are needed"
     epoch, parts = seconds(timings.median_epoch_seconds), sum(costs.parts_seconds.values())
     explained = parts / costs.epoch_share_seconds
     # An accelerator that has to be waited for after each part may take longer than it does in an epoch.
@@ -150,24 +181,21 @@ def why_nothing_is_told(run: Recorded) -> str | None:
     return None
 
 
-def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Found]:
-    """What an epoch waits for, a sentence of it, and what can be done against it."""
-    host = run.timings.host
+def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Remedy | str]:
+    """What an epoch waits for, a sentence of it, and what can be done against it, or why nothing can."""
+    host, step = run.timings.host, seconds(costs.step_alone_seconds)
     cores = allowed_cores(host.cpu) if host.cpu else 1
-    step, epoch_seconds = seconds(costs.step_alone_seconds), costs.epoch_share_seconds
-    if costs.input_seconds > costs.step_alone_seconds and costs.copying_seconds > costs.batch_alone_seconds:
-        sentence = (
-            f"copying to the device takes {min(1.0, costs.copying_seconds / epoch_seconds):.0%} of an epoch's time: "
-            f"{seconds(costs.copying_seconds)} for a batch, and a step on it takes {step}"
-        )
-        return "copy-bound", sentence, _against_copying(run, costs)
     if costs.input_seconds > costs.step_alone_seconds:
-        source = "the loader" if run.record.experiment.input.name == "loader" else "gathering the batches"
-        sentence = (
-            f"{source} takes {min(1.0, costs.input_seconds / epoch_seconds):.0%} of an epoch's time: "
-            f"{seconds(costs.batch_alone_seconds)} for a batch, and a step on it takes {step}"
-        )
-        return "input-bound", sentence, _against_waiting(run, costs, cores)
+        is_copy = costs.copying_seconds > costs.batch_alone_seconds
+        if is_copy:
+            what, taken_seconds = "copying to the device", costs.copying_seconds
+        else:
+            what = "the loader" if run.record.experiment.input.name == "loader" else "gathering the batches"
+            taken_seconds = costs.input_seconds
+        share = min(1.0, taken_seconds / costs.epoch_share_seconds)
+        batch = seconds(max(costs.copying_seconds, costs.batch_alone_seconds))
+        sentence = f"{what} takes {share:.0%} of an epoch's time: {batch} for a batch, and a step on it takes {step}"
+        return "copy-bound" if is_copy else "input-bound", sentence, _against_input(run, costs, cores, is_copy)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
         sentence = (
             f"most of a step is not its images' arithmetic: {seconds(costs.fixed_seconds)} of {step} it would take "
@@ -181,8 +209,8 @@ def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Found]:
         return "CPU held back", f"{sentence}, and {why}", _against_thread_count(host, costs, cores)
     if isinstance(host, CpuHost) and cores < host.cpu.usable_cores:
         of_cores = f"{host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
-        raised = f"the container may use {of_cores}; raise its limit"
-        return "CPU held back", f"{sentence}, and a limit leaves the CPU {of_cores}", (None, raised)
+        told = f"{sentence}, and a limit leaves the CPU {of_cores}"
+        return "CPU held back", told, f"the container may use {of_cores}; raise its limit"
     return "compute-bound", sentence, _against_computing(run, costs)
 
 
@@ -195,84 +223,76 @@ def _evidence(run: Recorded, costs: StepCosts) -> str:
         fixed = f", which the host hands out in {issuing} and so is ahead of the device"
     elif tried != run.record.experiment.batch_size:
         fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
-    at_most = "" if run.device == "cpu" else "at most "
+    bound = "" if run.device == "cpu" else "at most "
     return (
-        f"of a step{one_by_one}: {parts}; the device is busy {at_most}{costs.busy_share:.0%} "
+        f"of a step{one_by_one}: {parts}; the device is busy {bound}{costs.busy_share:.0%} "
         f"of an epoch; a batch alone takes {seconds(costs.input_seconds)}, a step alone "
         f"{seconds(costs.step_alone_seconds)}{fixed}"
     )
 
 
-def _against_waiting(run: Recorded, costs: StepCosts, cores: int) -> Found:
-    settings = run.record.experiment.input
+def _against_input(run: Recorded, costs: StepCosts, cores: int, is_copy: bool) -> Remedy | str:
+    """Images that lie on the device; where they don't fit, copies that aren't waited for, or more workers."""
+    settings, key = run.record.experiment.input, f"experiments.{run.experiment}.input"
     if settings.name == "resident":
-        return None, "the images lie on the device already; what is left is to gather and augment them"
+        lie_there = "the images lie on the device already"
+        return lie_there if is_copy else f"{lie_there}; what is left is to gather and augment them"
     if tried := costs.attribution.resident:
-        return _resident(run, costs, tried), ""
-    if cores <= settings.workers:
-        return None, f"{_DOES_NOT_FIT}, and every core has its worker already"
-    workers_seconds = costs.batch_alone_seconds * max(1, settings.workers)
-    shortest_seconds = max(workers_seconds / cores, costs.copying_seconds + costs.step_alone_seconds)
-    value = {**settings.model_dump(exclude_defaults=True), "workers": cores}
-    why = f"{_DOES_NOT_FIT}; at best, workers share the loading evenly"
-    return Remedy(f"experiments.{run.experiment}.input", value, costs.at_most(shortest_seconds), why), ""
+        why = "tried on some steps: the images lie on the device, normalised once; the same bits are learned"
+        return Remedy(key, "resident", Gain.of(costs, *spread(tried.step_seconds)), why)
+    value = settings.model_dump(exclude_defaults=True)
+    if is_copy:
+        if settings.pin_memory and settings.non_blocking:
+            return f"{_DOES_NOT_FIT}, and copies already don't wait"
+        value |= {"pin_memory": True, "non_blocking": True}
+        at_best = "a copy goes on behind the step before it"
+        shortest_seconds = max(costs.copying_seconds, costs.step_alone_seconds)  # to gather a batch takes less
+    else:
+        if cores <= settings.workers:
+            return f"{_DOES_NOT_FIT}, and every core has its worker already"
+        value |= {"workers": cores}
+        at_best = "workers share the loading evenly"
+        workers_seconds = costs.batch_alone_seconds * max(1, settings.workers)
+        shortest_seconds = max(workers_seconds / cores, costs.copying_seconds + costs.step_alone_seconds)
+    return Remedy(key, value, Gain.at_most(costs, shortest_seconds), f"{_DOES_NOT_FIT}; at best, {at_best}")
 
 
-def _against_copying(run: Recorded, costs: StepCosts) -> Found:
-    settings = run.record.experiment.input
-    if settings.name == "resident":
-        return None, "the images lie on the device already"
-    if tried := costs.attribution.resident:
-        return _resident(run, costs, tried), ""
-    if settings.pin_memory and settings.non_blocking:
-        return None, f"{_DOES_NOT_FIT}, and copies already don't wait"
-    value = {**settings.model_dump(exclude_defaults=True), "pin_memory": True, "non_blocking": True}
-    shortest_seconds = max(costs.copying_seconds, costs.step_alone_seconds)  # to gather a batch takes less
-    why = f"{_DOES_NOT_FIT}; at best, a copy goes on behind the step before it"
-    return Remedy(f"experiments.{run.experiment}.input", value, costs.at_most(shortest_seconds), why), ""
-
-
-def _resident(run: Recorded, costs: StepCosts, tried: SteadyState) -> Remedy:
-    why = "tried on some steps: the images lie on the device, normalised once; the same bits are learned"
-    return Remedy(f"experiments.{run.experiment}.input", "resident", costs.gain(*spread(tried.step_seconds)), why)
-
-
-def _against_launching(run: Recorded, costs: StepCosts) -> Found:
+def _against_launching(run: Recorded, costs: StepCosts) -> Remedy | str:
     """The larger batch that was tried. What data costs is taken to cost as much an epoch, or as much a step."""
     larger, tried_seconds = costs.attribution.other_batch_images, costs.attribution.other_batch.step_seconds
     if larger <= run.record.experiment.batch_size:
         few = "a larger batch leaves an epoch too few steps, or the device too little memory"
-        return None, f"the job is small: {few}, and a faster device would not help"
+        return f"the job is small: {few}, and a faster device would not help"
     steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
     low_seconds, high_seconds = (steps * each for each in spread(tried_seconds))
     data_seconds = costs.beside_step_seconds
-    gain = costs.gain(low_seconds + steps * data_seconds, high_seconds + data_seconds)
+    gain = Gain.of(costs, low_seconds + steps * data_seconds, high_seconds + data_seconds)
     longer = seconds(statistics.median(tried_seconds))
     why = f"fewer, larger steps, tried: one takes {longer}; {_LEARNS_OTHERWISE}"
-    return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, why), ""
+    return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, why)
 
 
-def _against_computing(run: Recorded, costs: StepCosts) -> Found:
+def _against_computing(run: Recorded, costs: StepCosts) -> Remedy | str:
     nothing = "the device is used well; a faster one, or a smaller network, would shorten it"
     if (tried := costs.attribution.bf16) is None:
-        return None, nothing
+        return nothing
     low_seconds, high_seconds = spread(tried.step_seconds)
     bf16, data_seconds = seconds(statistics.median(tried.step_seconds)), costs.beside_step_seconds
-    gain = costs.gain(low_seconds + data_seconds, high_seconds + data_seconds)
+    gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
     if gain.middle < LEAST_GAIN:
-        return None, f"{nothing}; bf16 was tried on a step and takes {bf16}"
+        return f"{nothing}; bf16 was tried on a step and takes {bf16}"
     why = f"a step in bf16 was tried and takes {bf16}; {_LEARNS_OTHERWISE}"
-    return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, why), ""
+    return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, why)
 
 
-def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Found:
+def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Remedy | str:
     """Amdahl's law: what grows with the images is shared among the cores evenly, at best; the rest isn't shared."""
     variable = host.software.variables.get("OMP_NUM_THREADS")
     value: str | int = cores if variable else "auto"
     told = f" (auto would heed OMP_NUM_THREADS, which is {variable})" if variable else ""
     if host.threads > cores:
-        return Remedy("devices.cpu.threads", value, None, f"threads that share a core wait for each other{told}"), ""
+        return Remedy("devices.cpu.threads", value, None, f"threads that share a core wait for each other{told}")
     shared_seconds = costs.images_seconds * host.threads / cores
-    gain = costs.at_most(costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
+    gain = Gain.at_most(costs, costs.beside_step_seconds + costs.fixed_seconds + shared_seconds)
     why = f"{cores} cores instead of {host.threads}, by Amdahl's law{told}; another thread count gives other last bits"
-    return Remedy("devices.cpu.threads", value, gain, why), ""
+    return Remedy("devices.cpu.threads", value, gain, why)

@@ -19,17 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import photofinish
-from photofinish.comparing.device_results import read_results
-from photofinish.comparing.pairs import Pair, paired
-from photofinish.files import (
-    SUMS,
-    own_sweep,
-    read_sums,
-    sha256_of_bytes,
-    sha256_of_file,
-    state_folder,
-    write_bytes_atomically,
-)
+from photofinish.comparing.pairs import Pair, read_pair
+from photofinish.files import own_sweep, read_sums, sha256_of_bytes, state_folder, write_bytes_atomically
 from photofinish.params.compare import Comparing
 from photofinish.results.records import DEVICE_LABELS, EVALUATED, LEARNED, TIMED
 
@@ -86,16 +77,8 @@ def _read(file: Path) -> dict[str, bytes]:
 
 
 def read_pairs(names: Iterable[str], results: Path, kept: Kept) -> list[Pair]:
-    """A pair for each experiment, with all that is found in its results whatever the settings."""
-    return [kept.of(name, "pair", partial(_explored, name, results)) for name in names]
-
-
-def _explored(name: str, results: Path) -> Pair:
-    (pair,) = paired(read_results([name], results))
-    _ = pair.diagnoses
-    if compared := pair.compared:
-        _ = compared.speedups, compared.parity, compared.payback
-    return pair
+    """A pair for each experiment."""
+    return [kept.of(name, "pair", partial(read_pair, name, results / name)) for name in names]
 
 
 def _content(folder: Path) -> str:
@@ -104,10 +87,11 @@ def _content(folder: Path) -> str:
     for part in _FOLDERS:
         place = folder / part
         with suppress(OSError):  # whoever reads it then tells of it
-            digest.update(f"{part} ".encode() + (place / SUMS).read_bytes())
-            for name in sorted(read_sums(place)):
+            sums = sorted(read_sums(place).items())
+            digest.update(f"{part} {sums}".encode())
+            for name, _ in sums:
                 if name.endswith(_FIGURES):
-                    digest.update(hashlib.sha256((place / name).read_bytes()).digest())
+                    digest.update(sha256_of_bytes((place / name).read_bytes()).encode())
     return digest.hexdigest()
 
 
@@ -115,6 +99,6 @@ def _software() -> str:
     """Where any of it is another, so may be the last digit of a finding, or a page's words."""
     package = Path(photofinish.__file__).parent
     files = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    own = [f"{path.relative_to(package)} {sha256_of_file(path)}" for path in files]
+    own = [f"{path.relative_to(package)} {sha256_of_bytes(path.read_bytes())}" for path in files]
     versions = [f"{name} {metadata.version(name)}" for name in LIBRARIES]
     return sha256_of_bytes("\n".join([sys.version, platform.node(), *versions, *own]).encode())

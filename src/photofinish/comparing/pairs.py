@@ -1,6 +1,7 @@
 """Results in, findings out: of each experiment one pair, both devices' results and all that is found in them.
 
-Each finding is computed once, when it is first asked for; tables, sentences and metrics are views of it. No torch here.
+Each finding is computed once: with the pair, or if the settings change it when it is first asked for. Tables, sentences
+and metrics are views of it. No torch here.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Self
 
 from photofinish.comparing.bounds import Ceiling, ceiling
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_result
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
 from photofinish.comparing.renting import Renting, renting
@@ -18,7 +21,7 @@ from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch
 from photofinish.errors import UserError
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
-from photofinish.results.records import DeviceLabel
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
@@ -31,14 +34,11 @@ class Elsewhere:
     """A record of another machine beside the same training on this machine's CPU."""
 
     reference: Reference
+    hardware: str
+    """as a person calls it"""
     against_cpu: Speedup
     """of an epoch with its data: this CPU's time over the reference's"""
     outlay: Outlay
-
-    @property
-    def hardware(self) -> str:
-        """As a person calls it."""
-        return hardware(self.reference.training.device, self.reference.timings)
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,12 @@ class Compared:
 
     cpu: Trained
     gpu: Trained
-
-    @cached_property
-    def speedups(self) -> dict[Kind, Speedup]:
-        """Of a step, an epoch and the whole job."""
-        return speedups(self.cpu.timings, self.gpu.timings)
-
-    @cached_property
-    def parity(self) -> Parity:
-        """Whether both learned the same."""
-        return parity(self.cpu, self.gpu)
-
-    @cached_property
-    def payback(self) -> Payback:
-        """When the GPU's start-up is made good."""
-        return payback(self.cpu.timings, self.gpu.timings)
+    speedups: dict[Kind, Speedup]
+    """of a step, an epoch and the whole job"""
+    parity: Parity
+    """whether both learned the same"""
+    payback: Payback
+    """when the GPU's start-up is made good"""
 
 
 @dataclass(frozen=True)
@@ -70,24 +61,29 @@ class Pair:
 
     cpu: Trained
     gpu: DeviceResult
+    compared: Compared | None
+    """None where no GPU trained"""
+    diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
+    """of the devices that trained: of the job where it is mostly start-up; then of an epoch"""
+    ceiling: Ceiling
+    """how much faster than the CPU any GPU could be in the machine that it was trained in"""
     settings: Comparing
     references: tuple[Reference, ...]
     """of other machines' hardware; which of them are of this experiment is found here"""
+
+    @classmethod
+    def of(cls, cpu: Trained, gpu: DeviceResult) -> Self:
+        """With all that is found whatever the settings, under none yet."""
+        compared, diagnoses = None, {cpu.device: diagnose(cpu)}
+        if isinstance(gpu, Trained):
+            found = speedups(cpu.timings, gpu.timings), parity(cpu, gpu), payback(cpu.timings, gpu.timings)
+            compared, diagnoses[gpu.device] = Compared(cpu, gpu, *found), diagnose(gpu)
+        return cls(cpu, gpu, compared, diagnoses, ceiling(cpu), Comparing(), ())
 
     @property
     def experiment(self) -> str:
         """Its name."""
         return self.cpu.experiment
-
-    @cached_property
-    def ceiling(self) -> Ceiling:
-        """How much faster than the CPU any GPU could be in the machine that it was trained in."""
-        return ceiling(self.cpu)
-
-    @cached_property
-    def renting(self) -> Renting:
-        """What the accelerators that were asked for would at least take and cost."""
-        return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @property
     def trained(self) -> tuple[Trained, ...]:
@@ -95,20 +91,9 @@ class Pair:
         return (self.cpu, self.gpu) if isinstance(self.gpu, Trained) else (self.cpu,)
 
     @cached_property
-    def compared(self) -> Compared | None:
-        """None where no GPU trained."""
-        return Compared(self.cpu, self.gpu) if isinstance(self.gpu, Trained) else None
-
-    def under(self, settings: Comparing, references: tuple[Reference, ...]) -> Pair:
-        """The same pair, of which nothing is found twice that the settings don't change."""
-        other = replace(self, settings=settings, references=references)
-        vars(other).update(compared=self.compared, diagnoses=self.diagnoses)
-        return other
-
-    @cached_property
-    def diagnoses(self) -> dict[DeviceLabel, tuple[Diagnosis, ...]]:
-        """Of the devices that trained: of the job where it is mostly start-up; then of an epoch."""
-        return {run.device: diagnose(run) for run in self.trained}
+    def renting(self) -> Renting:
+        """What the accelerators that were asked for would at least take and cost."""
+        return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, Outlay]:
@@ -129,6 +114,7 @@ class Pair:
         return tuple(
             Elsewhere(
                 each,
+                hardware(each.training.device, each.timings),
                 epoch_speedup(self.cpu.timings, each.timings),
                 outlay(each.training.device, each.timings, each.history, measured_only),
             )
@@ -137,20 +123,12 @@ class Pair:
         )
 
 
-def paired(
-    results: Iterable[DeviceResult], settings: Comparing | None = None, references: Iterable[Reference] = ()
-) -> list[Pair]:
-    """A pair for each experiment, in their order."""
-    by_experiment: dict[str, dict[DeviceLabel, DeviceResult]] = {}
-    for result in results:
-        by_experiment.setdefault(result.experiment, {})[result.device] = result
-    pairs = []
-    for name, pair in by_experiment.items():
-        cpu = pair["cpu"]
-        if isinstance(cpu, NotTrained):
-            raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
-        pairs.append(Pair(cpu, pair["gpu"], Comparing(), ()))
-    return set_beside(pairs, settings or Comparing(), references)
+def read_pair(name: str, folder: Path) -> Pair:
+    """Of the results in the folder of an experiment."""
+    cpu, gpu = (read_result(name, device, folder) for device in DEVICE_LABELS)
+    if isinstance(cpu, NotTrained):
+        raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
+    return Pair.of(cpu, gpu)
 
 
 def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[Reference]) -> list[Pair]:
@@ -158,7 +136,7 @@ def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[
     own figures say more than a reference does."""
     at_hand = {hardware(each.device, each.timings) for pair in pairs for each in pair.trained}
     elsewhere = tuple(each for each in references if hardware(each.training.device, each.timings) not in at_hand)
-    return [pair.under(settings, elsewhere) for pair in pairs]
+    return [replace(pair, settings=settings, references=elsewhere) for pair in pairs]
 
 
 def same_training(one: records.Training, other: records.Training) -> bool:

@@ -61,21 +61,19 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     step_tolerance, curve_tolerance = (
         max(tolerances[record.precision] for record in records) for tolerances in (_STEP_TOLERANCES, _CURVE_TOLERANCES)
     )
-    same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
+    same_start = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
     weights = _prints("initial weights", first.weights, second.weights, 0.0)
     outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
-    task, numbers = cpu.record.task, len(cpu.record.class_names)
-    if task == "values":
-        tested = values_held_together(cpu.predictions, device.predictions, numbers, curve_tolerance)
-        predictions, accuracy, p_value = *tested, None
+    tests, numbers, p_value = (cpu.predictions, device.predictions), len(cpu.record.class_names), None
+    if cpu.record.task == "values":
+        predictions, accuracy = _values_held_together(*tests, numbers, curve_tolerance)
     else:
-        rows_an_item = numbers if task == "labels" else 1
-        predictions, accuracy, p_value = _tested(cpu.predictions, device.predictions, rows_an_item)
+        predictions, accuracy, p_value = _tested(*tests, numbers if cpu.record.task == "labels" else 1)
     same_end = cpu.record.weights_sha256 == device.record.weights_sha256
     layers = (
         _equal("settings", cpu.record.experiment == device.record.experiment, "the experiments' settings differ"),
         _equal("data", cpu.record.data_sha256 == device.record.data_sha256, "they trained on different data"),
-        _equal("initial weights", same_weights, "they differ" if weights.same else weights.finding),
+        _equal("initial weights", same_start, "they differ" if weights.same else weights.finding),
         _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256, "the order differs"),
         _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256, "images or labels differ"),
         _prints("first forward", outputs, others, step_tolerance),  # modules in the order in which they run
@@ -85,10 +83,8 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         accuracy,
         replace(_equal("final weights", same_end, "differ in their bits"), within_rounding=True),
     )
-    if all(layer.same for layer in layers):
-        return Parity("identical", layers, p_value)
-    within_rounding = all(layer.within_rounding for layer in layers)
-    return Parity("equivalent within rounding" if within_rounding else "different", layers, p_value)
+    likeness: Likeness = "equivalent within rounding" if all(layer.within_rounding for layer in layers) else "different"
+    return Parity("identical" if all(layer.same for layer in layers) else likeness, layers, p_value)
 
 
 def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1) -> float:
@@ -149,7 +145,7 @@ def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[L
     """The predictions of the test images, their accuracy, and McNemar's p, which takes the same images."""
     accuracies = [float((each.predicted == each.actual).mean()) for each in (cpu, device)]
     told = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
-    if not _same_items(cpu, device):
+    if not np.array_equal(cpu.actual, device.actual):
         others = "of different test images"
         return _equal("test predictions", False, others), _equal("test accuracy", False, f"{told}, {others}"), None
     items = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
@@ -162,11 +158,11 @@ def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[L
     return predictions, accuracy, p_value
 
 
-def values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
+def _values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
     """How far the predictions differ, each of so many values by the spread of its own; and how far they are off."""
     errors = [float(np.abs(each.predicted - each.actual).mean()) for each in (cpu, device)]
     told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
-    if not _same_items(cpu, device):
+    if not np.array_equal(cpu.actual, device.actual):
         others = "of different test items"
         return _equal("test predictions", False, others), _equal("test error", False, f"{told}, {others}")
     spreads = cpu.actual.reshape(-1, count).std(axis=0)
@@ -177,10 +173,6 @@ def values_held_together(cpu: Predictions, device: Predictions, count: int, tole
         Layer("test predictions", found, same=not difference, within_rounding=difference <= tolerance),
         Layer("test error", told, same=errors[0] == errors[1], within_rounding=difference <= tolerance),
     )
-
-
-def _same_items(cpu: Predictions, device: Predictions) -> bool:
-    return np.array_equal(cpu.actual, device.actual)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
-from photofinish.comparing.bounds import (
-    Ceiling,
-    Floor,
-    estimated_step_seconds,
-    least_epoch,
-    least_memory_bytes,
-    least_step,
-)
-from photofinish.comparing.device_results import Recorded
+from photofinish.comparing.bounds import Ceiling, Floor, estimated_step_seconds, least_memory_bytes, least_steps
+from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
-from photofinish.comparing.step_costs import spread
 from photofinish.params.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
 from photofinish.wording import listed, money, seconds
@@ -93,9 +85,7 @@ class Renting:
     offers: tuple[Offer, ...]
     trained_on: date
     """the day that prices are held against"""
-    untold: str | None
-    """why there are none"""
-    without: str | None = None
+    without: str | None
     """why start-up and loading, which stay on the CPU, aren't in them"""
 
     @property
@@ -125,22 +115,20 @@ class Renting:
             sheets = "its data sheet" if len(quickest) == 1 else "their data sheets"
             told += f", the quickest by {sheets}, and cost {amount} on {name}, the cheapest ({self.prices})"
         told = f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
-        return (
-            f"{told} The CPU's start-up and loading, not known ({self.without}), come on top." if self.without else told
-        )
+        if self.without:
+            told += f" The CPU's start-up and loading, not known ({self.without}), come on top."
+        return told
 
 
 def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings: Comparing) -> Renting:
     """Of a training on the CPU."""
-    timings = run.timings
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    if timings.operations is None:
-        return Renting((), trained_on, timings.not_counted or "its operations were not counted")
-    offers = (
-        _offer(run, timings.operations, stays, target, accelerators()[name], price_of(name, settings.prices))
+    trained_on, operations = datetime.fromtimestamp(run.timings.started_at_unix_seconds, UTC), run.timings.operations
+    offers = [
+        _offer(run, operations, stays, target, accelerators()[name], price_of(name, settings.prices))
         for name in settings.accelerators
-    )
-    return Renting(tuple(offers), trained_on, None, stays.untold)
+        if operations
+    ]
+    return Renting(tuple(offers), trained_on.date(), stays.untold)
 
 
 def _offer(
@@ -152,17 +140,15 @@ def _offer(
     price: Price | None,
 ) -> Offer:
     timings, precision = run.timings, run.record.experiment.precision
-    startup_seconds, loading_seconds = _beside(run, stays, "staying_seconds")
-    device = least_epoch(operations, accelerator, precision, timings.training_image_count)
-    epoch_seconds = max(device.seconds, loading_seconds)
-    job_seconds = startup_seconds + len(timings.epochs) * epoch_seconds
-    _, slow_epoch_seconds = spread([epoch.training_seconds for epoch in timings.all_epochs])
+    device = least_steps(operations, accelerator, precision, timings.training_image_count)
+    startup_seconds, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "staying_seconds", device.seconds)
+    _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)
     return Offer(
         accelerator,
-        least_step(operations, accelerator, precision),
+        least_steps(operations, accelerator, precision),
         epoch_seconds,
         job_seconds,
         slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
@@ -170,18 +156,20 @@ def _offer(
         needed_bytes,
         _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
         price,
-        cost_of(job_seconds, price) if price else None,
+        cost_of(job_seconds, price),
         target_seconds,
-        cost_of(target_seconds, price) if price and target_seconds is not None else None,
+        cost_of(target_seconds, price),
         _estimate(run, operations, stays, accelerator, price),
     )
 
 
-def _beside(run: Recorded, stays: Ceiling, which: str) -> tuple[float, float]:
-    """What the CPU does, whatever computes: start-up, and an epoch's loading. Nothing, where that can't be told."""
+def _with_the_cpu(run: Recorded, stays: Ceiling, which: str, device_seconds: float) -> tuple[float, float, float]:
+    """Start-up, an epoch that takes the device so long, and the job. What the CPU does whatever computes, start-up and
+    an epoch's loading, is nothing where it can't be told."""
     epochs, loading_seconds = len(run.timings.epochs), getattr(stays.epoch, which) if stays.epoch else 0.0
     startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
-    return startup_seconds, loading_seconds
+    epoch_seconds = max(device_seconds, loading_seconds)
+    return startup_seconds, epoch_seconds, startup_seconds + epochs * epoch_seconds
 
 
 def _estimate(
@@ -190,15 +178,14 @@ def _estimate(
     step_seconds = estimated_step_seconds(operations, accelerator, run.record.experiment.precision)
     if step_seconds is None:
         return None
-    startup_seconds, loading_seconds = _beside(run, stays, "measured_seconds")
-    epoch_seconds = max(run.timings.training_image_count / operations.images * step_seconds, loading_seconds)
-    job_seconds = startup_seconds + len(run.timings.epochs) * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price) if price else None)
+    device_seconds = run.timings.training_image_count / operations.images * step_seconds
+    _, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "measured_seconds", device_seconds)
+    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price))
 
 
-def cost_of(seconds: float, price: Price) -> float:
-    """Of so much of an hour."""
-    return price.amount * seconds / SECONDS_AN_HOUR
+def cost_of(seconds: float | None, price: Price | None) -> float | None:
+    """Of so much of an hour, where both are known."""
+    return price.amount * seconds / SECONDS_AN_HOUR if price and seconds is not None else None
 
 
 def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:

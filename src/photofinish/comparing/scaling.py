@@ -6,6 +6,7 @@ Experiments that differ in nothing but one such size are a series: from which si
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +14,13 @@ from itertools import chain
 
 import numpy as np
 
-from photofinish.comparing.pairs import Compared, Pair
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
     Interval,
     Speedup,
     drawn_medians,
-    epoch_seconds,
     epoch_speedup,
     percentile_interval,
     run_margin,
@@ -36,17 +36,11 @@ class Point:
     """One size."""
 
     x: int
-    compared: Compared
-
-    @property
-    def experiment(self) -> str:
-        """Its name."""
-        return self.compared.cpu.experiment
-
-    @property
-    def speedup(self) -> Speedup:
-        """Of an epoch with its data."""
-        return self.compared.speedups["epoch"]
+    experiment: str
+    speedup: Speedup
+    """of an epoch with its data"""
+    timings: tuple[Timings, Timings]
+    """the CPU's and the GPU's"""
 
 
 @dataclass(frozen=True)
@@ -77,12 +71,12 @@ class Series:
         size = float(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]]))[0])
         if not np.isfinite(size):
             return BreakEven(None, None, None, self._why_none())
-        both = [(point.compared.cpu.timings, point.compared.gpu.timings) for point in self.points]
+        both = [point.timings for point in self.points]
         fewest = min(len(side.all_epochs) for sides in both for side in sides)
         if fewest < LEAST_VALUES:
             why = f"no interval, so none is sure: {fewest} epochs somewhere, and it takes {LEAST_VALUES}"
             return BreakEven(size, None, None, f"by the medians alone, from {size:,.3g} on; {why}")
-        medians = [drawn_medians(epoch_seconds(side), seed) for seed, side in enumerate(chain.from_iterable(both))]
+        medians = [drawn_medians(side.epoch_seconds, seed) for seed, side in enumerate(chain.from_iterable(both))]
         drawn = np.stack(medians[::2], axis=1) / np.stack(medians[1::2], axis=1)
         # The ends with every ratio off by what a run may be, which is as far as they can go.
         margins = np.array([run_margin(cpu, gpu) for cpu, gpu in both])
@@ -109,10 +103,12 @@ class Series:
 
 def all_series(pairs: Iterable[Pair]) -> list[Series]:
     """None where every experiment is the only one of its kind: one size tells nothing of others."""
-    alike: dict[tuple[str, str], dict[int, Point]] = {}
-    for compared in (pair.compared for pair in pairs if pair.compared):
-        for x_name, x, rest in _sizes(compared.cpu.record.experiment):
-            alike.setdefault((x_name, rest), {}).setdefault(x, Point(x, compared))
+    alike: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
+    for pair in pairs:
+        if compared := pair.compared:
+            timings = compared.cpu.timings, compared.gpu.timings
+            for x_name, x, rest in _sizes(pair.cpu.record.experiment):
+                alike[x_name, rest].setdefault(x, Point(x, pair.experiment, compared.speedups["epoch"], timings))
     series: dict[tuple[str, str], Series] = {}
     for (x_name, _), sized in alike.items():
         if len(sized) > 1:
@@ -192,23 +188,19 @@ def shared_trainings(pairs: Iterable[Pair]) -> list[Shared]:
     """By their experiments, kinds and numbers of devices; none of what only one number of devices has trained."""
     found = []
     for pair in pairs:
-        by_kind: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]] = {}
-        runs: list[tuple[DeviceLabel, str | None, Timings]]
-        runs = [(run.device, None, run.timings) for run in pair.trained]
-        runs += [
-            (each.reference.training.device, each.reference.machine, each.reference.timings) for each in pair.elsewhere
-        ]
+        by_kind: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]] = defaultdict(dict)
+        runs: list[tuple[DeviceLabel, str | None, Timings]] = [(run.device, None, run.timings) for run in pair.trained]
+        references = [each.reference for each in pair.elsewhere]
+        runs += [(each.training.device, each.machine, each.timings) for each in references]
         for device, machine, timings in runs:  # its own first, which is then the one that counts
             threads = timings.host.threads if device == "cpu" else None  # of each process
-            by_kind.setdefault((device, timings.device_name, threads), {}).setdefault(
-                timings.device_count, (machine, timings)
-            )
+            by_kind[device, timings.device_name, threads].setdefault(timings.device_count, (machine, timings))
         for (device, *_), by_count in by_kind.items():
-            fewest = min(by_count)
-            of_fewest = by_count[fewest][1]
-            found += [
-                Shared(pair.experiment, device, machine, timings, fewest, epoch_speedup(of_fewest, timings))
-                for _, (machine, timings) in sorted(by_count.items())
-                if len(by_count) > 1
-            ]
+            if len(by_count) > 1:
+                fewest = min(by_count)
+                _, of_fewest = by_count[fewest]
+                found += [
+                    Shared(pair.experiment, device, machine, timings, fewest, epoch_speedup(of_fewest, timings))
+                    for _, (machine, timings) in sorted(by_count.items())
+                ]
     return found

@@ -27,7 +27,6 @@ NAMES: dict[Kind, str] = {
 }
 LEAST_VALUES = 5
 """on each side: with fewer, an interval that says 95 % holds the truth less often (9 times in 10 with three)"""
-CONFIDENCE = 0.95
 RUN_TO_RUN = 1.05
 """How much a run's times may be off as a whole, in a way that its own epochs don't tell: of one training compared with
 itself 100 times on an idle machine, up to 25 were false winners without it, and at most 3 with it."""
@@ -81,7 +80,7 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
     """Of an epoch with its data alone."""
-    return _speedup("epoch", epoch_seconds(cpu), epoch_seconds(device), "epoch", run_margin(cpu, device))
+    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, "epoch", run_margin(cpu, device))
 
 
 def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margin: float) -> Speedup:
@@ -242,20 +241,15 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
         amounts["time"] = seconds / SECONDS_AN_HOUR * hour_price
     if prices.kilowatt_hour is not None and joules is not None:
         amounts["energy"] = joules / JOULES_A_KILOWATT_HOUR * prices.kilowatt_hour
-    unknown = ["its energy being unknown"] if prices.kilowatt_hour is not None and joules is None else []
-    if not amounts:
-        return Cost(None, ", ".join([f"no price of an hour (compare.prices.{device}_hour)", *unknown]))
-    return Cost(sum(amounts.values()), ", ".join([" and ".join(amounts), *unknown]))
+    counted = " and ".join(amounts) or f"no price of an hour (compare.prices.{device}_hour)"
+    if prices.kilowatt_hour is not None and joules is None:
+        counted += ", its energy being unknown"
+    return Cost(sum(amounts.values()) if amounts else None, counted)
 
 
-def run_margin(cpu: Timings, device: Timings) -> float:
-    """By which factor the ratio of two whole runs may be off."""
-    return BUSY if doubts(cpu.load) or doubts(device.load) else RUN_TO_RUN
-
-
-def epoch_seconds(timings: Timings) -> list[float]:
-    """The training time of every epoch, of all repeats."""
-    return [timing.training_seconds for timing in timings.all_epochs]
+def run_margin(*runs: Timings) -> float:
+    """By which factor a whole run, or the ratio of two, may be off."""
+    return BUSY if any(doubts(run.load) for run in runs) else RUN_TO_RUN
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
@@ -295,6 +289,5 @@ def _middle_places(count: int, seed: int, resamples: int) -> NDArray[np.intp]:
 
 def percentile_interval(drawn: FloatArray) -> Interval:
     """The middle 95 % of what the draws gave, of which some may be infinite."""
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf")
+    low, high = np.quantile(drawn, [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)

@@ -14,15 +14,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from photofinish.comparing.device_results import NotTrained, Recorded, read_run
-from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
-from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, Interval, cost, students_t
-from photofinish.comparing.step_costs import times
+from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose, gain_text
+from photofinish.comparing.speedups import Interval, cost, run_margin, students_t
 from photofinish.data import MANIFEST
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import write_summed
@@ -43,6 +43,8 @@ _WORTH_REPEATING_SECONDS = 600.0
 """One that takes no longer is trained once each way; the remedy of a longer one is held against the results on disk."""
 _LEAST_EPOCHS = 2
 """of a probe"""
+_PROBE = "the probe"
+"""in messages"""
 
 
 def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Params:
@@ -59,22 +61,22 @@ def with_values(params_file: Path, values: Mapping[str, Any], copy: Path) -> Par
     return read_params(copy)
 
 
-def run_apart(script: str, folder: Path, arguments: Mapping[str, Path | str], *, quietly: bool = False) -> bool:
-    """A stage's script, where the user's code is, whose own files lie in the folder; whether it went well."""
-    command = [sys.executable, str(Path.cwd() / "stages" / script)]
+def run_apart(stage: str, folder: Path, what: str, **arguments: Path | str) -> None:
+    """A stage, where the user's code is, whose own files lie in the folder; `what` has failed where it does."""
+    command = [sys.executable, str(Path.cwd() / "stages" / f"{stage}.py")]
     command += [text for argument, value in arguments.items() for text in (f"--{argument}", str(value))]
     # Without what points to the user's MLflow: its runs, locks and checkpoints are in that folder too.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-    shown = subprocess.DEVNULL if quietly else None
+    shown = None if stage == "train" else subprocess.DEVNULL
     ran = subprocess.run(command, env={**environment, "DVC_ROOT": str(folder)}, stdout=shown, check=False)
-    return ran.returncode == 0
+    if ran.returncode:
+        raise UserError(f"{what} failed, as told above")
 
 
 def train_apart(name: str, device: DeviceLabel, folder: Path, what: str, **inputs: Path) -> Recorded:
-    """As the stage does, by these of its arguments; `what` it is, for the message that it failed."""
+    """As the stage does, by these of its arguments."""
     out = folder / "results" / name / device
-    if not run_apart("train.py", folder, {"device": device, "out": out, **inputs}):
-        raise UserError(f"{what} failed, as told above")
+    run_apart("train", folder, what, device=device, out=out, **inputs)
     run = read_run(name, out)
     if isinstance(run, NotTrained):
         raise UserError(f"{what} found no such device: {run.record.reason}")
@@ -119,16 +121,14 @@ def try_out(prescribed: Prescription) -> tuple[list[Recorded], list[Recorded]]:
     """Train by turns without the remedy, where that takes no more than minutes, and with it."""
     run, remedy, total_seconds = prescribed.run, prescribed.remedy, prescribed.run.timings.total_seconds
     with tempfile.TemporaryDirectory(prefix="photofinish-remedy-") as name:
-        folder = Path(name)
-        original = read_params(prescribed.params_file)
-        changed = with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")
-        without: list[Recorded] = []
-        with_remedy: list[Recorded] = []
-        for number in range(1, 3 if total_seconds <= _CHEAP_SECONDS else 2):
-            if total_seconds <= _WORTH_REPEATING_SECONDS:
-                without.append(_train(run, original, "without", folder / f"without-{number}"))
-            with_remedy.append(_train(run, changed, "with", folder / f"with-{number}"))
-        return without, with_remedy
+        folder, runs = Path(name), defaultdict(list)
+        ways = {"with": with_values(prescribed.params_file, {remedy.key: remedy.value}, folder / "params.yaml")}
+        if total_seconds <= _WORTH_REPEATING_SECONDS:
+            ways = {"without": read_params(prescribed.params_file), **ways}
+        for number in (1, 2) if total_seconds <= _CHEAP_SECONDS else (1,):
+            for way, params in ways.items():
+                runs[way].append(_train(run, params, way, folder / f"{way}-{number}"))
+        return runs["without"], runs["with"]
 
 
 def _train(recorded: Recorded, params: Params, way: str, folder: Path) -> Recorded:
@@ -162,7 +162,7 @@ def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs
     before, after = (
         statistics.median(run.timings.median_epoch_seconds for run in runs) for runs in (runs_without, runs_with)
     )
-    learned = "the same, bit for bit"
+    gained, learned = gain_text(before / after), "the same, bit for bit"
     if without.record.weights_sha256 != with_remedy.record.weights_sha256:
         column, form = "validation_accuracy", "{:.2%}"
         if without.record.task == "values":
@@ -177,7 +177,7 @@ def remedy_told(prescribed: Prescription, runs_without: Sequence[Recorded], runs
     return f"""\
 {recorded.experiment} on the {recorded.device}: {found.finding}.
 predicted: {remedy.prediction}. {remedy.why}.
-really:    {times(before / after)} as fast; an epoch took {seconds(before)} without{where}, {seconds(after)} with.
+really:    {gained} times as fast; an epoch took {seconds(before)} without{where}, {seconds(after)} with.
 learned:   {learned}.
 diagnosis: {diagnosis}.
 The line:  {remedy.line}"""
@@ -189,25 +189,20 @@ def probe(experiment: str, device: DeviceLabel, epochs: int, params_file: Path) 
     if epochs < _LEAST_EPOCHS:
         raise MistakeError(f"EPOCHS={epochs} tells nothing of how much epochs vary: take {_LEAST_EPOCHS} or more")
     with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
-        folder = Path(name)
-        values = {f"experiments.{experiment}.{key}": n for key, n in (("repeats", 1), ("seeds", 1), ("epochs", epochs))}
+        folder, own = Path(name), f"experiments.{experiment}"
+        values = {f"{own}.repeats": 1, f"{own}.seeds": 1, f"{own}.epochs": epochs}
         params, plan = with_values(params_file, values, folder / "params.yaml"), folder / "plan"
-        _run_stage("plan", folder, params=folder / "params.yaml", results=folder / "results", out=plan)
+        run_apart("plan", folder, _PROBE, params=folder / "params.yaml", results=folder / "results", out=plan)
         return train_apart(
             experiment,
             device,
             folder,
-            "the probe",
+            _PROBE,
             experiment=plan / "experiments" / f"{experiment}.json",
             host=plan / "hosts" / f"{device}.json",
             data=_split(params.experiments[experiment].dataset, folder, plan),
             weights=_weights(experiment, folder, plan),
         )
-
-
-def _run_stage(stage: str, folder: Path, **arguments: Path) -> None:
-    if not run_apart(f"{stage}.py", folder, arguments, quietly=True):
-        raise UserError("the probe failed, as told above")
 
 
 def _split(dataset: str, folder: Path, plan: Path) -> Path:
@@ -218,8 +213,8 @@ def _split(dataset: str, folder: Path, plan: Path) -> Path:
     if are_there and before.read_bytes() == planned.read_bytes() and before.stat().st_mtime <= manifest.stat().st_mtime:
         return manifest.parent
     raw, made = folder / "raw" / dataset, folder / "splits" / dataset
-    _run_stage("download", folder, dataset=planned, out=raw)
-    _run_stage("split", folder, dataset=planned, raw=raw, out=made)
+    run_apart("download", folder, _PROBE, dataset=planned, out=raw)
+    run_apart("split", folder, _PROBE, dataset=planned, raw=raw, out=made)
     return made
 
 
@@ -229,7 +224,7 @@ def _weights(experiment: str, folder: Path, plan: Path) -> Path:
     there = Path.cwd() / "data" / "weights" / experiment
     if there.is_dir() and before.is_file() and before.read_bytes() == planned.read_bytes():
         return there
-    _run_stage("download_weights", folder, plan=planned, out=folder / "weights")
+    run_apart("download_weights", folder, _PROBE, plan=planned, out=folder / "weights")
     return folder / "weights" / experiment
 
 
@@ -257,7 +252,7 @@ def estimate(timings: Timings, epochs: int) -> Estimate:
     tried = [passed_seconds([epoch]) + between_seconds for epoch in timings.epochs]
     once_seconds = timings.total_seconds - sum(tried)
     low_seconds, high_seconds = sum_interval(tried, epochs)
-    margin = BUSY if doubts(timings.load) else RUN_TO_RUN
+    margin = run_margin(timings)
     interval = (once_seconds + low_seconds) / margin, (once_seconds + high_seconds) * margin
     return Estimate(epochs, once_seconds, statistics.fmean(tried), interval)
 

@@ -112,14 +112,13 @@ def _details(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
         question = "What the GPU's epoch waits for"
     else:
         question = "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
+    of_step, of_epoch, of_whole = (f"{_ratio_and_interval(each)}; {in_words(each)}" for each in (step, epoch, whole))
     parts_at, (figure, cpu_size) = likeness.parts_at, cpu.scores.figure
     parting = f": they first part at the {parts_at.name} ({parts_at.finding})" if parts_at else ""
     return [
         f"{gpu.timings.device_name} takes {seconds(epoch.device_seconds)} for an epoch, {cpu.timings.device_name} "
-        f"{seconds(epoch.cpu_seconds)}: {_ratio_and_interval(epoch)}; {in_words(epoch)}. "
-        f"A step whose data is at hand: {_ratio_and_interval(step)}; {in_words(step)}. "
-        f"End to end, start-up included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): "
-        f"{_ratio_and_interval(whole)}; {in_words(whole)}.",
+        f"{seconds(epoch.cpu_seconds)}: {of_epoch}. A step whose data is at hand: {of_step}. End to end, start-up "
+        f"included ({seconds(whole.device_seconds)} against {seconds(whole.cpu_seconds)}): {of_whole}.",
         *_why(question, diagnoses),
         f"The GPU's start-up is repaid {compared.payback.finding}.",
         f"The models are {likeness.likeness}{parting}. {figure.capitalize()} is {gpu.scores.figure[1]} on the GPU, "

@@ -15,9 +15,8 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from photofinish.comparing.device_results import read_results
 from photofinish.comparing.kept import Kept
-from photofinish.comparing.pairs import Pair, paired
+from photofinish.comparing.pairs import Pair, read_pair, set_beside
 from photofinish.comparing.scaling import Series, all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.errors import MistakeError, run_stage
@@ -355,14 +354,12 @@ def pairs_of(folder: Path) -> list[Pair]:
     if not plan.is_file():
         return []
     settings = read_plan(plan, ComparePlan)
-    evaluated = [
-        name for name in settings.experiments if (results / name / records.EVALUATED / records.EVALUATION).is_file()
+    pairs = [
+        read_pair(f"{folder.name}.{name}" if folder.name else name, results / name)
+        for name in settings.experiments
+        if (results / name / records.EVALUATED / records.EVALUATION).is_file()
     ]
-    named = [
-        replace(result, experiment=f"{folder.name}.{result.experiment}" if folder.name else result.experiment)
-        for result in read_results(evaluated, results)
-    ]
-    return paired(named, settings, read_references(Path("reference"), settings.references))
+    return set_beside(pairs, settings, read_references(Path("reference"), settings.references))
 
 
 def main() -> None:

@@ -12,11 +12,10 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
-from photofinish.comparing.device_results import NotTrained, Trained
+from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Pair
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Interval
-from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts
 from photofinish.results import EpochMetrics

@@ -252,9 +252,9 @@ def _with_interval(share: float, interval: Interval | None) -> str:
     return f"{share:.0%} ({interval[0]:.0%} to {interval[1]:.0%})" if interval else f"{share:.0%}"
 
 
-def elsewhere_table(pairs: Iterable[Pair]) -> Table:
+def elsewhere_table(pairs: Sequence[Pair]) -> Table:
     """A row for each record of another machine, beside this one's CPU."""
-    rows = []
+    rows, aims = [], any(found.outlay.target for pair in pairs for found in pair.elsewhere)
     for pair in pairs:
         for found in pair.elsewhere:
             reference, spent = found.reference, found.outlay
@@ -272,7 +272,7 @@ def elsewhere_table(pairs: Iterable[Pair]) -> Table:
                 "test": reference.scores.in_words,
                 "to be taken with care": "; ".join(doubts(timings.load)) or "nothing noticed",
             }
-            rows.append(row | ({"time to target": _time(spent)} if spent.target else {}))
+            rows.append(row | ({"time to target": _time(spent)} if aims else {}))
     return rows
 
 

@@ -148,9 +148,9 @@ def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
     for each in pair.elsewhere:
         timings = each.reference.timings
         name = names.get(timings.device_name)
-        # The price is that of one.
-        if name and timings.device_count == 1 and (price := price_of(name, pair.settings.prices)) and price.amount:
-            found[name] = (timings.total_seconds, cost_of(timings.total_seconds, price))
+        price = price_of(name, pair.settings.prices) if name and timings.device_count == 1 else None  # of one alone
+        if name and (cost := cost_of(timings.total_seconds, price)):
+            found[name] = (timings.total_seconds, cost)
     return found
 
 

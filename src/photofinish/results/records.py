@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
 from photofinish.data.images import Dtype, Task
 from photofinish.errors import UserError
@@ -89,6 +88,10 @@ class Unavailable(Record):
     reason: str
 
 
+class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
+    """learned/record.json, of either status."""
+
+
 Print = tuple[float, float]
 """A tensor's norm, and its sum with fixed random signs: rounding that leaves a norm as it is moves the second."""
 
@@ -165,8 +168,13 @@ class Timings(Record):
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
 
     @property
-    def median_epoch_seconds(self) -> float:
+    def epoch_seconds(self) -> list[float]:
         """Of the training pass, over all repeats."""
+        return [epoch.training_seconds for epoch in self.all_epochs]
+
+    @property
+    def median_epoch_seconds(self) -> float:
+        """Of the same."""
         return median_training_seconds(self.all_epochs)
 
     @property
@@ -251,10 +259,7 @@ class Evaluation(Record):
 
 def read_training(folder: Path) -> Training | Unavailable:
     """The record in the folder `learned`."""
-    path = folder / RECORD
-    if read_record(path, _Status).status == "trained":
-        return read_record(path, Training)
-    return read_record(path, Unavailable)
+    return read_record(folder / RECORD, _EitherRecord).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
@@ -275,13 +280,12 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Those of these devices, of evaluation.json."""
+def read_scores(path: Path, device: DeviceLabel) -> DeviceEvaluation:
+    """Those of one device, of evaluation.json."""
     scores = read_record(path, Evaluation).devices
-    for device in devices:
-        if device not in scores:
-            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
-    return scores
+    if device not in scores:
+        raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
+    return scores[device]
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
@@ -301,9 +305,3 @@ def history_csv(rows: list[EpochMetrics]) -> str:
     writer.writerow(field.name for field in fields(EpochMetrics))
     writer.writerows(["" if value is None else repr(value) for value in astuple(row)] for row in rows)
     return text.getvalue()
-
-
-class _Status(BaseModel):
-    """Only what tells the two kinds of record apart."""
-
-    status: Literal["trained", "unavailable"]

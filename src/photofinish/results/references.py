@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -122,26 +123,23 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, fro
     if not names:
         raise UserError(f"{plan} has no experiments: run `dvc repro` first")
     written = 0
-    for name, device in ((name, device) for name in names for device in records.DEVICE_LABELS):
-        training = records.read_training(results / name / device / records.LEARNED)
+    for name, device in product(names, records.DEVICE_LABELS):
+        learned, timed = (results / name / device / part for part in (records.LEARNED, records.TIMED))
+        training = records.read_training(learned)
         if isinstance(training, records.Unavailable):
             continue
-        timings = records.read_record(results / name / device / records.TIMED / records.TIMINGS, records.Timings)
+        timings = records.read_record(timed / records.TIMINGS, records.Timings)
         if timings.host_name != platform.node() and not from_elsewhere:
-            unfit = "it was measured on another machine: record it there"
+            told = "not recorded: it was measured on another machine: record it there"
         elif timings.resumed_at_epochs:
-            unfit = "the training was interrupted and resumed"
+            told = "not recorded: the training was interrupted and resumed"
         else:
-            unfit = ""
-        if unfit:
-            print(f"{name} on {device}: not recorded: {unfit}")
-            continue
-        scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [device])[device]
-        history = records.read_history(results / name / device / records.LEARNED)
-        reference = reference_of(name, training, timings, scores, history, machine)
-        busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
-        print(f"{name} on {device}: {write_reference(out, reference)}{busy}")
-        written += 1
+            scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, device)
+            reference = reference_of(name, training, timings, scores, records.read_history(learned), machine)
+            busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
+            told = f"{write_reference(out, reference)}{busy}"
+            written += 1
+        print(f"{name} on {device}: {told}")
     if not written:
         raise UserError("nothing was recorded")
     print(f"Recorded {written}. Look them through before you share them; {out}/README.md tells how")
