@@ -15,7 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import quote
@@ -37,8 +37,9 @@ from photofinish.files import (
     atomic_file,
     check_room,
     explained_when_full,
-    project_root,
+    in_project,
     sha256_of_bytes,
+    state_folder,
     to_json,
     write_text_atomically,
 )
@@ -114,7 +115,7 @@ class Fetcher:
 
     mirror: str | None
     """a folder or an http address that is asked instead of the internet"""
-    cache: Path
+    cache: Path = field(default_factory=lambda: state_folder() / "downloads")
     """whole files and partial ones; it outlives a killed stage, and DVC's deleting of its outs"""
 
     def fetch(
@@ -181,8 +182,7 @@ def _placed(kept: Path, target: Path) -> bool:
 
 
 def _copy_from_folder(mirror: str, places: Sequence[str], target: Path, expected: _Expected) -> None:
-    folder = project_root() / os.path.expanduser(mirror)  # noqa: PTH111  # Path's fails for an unknown user
-    candidates = [folder / place for place in places]
+    candidates = [in_project(mirror) / place for place in places]
     source = next((path for path in candidates if path.is_file()), None)
     if source is None:
         tried = " nor ".join(str(path) for path in candidates)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photofinish.files import project_root
+from photofinish.files import in_project
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, OwnDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
 
@@ -133,7 +133,7 @@ def _visible(folder: Path) -> dict[str, os.DirEntry[str]]:
 
 def missing_mirror(mirror: str) -> str | None:
     """What is wrong where the mirror is a folder and that isn't there."""
-    folder = project_root() / os.path.expanduser(mirror)  # noqa: PTH111  # as the fetcher does
+    folder = in_project(mirror)
     if "://" in mirror or os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
         return None
     return f"there is no such folder ({folder}): correct it, or leave mirror out"
@@ -148,8 +148,9 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
     for name, own in _own(params.datasets).items():
         for number, file in enumerate(own.files):
-            if not os.path.exists(_own_path(file)):  # noqa: PTH110  # pathlib's fails on a name that no file can have
-                problem = f"there is no such file or folder ({_own_path(file)}): correct it, or leave it out"
+            path = in_project(file)
+            if not os.path.exists(path):  # noqa: PTH110  # pathlib's fails on a name that no file can have
+                problem = f"there is no such file or folder ({path}): correct it, or leave it out"
                 yield Mistake(("datasets", name, "files", number), problem, file)
     if params.mirror is not None and (problem := missing_mirror(params.mirror)):
         yield Mistake(("mirror",), problem, params.mirror)
@@ -217,7 +218,7 @@ def _sha256_of_states(files: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for given in files:
         digest.update(f"{given}\n".encode(errors="surrogateescape"))
-        path = _own_path(given)
+        path = in_project(given)
         digest.update(_state_of(path.name, path.parent) if path.is_file() else b"")
         seen = set[str]()  # links may lead round in circles
         for folder, folders, names in os.walk(path, followlinks=True):
@@ -227,11 +228,6 @@ def _sha256_of_states(files: Iterable[str]) -> str:
             for name in sorted(names):
                 digest.update(_state_of(os.path.relpath(os.path.join(folder, name), path), path))  # noqa: PTH118
     return digest.hexdigest()
-
-
-def _own_path(given: str) -> Path:
-    """Relative paths start at the project's folder, wherever the stage runs."""
-    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _state_of(name: str, folder: Path) -> bytes:

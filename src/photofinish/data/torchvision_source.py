@@ -32,7 +32,6 @@ from photofinish.data.images import (
     shape_in_file,
 )
 from photofinish.errors import UserError
-from photofinish.files import state_folder
 from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
 
@@ -61,7 +60,7 @@ class Files:
 def fetch(plan: DatasetPlan, folder: Path) -> None:
     """Fetch the files into `folder`, as torchvision keeps them; archives go once they are unpacked."""
     files = FILES[plan.dataset.source]
-    fetcher = Fetcher(plan.mirror, state_folder() / "downloads")
+    fetcher = Fetcher(plan.mirror)
     place = folder / files.folder
     for name, md5 in files.md5_of.items():
         urls = [f"{address}{name}" for address in (files.address, *files.also_at)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from photofinish.files import project_root
+from photofinish.files import in_project
 from photofinish.own_code import Reference
 from photofinish.params.base import (
     BUILT_IN,
@@ -368,9 +367,4 @@ def places(dataset: LocalDataset) -> list[Place]:
             ("parts.validation", "validation", dataset.parts.validation),
             ("parts.test", "test", dataset.parts.test),
         ]
-    root = project_root()  # where relative paths start, wherever the stage runs
-    return [
-        Place(key, part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
-        for key, part, given in by_part
-        if given is not None
-    ]
+    return [Place(key, part, given, in_project(given)) for key, part, given in by_part if given is not None]
