@@ -160,15 +160,10 @@ def decoding_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
 
 
-def decode_all(paths: Sequence[Path], size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
-    """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
+def decode_all(paths: Sequence[Path], size: Size, channels: int, *, upright: bool = False) -> UInt8Array:
+    """The images as (count, channels, height, width), in the order of `paths`."""
     with decoding_threads() as pool:
-        images = list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths))
-    for path, image in zip(paths, images, strict=True):
-        if image.shape != images[0].shape:
-            sides, others = ("x".join(map(str, shape[1:])) for shape in (image.shape, images[0].shape))
-            raise UserError(f"{path} is of {sides} pixels, {paths[0]} of {others}")
-    return np.stack(images)
+        return np.stack(list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths)))
 
 
 def shape_in_file(path: Path) -> Shape:

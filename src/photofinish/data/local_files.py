@@ -141,13 +141,11 @@ def missing_mirror(mirror: str) -> str | None:
 
 def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
     """The paths in params.yaml that lead nowhere, or to something else, and names of no folder in reference/."""
-    for name, dataset in _local(params.datasets).items():
-        for place in places(dataset):
-            problem = _problem(place, dataset)
-            if problem:
+    for name, dataset in params.datasets.items():
+        for place in places(dataset) if isinstance(dataset, LocalDataset) else ():
+            if problem := _problem(place, dataset):
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
-    for name, own in _own(params.datasets).items():
-        for number, file in enumerate(own.files):
+        for number, file in enumerate(dataset.files if isinstance(dataset, OwnDataset) else ()):
             path = in_project(file)
             if not os.path.exists(path):  # noqa: PTH110  # pathlib's fails on a name that no file can have
                 problem = f"there is no such file or folder ({path}): correct it, or leave it out"
@@ -164,20 +162,16 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """What changes with the files of each local data set, all of whose paths lead somewhere; `download` goes by it."""
-    found = {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
-    own = {name: dataset.files for name, dataset in _own(datasets).items() if dataset.files}
-    return found | {name: _sha256_of_states(files) for name, files in own.items()}
+    found = {}
+    for name, dataset in datasets.items():
+        if isinstance(dataset, LocalDataset):
+            found[name] = _sha256_of_images(dataset)
+        elif isinstance(dataset, OwnDataset) and dataset.files:
+            found[name] = _sha256_of_files(dataset.files)
+    return found
 
 
-def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
-    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
-
-
-def _own(datasets: Mapping[str, Dataset]) -> dict[str, OwnDataset]:
-    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, OwnDataset)}
-
-
-def _problem(place: Place, dataset: LocalDataset) -> str | None:
+def _problem(place: Place, dataset: Dataset) -> str | None:
     path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
     if not place.given.strip():
         return f"this is blank: name the {wanted}"
@@ -195,7 +189,7 @@ def _problem(place: Place, dataset: LocalDataset) -> str | None:
     return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
 
 
-def _sha256(dataset: LocalDataset) -> str:
+def _sha256_of_images(dataset: LocalDataset) -> str:
     """Of a CSV and the state of the files it lists, or of all images in the folders; `download` tells what is wrong."""
     digest = hashlib.sha256()
     for place in places(dataset):
@@ -213,7 +207,7 @@ def _sha256(dataset: LocalDataset) -> str:
     return digest.hexdigest()
 
 
-def _sha256_of_states(files: Iterable[str]) -> str:
+def _sha256_of_files(files: Iterable[str]) -> str:
     """Of files, and of all that is below folders, linked ones too."""
     digest = hashlib.sha256()
     for given in files:

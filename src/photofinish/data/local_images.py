@@ -175,15 +175,13 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
     table = _Table.model_validate_json((folder / _TABLE).read_bytes())
     paths = [folder / file for file in table.files]
     channels, height, width = table.shape
-    rows_of: dict[PartName, list[int]] = {}
-    for row, part in enumerate(table.parts or ()):
-        rows_of.setdefault(part, []).append(row)
+    parts = np.array(table.parts or ())
     return LabelledImages(
         shape=table.shape,
         labels=np.array(table.labels, dtype=np.int64),
         class_names=table.class_names,
         read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels, upright=True),
-        own_parts={part: np.array(rows, dtype=np.int64) for part, rows in rows_of.items()},
+        own_parts={part: np.flatnonzero(parts == part) for part in dict.fromkeys(table.parts or ())},
         origins=table.origins,
         notes=table.notes,
     )
@@ -299,34 +297,35 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
     """Look at every file, and decode it: their shape if all are right, what is wrong, which have several frames."""
     assert isinstance(plan.dataset, LocalDataset)
     size, channels = plan.dataset.size, plan.dataset.channels or _COLOURS
-    faults = {image: fault for image in listed if (fault := _fault_of_file(image))}
-    again = _listed_again([image for image in listed if image.is_within])
+    faults = [(image, fault) for image in listed if (fault := _fault_of_file(image))]
+    faults += _listed_again([image for image in listed if image.is_within])
 
-    with_frames: set[_ListedImage] = set()
-
-    def shape_or_fault(image: _ListedImage) -> Shape | str:
+    def decoded(image: _ListedImage) -> tuple[Shape, bool] | str:
         try:
             count, height, width = decode(image.real_path, None, channels, upright=True).shape
-            if has_several_frames(image.real_path):
-                with_frames.add(image)
+            return (count, height, width), has_several_frames(image.real_path)
         except UserError as error:
             return str(error)
-        return count, height, width
 
-    to_decode = [image for image in listed if image not in faults and image not in again]
-    found: list[Shape | str] = []
+    faulty = {image for image, _ in faults}
+    to_decode = [image for image in listed if image not in faulty]
+    shapes, several_frames = [], []
     with decoding_threads() as pool:
         for start in range(0, len(to_decode), _DECODED_AT_A_TIME):  # so that Ctrl-C needn't wait for them all
-            found += pool.map(shape_or_fault, to_decode[start : start + _DECODED_AT_A_TIME])
-    problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]
-    problems += [image.problem(text) for image, text in zip(to_decode, found, strict=True) if isinstance(text, str)]
-    shapes = [shape for shape in found if not isinstance(shape, str)]
-    frames = [image.path for image in listed if image in with_frames]
+            some = to_decode[start : start + _DECODED_AT_A_TIME]
+            for image, found in zip(some, pool.map(decoded, some), strict=True):
+                if isinstance(found, str):
+                    faults.append((image, found))
+                    continue
+                shapes.append(found[0])
+                if found[1]:
+                    several_frames.append(image.path)
+    problems = [image.problem(text) for image, text in faults]
     try:
-        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, frames
+        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, several_frames
     except MistakeError as error:
         of_all = _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))
-        return None, [*problems, of_all], frames
+        return None, [*problems, of_all], several_frames
 
 
 def _fault_of_file(image: _ListedImage) -> str | None:
@@ -352,10 +351,10 @@ def _fault_of_file(image: _ListedImage) -> str | None:
     return None if status.st_size else f"{shown}: the file is empty (0 bytes)"
 
 
-def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:
+def _listed_again(listed: Sequence[_ListedImage]) -> list[tuple[_ListedImage, str]]:
     """Files that are listed more than once, where they are listed again."""
     first_of: dict[Path, _ListedImage] = {}
-    again: dict[_ListedImage, str] = {}
+    again = []
     for image in listed:
         first = first_of.setdefault(image.real_path, image)
         if first is image:
@@ -365,5 +364,5 @@ def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:
             text += f", with another label: '{first.label}' there, '{image.label}' here"
         if first.part != image.part:
             text += f", in another part: {first.part} there, {image.part} here; one must not be tested on the other"
-        again[image] = text
+        again.append((image, text))
     return again

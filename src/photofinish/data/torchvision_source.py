@@ -157,10 +157,8 @@ def _images_in_files(paths: list[Path], name: str, dataset: TorchvisionDataset) 
     size, channels = dataset.size, dataset.channels or 3
     if size is None:
         with ThreadPoolExecutor() as pool:
-            height, width = common_shape(name, pool.map(shape_in_file, paths), size, channels)[1:]
-    else:
-        height, width = size
-    return (channels, height, width), lambda rows: decode_all([paths[row] for row in rows], size, channels)
+            size = common_shape(name, pool.map(shape_in_file, paths), None, channels)[1:]
+    return (channels, *size), lambda rows: decode_all([paths[row] for row in rows], size, channels)
 
 
 def _labelled_files(part: Any, arguments: _Arguments) -> list[tuple[Path, int]]:
