@@ -70,19 +70,20 @@ class _TransferError(Exception):
     """A file did not come, and asking again won't help."""
 
 
+@dataclass(eq=False)
 class _PassingFaultError(Exception):
     """A file did not come, and may the next time."""
 
-    def __init__(
-        self, reason: str, *, wait_seconds: float = 0.0, part_is_useless: bool = False, is_unreachable: bool = False
-    ) -> None:
-        super().__init__(reason)
-        self.wait_seconds = wait_seconds
-        """that the server asks for"""
-        self.part_is_useless = part_is_useless
-        """what was there before can't be gone on from"""
-        self.is_unreachable = is_unreachable
-        """not even a connection came about"""
+    reason: str
+    wait_seconds: float = 0.0
+    """that the server asks for"""
+    part_is_useless: bool = False
+    """what was there before can't be gone on from"""
+    is_unreachable: bool = False
+    """not even a connection came about"""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class _Expected:
 class _Origin:
     """What the server said of the file that a partial one is the beginning of."""
 
-    validator: str | None
+    validator: str | None = None
     """a strong ETag or a date: tells whether it's still the same file"""
-    total_bytes: int | None
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def _go_on(url: str, part: Path, expected: _Expected, display: DownloadDisplay) 
     try:
         origin = _Origin(**json.loads(_origin_file(part).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        origin = _Origin(None, None)  # a file that nothing is known of is gone on with only if its checksum is known
+        origin = _Origin()  # a file that nothing is known of is gone on with only if its checksum is known
     offset = _size(part)
     if not (expected.md5 or expected.sha256_prefix or origin.validator):
         offset = 0
@@ -307,10 +308,9 @@ def _asked(url: str, offset: int, validator: str | None) -> requests.Response:
             causes.append(causes[-1].__context__)
         first = causes[-1]
         reason = (first.strerror if isinstance(first, OSError) else None) or str(first) or type(first).__name__
-        is_no_address = isinstance(error, ValueError | requests.TooManyRedirects)
         if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
             raise _TransferError(f"{reason}; {_CERTIFICATE_ADVICE}") from error
-        if is_no_address:
+        if isinstance(error, ValueError | requests.TooManyRedirects):
             raise _TransferError(reason) from error
         if isinstance(first, TimeoutError):
             reason = f"no byte came for {STALL_SECONDS:g} s"

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
-from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
+from photofinish.data.packed import Manifest, part_file
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
@@ -123,13 +123,15 @@ class _Packed(NamedTuple):
 
 def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> _Packed:
     """Write the part's files, some images at a time."""
-    save_array(folder / labels_file(part), raw.labels[rows])
-    save_array(folder / rows_file(part), rows)
+    save_array(folder / part_file(part, "labels"), raw.labels[rows])
+    save_array(folder / part_file(part, "rows"), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
     fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
     dtype, is_images = np.dtype(raw.dtype), raw.dtype == "uint8"
     images_at_a_time = max(1, _BYTES_AT_A_TIME // (math.prod(raw.shape) * dtype.itemsize))
-    with (folder / images_file(part)).open("wb") as packed:  # a memory map would count as memory until it is on disk
+    with (folder / part_file(part, "images")).open(
+        "wb"
+    ) as packed:  # a memory map would count as memory until it is on disk
         header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
         np.lib.format.write_array_header_1_0(packed, header)
         for start in range(0, len(rows), images_at_a_time):
