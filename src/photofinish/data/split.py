@@ -166,36 +166,38 @@ def duplicates(
 
     Parts that the user has made may share none, unless params.yaml allows it.
     """
-    told, refused = [], []
+    told, refused, dataset = [], [], plan.dataset
+    what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(fingerprints[second], fingerprints[first]))
-        if not len(shared):
-            continue
-        same = fingerprints[first] == fingerprints[second][shared[0]]
-        pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
-        what = "images" if raw.dtype == "uint8" else "items"
-        line = f"{second} {what} that are {first} {what} too: {len(shared):,} of {len(rows[second]):,}, such as {pair}"
-        told.append(line)
-        if {first, second} <= raw.own_parts.keys():
-            refused.append(line)
-    dataset = plan.dataset
+        if len(shared):
+            same = fingerprints[first] == fingerprints[second][shared[0]]
+            pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
+            count = f"{len(shared):,} of {len(rows[second]):,}"
+            told.append(f"{second} {what} that are {first} {what} too: {count}, such as {pair}")
+            if {first, second} <= raw.own_parts.keys():
+                refused.append(told[-1])
     if refused and isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates:
         raise MistakeError(
             f"data set '{plan.name}': {'; '.join(refused)}. What is tested on them says nothing of new images: leave"
             f" them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
         )
-    if raw.task != "classes":
-        return told
+    return told + (_under_other_labels(raw, rows, fingerprints) if raw.task == "classes" else [])
+
+
+def _under_other_labels(
+    raw: LabelledImages, rows: Mapping[PartName, Int64Array], fingerprints: Mapping[PartName, Fingerprints]
+) -> list[str]:
     every_row, prints = np.concatenate([*rows.values()]), np.concatenate([fingerprints[part] for part in rows])
     labels = raw.labels[every_row]
     order = np.lexsort((labels, prints))
     prints, labels, every_row = prints[order], labels[order], every_row[order]
     odd = np.flatnonzero((prints[1:] == prints[:-1]) & (labels[1:] != labels[:-1]))
-    if len(odd):
-        pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
-        names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
-        told.append(f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})")
-    return told
+    if not len(odd):
+        return []
+    pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
+    names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
+    return [f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})"]
 
 
 def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -169,15 +170,10 @@ def _labelled_files(part: Any, arguments: _Arguments) -> list[tuple[Path, int]]:
     return sorted(_IMAGE_FILES[type(part).__name__](part, arguments))
 
 
-def _of_caltech101(part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
+def _of_caltech(folder: str, name: str, part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
     for number, label in zip(part.index, part.y, strict=True):
-        yield Path(part.root, "101_ObjectCategories", part.categories[label], f"image_{number:04d}.jpg"), label
-
-
-def _of_caltech256(part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
-    for number, label in zip(part.index, part.y, strict=True):
-        name = f"{label + 1:03d}_{number:04d}.jpg"
-        yield Path(part.root, "256_ObjectCategories", part.categories[label], name), label
+        file = name.format(number=number, category=label + 1)
+        yield Path(part.root, folder, part.categories[label], file), label
 
 
 def _of_gtsrb(part: Any, arguments: _Arguments) -> Iterator[tuple[Path, int]]:
@@ -200,8 +196,8 @@ def _of_oxford_pets(part: Any, arguments: _Arguments) -> Iterator[tuple[Path, in
 
 
 _IMAGE_FILES: dict[str, Callable[[Any, _Arguments], Iterator[tuple[Path, int]]]] = {
-    "Caltech101": _of_caltech101,
-    "Caltech256": _of_caltech256,
+    "Caltech101": partial(_of_caltech, "101_ObjectCategories", "image_{number:04d}.jpg"),
+    "Caltech256": partial(_of_caltech, "256_ObjectCategories", "{category:03d}_{number:04d}.jpg"),
     "GTSRB": _of_gtsrb,
     "OxfordIIITPet": _of_oxford_pets,
 }

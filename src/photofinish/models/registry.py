@@ -49,8 +49,8 @@ def build_model(
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
-        if model.name in _BUILDERS:
-            return _BUILDERS[model.name](model, shape, classes)
+        if model.name in _MADE_HERE:
+            return _made_here(_MADE_HERE[model.name](model), shape, classes, cast(Any, model).init)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
@@ -59,37 +59,35 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
-    """For each entry of `channels`: a convolution, max-pooling that halves the image, and ReLU."""
+class _Layers(NamedTuple):
+    """Of a network that is made here: convolutions, each with max-pooling and ReLU, then linear layers with ReLU."""
+
+    channels: tuple[int, ...] = ()
+    kernel_size: int = 1
+    padding: int = 0
+    hidden: tuple[int, ...] = ()
+
+
+_MADE_HERE: dict[str, Callable[[Any], _Layers]] = {
+    "linear": lambda _: _Layers(),
+    "mlp": lambda model: _Layers(hidden=model.hidden),
+    "cnn": lambda model: _Layers(model.channels, model.kernel_size, model.padding, model.hidden),
+    "lenet": lambda _: _Layers((6, 12), kernel_size=5, hidden=(120, 60)),
+}
+
+
+def _made_here(wanted: _Layers, shape: Shape, classes: int, init: Init) -> nn.Module:
     layers: list[nn.Module] = []
     channels = shape[0]
-    for width in model.channels:
-        layers += [nn.Conv2d(channels, width, model.kernel_size, padding=model.padding), *_pooled_relu()]
+    for width in wanted.channels:
+        convolution = nn.Conv2d(channels, width, wanted.kernel_size, padding=wanted.padding)
+        # As ReLU and then max-pooling, to the bit, for a quarter of ReLU's work: the largest is the largest.
+        layers += [convolution, nn.MaxPool2d(2), nn.ReLU()]
         channels = width
-    return _classifier(layers, shape, model.hidden, classes, model.init)
-
-
-def _lenet(model: Any, shape: Shape, classes: int) -> nn.Module:
-    layers = [
-        nn.Conv2d(shape[0], 6, kernel_size=5), *_pooled_relu(),
-        nn.Conv2d(6, 12, kernel_size=5), *_pooled_relu(),
-    ]  # fmt: skip
-    return _classifier(layers, shape, (120, 60), classes, model.init)
-
-
-def _pooled_relu() -> tuple[nn.Module, nn.Module]:
-    """What ReLU and then max-pooling give, to the bit, for a quarter of ReLU's work: the largest is the largest."""
-    return nn.MaxPool2d(2), nn.ReLU()
-
-
-def _classifier(
-    features: list[nn.Module], shape: Shape, hidden: tuple[int, ...], classes: int, init: Init
-) -> nn.Module:
-    """Flatten what `features` make of an image, then hidden layers with ReLU, then one output a class."""
     with torch.no_grad():
-        inputs = nn.Sequential(*features)(torch.zeros(1, *shape)).numel()
-    layers = [*features, nn.Flatten()]
-    for width in hidden:
+        inputs = nn.Sequential(*layers)(torch.zeros(1, *shape)).numel()
+    layers.append(nn.Flatten())
+    for width in wanted.hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
         inputs = width
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
@@ -97,17 +95,8 @@ def _classifier(
         for module in network:
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                nn.init.zeros_(cast(torch.Tensor, module.bias))
     return network
-
-
-_BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
-    "linear": lambda model, shape, classes: _classifier([], shape, (), classes, model.init),
-    "mlp": lambda model, shape, classes: _classifier([], shape, model.hidden, classes, model.init),
-    "cnn": _cnn,
-    "lenet": _lenet,
-}
 
 
 def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
@@ -138,9 +127,8 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1]
     has_bias = last.bias is not None
-    new: nn.Module
     if isinstance(last, nn.Linear):
-        new = nn.Linear(last.in_features, classes, bias=has_bias)
+        new: nn.Module = nn.Linear(last.in_features, classes, bias=has_bias)
     else:
         new = nn.Conv2d(last.in_channels, classes, kernel_size=last.kernel_size[0], bias=has_bias)
     network.set_submodule(name, new)
