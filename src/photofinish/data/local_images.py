@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,32 +49,26 @@ _TABLE = "images.json"
 _FILES_A_FOLDER = 1000
 
 
-@dataclass(frozen=True, order=True)
-class _Problem:
-    """What is wrong, and where."""
+class _At(NamedTuple):
+    """Where an image is listed, or what is wrong stands."""
 
     file: str
-    line: int
-    """as an editor counts; 0 where it is about the file as a whole"""
-    text: str
+    """as the user calls it: a CSV, or in a folder the image itself"""
+    line: int = 0
+    """of a CSV, as an editor counts; 0 of a file as a whole"""
 
     def __str__(self) -> str:
-        """On one line, whatever characters a name has."""
-        return printable(f"{_place(self.file, self.line)}  {self.text}")
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
-def _place(file: str, line: int) -> str:
-    return f"{file}:{line}" if line else file
+_Problem = tuple[_At, str]
 
 
 @dataclass(frozen=True)
 class _ListedImage:
     """An image as the user's data has it, not looked at yet."""
 
-    file: str
-    """what lists it, as the user calls it: the CSV, or in a folder the image itself"""
-    line: int
-    """of the CSV; 0 for an image in a folder"""
+    at: _At
     folder: Path
     """in which the image must lie"""
     path: str
@@ -81,10 +76,6 @@ class _ListedImage:
     label: str
     part: PartName | None
     """None where the parts are drawn later"""
-
-    def problem(self, text: str) -> _Problem:
-        """What is wrong with it, said of the place that lists it."""
-        return _Problem(self.file, self.line, text)
 
     @cached_property
     def real_path(self) -> Path:
@@ -157,7 +148,7 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
             faults += [(f"/{linked}", told) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
                 faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
-        problems += [_Problem(place.given + below, 0, text) for below, text in faults]
+        problems += [(_At(place.given + below), text) for below, text in faults]
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
         listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
@@ -167,7 +158,7 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
 
 
 def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
-    return _ListedImage(f"{place.given}/{path}", 0, place.path, path, class_name, place.part)
+    return _ListedImage(_At(f"{place.given}/{path}"), place.path, path, class_name, place.part)
 
 
 def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
@@ -189,11 +180,11 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
 
 def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], list[_Problem]]:
     table = parse_csv(place.path.read_bytes())
-    problems = [_Problem(place.given, line, text) for line, text in table.problems]
+    problems = [(_At(place.given, line), text) for line, text in table.problems]
     if not table.header:
         return [], problems
     if not table.rows and not problems:
-        problems.append(_Problem(place.given, 0, "there are no rows below the header"))
+        problems.append((_At(place.given), "there are no rows below the header"))
     wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
     if dataset.split_column is not None:
         wanted["split_column"] = dataset.split_column
@@ -203,20 +194,20 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
             shown = ", ".join(f"'{name}'" for name in table.header)
             commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
             text = f"there is no column '{column}' ({key});{did_you_mean(column, table.header)} it has: {shown}{commas}"
-            problems.append(_Problem(place.given, 0, text))
+            problems.append((_At(place.given), text))
     paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
     listed = []
     for index, path in enumerate(paths or ()):
         label, split = labels[index] if labels else None, splits[index] if splits else None
         part = place.part if split is None else _PARTS.get(split.lower())
-        image = _ListedImage(place.given, table.rows[index].line, place.path.parent, path, label or "", part)
-        listed.append(image)
+        at = _At(place.given, table.rows[index].line)
+        listed.append(_ListedImage(at, place.path.parent, path, label or "", part))
         if label == "":
-            problems.append(image.problem("the label is empty"))
+            problems.append((at, "the label is empty"))
         elif label is not None and dataset.classes is None and label != label.strip():
-            problems.append(image.problem(f"the label {label!r} has spaces around it"))
+            problems.append((at, f"the label {label!r} has spaces around it"))
         if split is not None and part is None:
-            problems.append(image.problem(f"'{split}' is no part; allowed: {', '.join(_PARTS)}"))
+            problems.append((at, f"'{split}' is no part; allowed: {', '.join(_PARTS)}"))
     return listed, problems
 
 
@@ -234,7 +225,7 @@ def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage
             texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
         if part not in found and size is None:
             texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
-    return [_Problem(listed[0].file, 0, text) for text in texts]
+    return [(_At(listed[0].at.file), text) for text in texts]
 
 
 def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:
@@ -244,7 +235,7 @@ def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], 
     for image in listed:
         if image.label and image.label not in known and len(image.label) <= LONGEST_CLASS_NAME:
             hint = did_you_mean(image.label, class_names)
-            problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
+            problems.append((image.at, f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
     return problems
 
 
@@ -258,14 +249,14 @@ def _check_and_copy(
 ) -> None:
     """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
     too_long = [
-        image.problem(f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
+        (image.at, f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
         for image in listed
         if len(image.label) > LONGEST_CLASS_NAME
     ]
     shape, faults, several_frames = _check_images(plan, listed)
     problems = sorted(problems + too_long + faults)
     if problems or shape is None:
-        lines = [f"  {problem}" for problem in problems[:_MOST_SHOWN]]
+        lines = [printable(f"  {at}  {text}") for at, text in problems[:_MOST_SHOWN]]
         if len(problems) > _MOST_SHOWN:
             lines.append(f"  and {len(problems) - _MOST_SHOWN} more")
         count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
@@ -320,12 +311,13 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
                 shapes.append(found[0])
                 if found[1]:
                     several_frames.append(image.path)
-    problems = [image.problem(text) for image, text in faults]
+    problems = [(image.at, text) for image, text in faults]
     try:
         return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, several_frames
     except MistakeError as error:
-        of_all = _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))
-        return None, [*problems, of_all], several_frames
+        first = listed[0]
+        of_all = _At(first.at.file if first.at.line else str(first.folder))
+        return None, [*problems, (of_all, str(error))], several_frames
 
 
 def _fault_of_file(image: _ListedImage) -> str | None:
@@ -359,7 +351,7 @@ def _listed_again(listed: Sequence[_ListedImage]) -> list[tuple[_ListedImage, st
         first = first_of.setdefault(image.real_path, image)
         if first is image:
             continue
-        text = f"{image.path} is listed before, {_place(first.file, first.line)}"
+        text = f"{image.path} is listed before, {first.at}"
         if first.label != image.label:
             text += f", with another label: '{first.label}' there, '{image.label}' here"
         if first.part != image.part:
