@@ -93,12 +93,20 @@ class _Expected:
     md5: str | None
     sha256_prefix: str | None
 
-    def check(self, md5: str, sha256: str) -> None:
-        """Raise where either checksum is another one."""
-        if self.md5 and md5 != self.md5.lower():
-            raise _WrongBytesError(f"its md5 should be {self.md5} and is {md5}")
-        if self.sha256_prefix and not sha256.startswith(self.sha256_prefix.lower()):
-            raise _WrongBytesError(f"its sha256 should start with {self.sha256_prefix} and is {sha256}")
+    def sha256_of(self, path: Path, copy: IO[bytes] | None = None) -> str:
+        """Of a file, which is copied on the way; raises where either checksum is another one."""
+        md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                md5.update(chunk)
+                sha256.update(chunk)
+                if copy:
+                    copy.write(chunk)
+        if self.md5 and md5.hexdigest() != self.md5.lower():
+            raise _WrongBytesError(f"its md5 should be {self.md5} and is {md5.hexdigest()}")
+        if self.sha256_prefix and not sha256.hexdigest().startswith(self.sha256_prefix.lower()):
+            raise _WrongBytesError(f"its sha256 should start with {self.sha256_prefix} and is {sha256.hexdigest()}")
+        return sha256.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -203,28 +211,15 @@ def _copy_checked(source: Path, target: Path, expected: _Expected) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     check_room(target.parent, source.stat().st_size, target.name)
     with explained_when_full(target.parent, target.name), atomic_file(target) as copy:
-        expected.check(*_checksums_of(source, copy))
-
-
-def _checksums_of(path: Path, copy: IO[bytes] | None = None) -> tuple[str, str]:
-    """The md5 and the sha256 of a file, which is copied on the way."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            md5.update(chunk)
-            sha256.update(chunk)
-            if copy:
-                copy.write(chunk)
-    return md5.hexdigest(), sha256.hexdigest()
+        expected.sha256_of(source, copy)
 
 
 def _transferred(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> str:
     """Bring `part` to all of what is at `url`; its sha256. Wrong bytes (a proxy's, say) are asked for once more."""
     for is_last_try in (False, True):
         _transfer(url, part, expected, display)
-        md5, sha256 = _checksums_of(part)
         try:
-            expected.check(md5, sha256)
+            sha256 = expected.sha256_of(part)
             break
         except _WrongBytesError as error:
             _drop(part)
