@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from photofinish.files import in_project
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, OwnDataset, Place, places
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from photofinish.params.reader import Params
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a CSV, with the line that it starts on."""
+class Row(NamedTuple):
+    """A row of a CSV, with the line that it starts on, and its cells by their columns."""
 
     line: int
-    cells: tuple[str, ...]
+    cells: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,6 @@ class CsvFile:
     header: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list)
     problems: list[tuple[int, str]] = field(default_factory=list)
-
-    def column(self, name: str) -> list[str] | None:
-        """The cells of a column, one a row; None if there is no such column."""
-        if name not in self.header:
-            return None
-        index = self.header.index(name)
-        return [row.cells[index] for row in self.rows]
 
 
 def parse_csv(data: bytes) -> CsvFile:
@@ -72,7 +64,7 @@ def parse_csv(data: bytes) -> CsvFile:
             elif not header:
                 header = tuple(cells)
             elif len(cells) == len(header):
-                rows.append(Row(line, tuple(cells)))
+                rows.append(Row(line, dict(zip(header, cells, strict=True))))
             else:
                 fields = f"{len(cells)} field{'' if len(cells) == 1 else 's'}"
                 problems.append((line, f"has {fields}, the header has {len(header)}"))
@@ -197,8 +189,9 @@ def _sha256_of_images(dataset: LocalDataset) -> str:
         if isinstance(dataset, CsvDataset):
             data = place.path.read_bytes()
             digest.update(data)
-            for path in parse_csv(data).column(dataset.path_column) or ():
-                digest.update(_state_of(path, place.path.parent))
+            for row in parse_csv(data).rows:
+                if dataset.path_column in row.cells:
+                    digest.update(_state_of(row.cells[dataset.path_column], place.path.parent))
         else:
             for found in class_folders(place.path):
                 digest.update(f"{found.name}/\n".encode(errors="surrogateescape"))

@@ -185,22 +185,18 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
         return [], problems
     if not table.rows and not problems:
         problems.append((_At(place.given), "there are no rows below the header"))
-    wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
-    if dataset.split_column is not None:
-        wanted["split_column"] = dataset.split_column
-    cells = {key: table.column(column) for key, column in wanted.items()}
-    for key, column in wanted.items():
-        if cells[key] is None:
+    for key in ("path_column", "label_column", "split_column"):
+        column = getattr(dataset, key)
+        if column is not None and column not in table.header:
             shown = ", ".join(f"'{name}'" for name in table.header)
             commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
             text = f"there is no column '{column}' ({key});{did_you_mean(column, table.header)} it has: {shown}{commas}"
             problems.append((_At(place.given), text))
-    paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
     listed = []
-    for index, path in enumerate(paths or ()):
-        label, split = labels[index] if labels else None, splits[index] if splits else None
+    for line, cells in table.rows if dataset.path_column in table.header else ():
+        at, path, label = _At(place.given, line), cells[dataset.path_column], cells.get(dataset.label_column)
+        split = None if dataset.split_column is None else cells.get(dataset.split_column)
         part = place.part if split is None else _PARTS.get(split.lower())
-        at = _At(place.given, table.rows[index].line)
         listed.append(_ListedImage(at, place.path.parent, path, label or "", part))
         if label == "":
             problems.append((at, "the label is empty"))
