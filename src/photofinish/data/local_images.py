@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,17 +142,18 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
         classes = class_folders(place.path)
         if place.part in ("train", None):
             class_names = [found.name for found in classes]
-        faults = [] if classes else [("", "has no folders in it: it must have a folder of images for each class")]
+        if not classes:
+            problems.append((_At(place.given), "has no folders in it: it must have a folder of images for each class"))
         for found in classes:
             told = "is a link to a folder, which isn't followed: put the folder itself there"
-            faults += [(f"/{linked}", told) for linked in found.linked_folders]
+            problems += [(_At(f"{place.given}/{linked}"), told) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
-                faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
-        problems += [(_At(place.given + below), text) for below, text in faults]
+                told = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
+                problems.append((_At(f"{place.given}/{found.name}"), told))
+            listed += [_in_folder(place, path, found.name) for path in found.images]
+            others += [f"{place.given}/{path}" for path in found.other_files]
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
-        listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
-        others += [f"{place.given}/{path}" for found in classes for path in found.other_files]
     notes = _notes("files left out, for they are no images by their names", others)
     _check_and_copy(plan, listed, class_names, problems, folder, notes)
 
@@ -207,32 +208,32 @@ def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], li
     return listed, problems
 
 
-def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> list[_Problem]:
+def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> Iterator[_Problem]:
     """Where a column tells the parts: whether it and the sizes in params.yaml together make all three."""
-    found = {image.part for image in listed}
+    found, column = {image.part for image in listed}, f"'{dataset.split_column}'"
     if found <= {None}:
-        return []
-    column, texts = f"'{dataset.split_column}'", []
+        return
+    file = _At(listed[0].at.file)
     if "train" not in found:
-        texts.append(f"no row has 'train' in the column {column}: there is nothing to train on")
+        yield file, f"no row has 'train' in the column {column}: there is nothing to train on"
     for part, size in (("validation", dataset.validation), ("test", dataset.test)):
         key = f"datasets.{name}.{part}"
         if part in found and size is not None:
-            texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
+            yield file, f"the column {column} has a {part} part: leave {key} out of params.yaml"
         if part not in found and size is None:
-            texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
-    return [(_At(listed[0].at.file), text) for text in texts]
+            yield file, f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part"
 
 
-def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:
+def _unknown_labels(
+    listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str
+) -> Iterator[_Problem]:
     """`what_they_are` says where the class names come from."""
-    known, problems = set(class_names), []
+    known = set(class_names)
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
         if image.label and image.label not in known and len(image.label) <= LONGEST_CLASS_NAME:
             hint = did_you_mean(image.label, class_names)
-            problems.append((image.at, f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
-    return problems
+            yield image.at, f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"
 
 
 def _check_and_copy(
@@ -244,13 +245,11 @@ def _check_and_copy(
     notes: tuple[str, ...] = (),
 ) -> None:
     """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
-    too_long = [
-        (image.at, f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
-        for image in listed
-        if len(image.label) > LONGEST_CLASS_NAME
-    ]
+    for image in listed:
+        if (length := len(image.label)) > LONGEST_CLASS_NAME:
+            problems.append((image.at, f"the label has {length:,} characters, {LONGEST_CLASS_NAME} are allowed"))
     shape, faults, several_frames = _check_images(plan, listed)
-    problems = sorted(problems + too_long + faults)
+    problems = sorted(problems + faults)
     if problems or shape is None:
         lines = [printable(f"  {at}  {text}") for at, text in problems[:_MOST_SHOWN]]
         if len(problems) > _MOST_SHOWN:
@@ -339,10 +338,9 @@ def _fault_of_file(image: _ListedImage) -> str | None:
     return None if status.st_size else f"{shown}: the file is empty (0 bytes)"
 
 
-def _listed_again(listed: Sequence[_ListedImage]) -> list[tuple[_ListedImage, str]]:
+def _listed_again(listed: Sequence[_ListedImage]) -> Iterator[tuple[_ListedImage, str]]:
     """Files that are listed more than once, where they are listed again."""
     first_of: dict[Path, _ListedImage] = {}
-    again = []
     for image in listed:
         first = first_of.setdefault(image.real_path, image)
         if first is image:
@@ -352,5 +350,4 @@ def _listed_again(listed: Sequence[_ListedImage]) -> list[tuple[_ListedImage, st
             text += f", with another label: '{first.label}' there, '{image.label}' here"
         if first.part != image.part:
             text += f", in another part: {first.part} there, {image.part} here; one must not be tested on the other"
-        again.append((image, text))
-    return again
+        yield image, text

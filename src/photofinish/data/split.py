@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,11 +200,11 @@ def _under_other_labels(
     return [f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})"]
 
 
-def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
+def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> Iterator[str]:
     """A line where there is but one class, and where names of the user's own hardly differ."""
-    told, alike = [], defaultdict[str | float, list[str]](list)
     if len(raw.class_names) == 1 and raw.task == "classes":
-        told.append(f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned")
+        yield f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned"
+    alike = defaultdict[str | float, list[str]](list)
     for name in raw.class_names if isinstance(plan.dataset, LocalDataset) else ():
         try:
             alike[float(name)].append(name)
@@ -213,8 +213,7 @@ def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
     for names in alike.values():
         if len(names) > 1:
             shown = listed([f"'{printable(shortened(name))}'" for name in names])
-            told.append(f"classes that hardly differ: {shown}")
-    return told
+            yield f"classes that hardly differ: {shown}"
 
 
 def _pair(raw: LabelledImages, first: int, second: int) -> str:
