@@ -20,7 +20,7 @@ import pytest
 import warm_python
 import yaml
 
-from photofinish.data.images import LabelledImages, from_array
+from photofinish.data.images import LabelledImages, PartName, from_array
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
+PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 # Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
 # of seconds takes minutes.
@@ -137,7 +138,6 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
-    from photofinish.data.images import PartName
     from photofinish.models.registry import build_model
     from photofinish.training.batches import Batches, Normaliser, Part
     from photofinish.training.input_paths import make_batches

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import digits_plan, learnable_images
+from conftest import PARTS, digits_plan, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from result_files import change_a_digit
 
 from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
-from photofinish.data.packed import PARTS, PackedSplit, part_file
+from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import divide, duplicates, fingerprints_of, split
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import DatasetPlan

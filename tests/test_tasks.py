@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import torch
-from conftest import MakeExperiment, OwnFiles
+from conftest import PARTS, MakeExperiment, OwnFiles
 from training_process import NoTracker
 
 from photofinish.comparing.device_results import read_results
 from photofinish.comparing.pairs import paired
 from photofinish.data.images import PartName, Task
-from photofinish.data.packed import PARTS, PackedSplit, part_file
+from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, to_json, write_summed
 from photofinish.machine.fingerprint import CpuHost

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photofinish.data.images import UNREADABLE, Dtype, Int64Array, LabelledImages, PartName, Task, pixels_of
+from photofinish.data.images import UNREADABLE, Dtype, LabelledImages, PartName, Task, pixels_of
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import explained_when_full, write_json_atomically
@@ -50,10 +50,8 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(len(targets), *shape)))
     _refuse_other_names(plan, parts)
     told = told_targets(f"data set '{plan.name}'", targets, made[0])
-    ends = np.cumsum([0, *map(len, made)])
-    own_parts: dict[PartName, Int64Array] = {
-        part: np.arange(start, end) for part, start, end in zip(parts, ends, ends[1:], strict=False) if len(parts) > 1
-    }
+    rows_of_parts = np.split(np.arange(len(targets)), np.cumsum([*map(len, made)]))
+    own_parts = dict(zip(parts, rows_of_parts, strict=False)) if len(parts) > 1 else {}
     return LabelledImages(
         shape,
         told.array,

@@ -15,8 +15,6 @@ from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
 from photofinish.params.base import Record
 
-PARTS: tuple[PartName, ...] = ("train", "validation", "test")
-
 
 class Manifest(Record):
     """What a packed split holds."""

@@ -24,7 +24,6 @@ from photofinish.data.fetching import Fetcher
 from photofinish.data.images import (
     Int64Array,
     LabelledImages,
-    PartName,
     Shape,
     UInt8Array,
     common_shape,
@@ -101,9 +100,8 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         labels = [np.array([label for _, label in part], dtype=np.int64) for part in files]
         shape, read_rows = _images_in_files([path for part in files for path, _ in part], plan.name, plan.dataset)
     together, class_names = _from_zero(np.concatenate(labels), first)
-    ends = np.cumsum([0, *(len(part) for part in labels)])
-    own = zip(DATASETS[plan.dataset.source], ends, ends[1:], strict=False)  # an undivided one has no parts
-    own_parts: dict[PartName, Int64Array] = {part: np.arange(start, end) for part, start, end in own}
+    rows = np.split(np.arange(len(together)), np.cumsum([len(part) for part in labels]))
+    own_parts = dict(zip(DATASETS[plan.dataset.source], rows, strict=False))  # an undivided one has no parts
     return LabelledImages(shape, together, class_names, read_rows, own_parts)
 
 
