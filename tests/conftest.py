@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import pytest
 import warm_python
 import yaml
 
-from photofinish.data.images import LabelledImages, PartName, from_array
+from photofinish.data.images import Int64Array, LabelledImages, PartName, UInt8Array
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
@@ -87,6 +87,16 @@ def own_temporary_folder() -> Iterator[None]:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+def from_array(
+    images: UInt8Array,
+    labels: Int64Array,
+    class_names: tuple[str, ...],
+    own_parts: Mapping[PartName, Int64Array] | None = None,
+) -> LabelledImages:
+    """Of images that lie in memory."""
+    return LabelledImages(images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {})
 
 
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> LabelledImages:

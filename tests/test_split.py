@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PARTS, digits_plan, learnable_images
+from conftest import PARTS, digits_plan, from_array, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
 from pydantic import ValidationError
 from result_files import change_a_digit
 
-from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
+from photofinish.data.images import Int64Array, LabelledImages, PartName
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import divide, duplicates, fingerprints_of, split
 from photofinish.errors import MistakeError, UserError

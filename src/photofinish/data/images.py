@@ -55,17 +55,6 @@ class LabelledImages:
     """of another one they are no images, but items of any shape"""
 
 
-def from_array(
-    images: UInt8Array,
-    labels: Int64Array,
-    class_names: tuple[str, ...],
-    own_parts: Mapping[PartName, Int64Array] | None = None,
-) -> LabelledImages:
-    """Of images that lie in memory, or in a memory-mapped file."""
-    _, channels, height, width = images.shape
-    return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
-
-
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write it as np.save does, which tells of a full disk in an error that doesn't say so."""
     content = io.BytesIO()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from photofinish.data import local_images, own_source, torchvision_source
-from photofinish.data.images import Int64Array, LabelledImages, UInt8Array, from_array, save_array
+from photofinish.data.images import Int64Array, LabelledImages, UInt8Array, save_array
 from photofinish.errors import UserError
 from photofinish.files import (
     explained_when_full,
@@ -70,7 +70,7 @@ def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
     """The digits, whose raw values run from 0 to 16, as bytes that fill their range."""
     shades = np.load(folder / _IMAGES)
     images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
-    return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
+    return LabelledImages(images.shape[1:], np.load(folder / _LABELS), tuple("0123456789"), lambda rows: images[rows])
 
 
 def fetch_synthetic(plan: DatasetPlan, folder: Path) -> None:
