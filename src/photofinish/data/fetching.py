@@ -216,25 +216,18 @@ def _copy_checked(source: Path, target: Path, expected: _Expected) -> None:
 
 def _transferred(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> str:
     """Bring `part` to all of what is at `url`; its sha256. Wrong bytes (a proxy's, say) are asked for once more."""
-    for is_last_try in (False, True):
-        _transfer(url, part, expected, display)
-        try:
-            sha256 = expected.sha256_of(part)
-            break
-        except _WrongBytesError as error:
-            _drop(part)
-            if is_last_try:
-                raise _WrongBytesError(f"it is not the file it should be: {error}") from error
-            display.say(f"not the file it should be: {error}; fetching it again")
-    return sha256
-
-
-def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> None:
-    retries, furthest_bytes = _RETRIES, _size(part)
+    retries, furthest_bytes, were_wrong = _RETRIES, _size(part), False
     while True:
         try:
             _go_on(url, part, expected, display)
-            break
+            display.ended(_size(part))
+            return expected.sha256_of(part)
+        except _WrongBytesError as wrong:
+            _drop(part)
+            if were_wrong:
+                raise _WrongBytesError(f"it is not the file it should be: {wrong}") from wrong
+            display.say(f"not the file it should be: {wrong}; fetching it again")
+            retries, furthest_bytes, were_wrong = _RETRIES, 0, True
         except _PassingFaultError as fault:
             if _size(part) >= furthest_bytes + _PROGRESS_BYTES:
                 retries, furthest_bytes = _RETRIES, _size(part)
@@ -250,7 +243,6 @@ def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDispla
             pause_seconds = max(_SHORTEST_PAUSE_SECONDS, fault.wait_seconds, retries.get_backoff_time())
             display.say(f"{fault}; trying again in {pause_seconds:g} s")
             time.sleep(pause_seconds)
-    display.ended(_size(part))
 
 
 def _go_on(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> None:
