@@ -126,13 +126,9 @@ class _Item(NamedTuple):
         return "float32" if self.dtype.kind == "f" else "int64"
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def kinds(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """What all items of a data set have alike."""
-        kinds = {"input": (self.input.shape, self.dtype), "target": (self.target.shape, self.target.dtype)}
-        return {
-            name: f"{dtype} of shape {shape}" if shape else f"a single {dtype}"
-            for name, (shape, dtype) in kinds.items()
-        }
+        return {"input": (self.input.shape, self.dtype), "target": (self.target.shape, self.target.dtype)}
 
 
 def _written(plan: DatasetPlan, parts: dict[PartName, Any], file: IO[bytes]) -> tuple[_Item, list[Array]]:
@@ -159,9 +155,13 @@ def _written(plan: DatasetPlan, parts: dict[PartName, Any], file: IO[bytes]) -> 
 
 
 def _difference(item: _Item, first_name: str, first: _Item) -> str | None:
+    expected = first.kinds
     for what, kind in item.kinds.items():
-        if kind != first.kinds[what]:
-            return f"its {what} is {kind}, that of {first_name} {first.kinds[what]}"
+        if kind != expected[what]:
+            here, there = (
+                f"{dtype} of shape {shape}" if shape else f"a single {dtype}" for shape, dtype in (kind, expected[what])
+            )
+            return f"its {what} is {here}, that of {first_name} {there}"
     return None
 
 

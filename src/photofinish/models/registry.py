@@ -213,7 +213,7 @@ def _fix_pooling(network: nn.Module, image: torch.Tensor) -> None:
 
     Where no windows of one size do the same (5 pixels to 7), the layer stays; on CUDA it is then refused.
     """
-    sizes: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
+    sizes: dict[nn.Module, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def note(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         sizes[module] = inputs[0].shape[2:], output.shape[2:]
@@ -225,8 +225,9 @@ def _fix_pooling(network: nn.Module, image: torch.Tensor) -> None:
     for hook in hooks:
         hook.remove()
     for name, module in adaptive.items():
-        size, wanted = sizes.get(module, (None, None))
-        if size and wanted and wanted != (1, 1) and (layer := fixed_pooling(size, wanted)):
+        size, wanted = sizes.get(module, ((1, 1), (1, 1)))
+        layer = None if wanted == (1, 1) else fixed_pooling(size, wanted)
+        if layer is not None:
             network.set_submodule(name, layer)
 
 
