@@ -32,7 +32,7 @@ class Row(NamedTuple):
     cells: dict[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CsvFile:
     """What could be read of it; what couldn't is among the problems, each with its line (0: the whole file)."""
 
@@ -53,27 +53,26 @@ def parse_csv(data: bytes) -> CsvFile:
         return CsvFile(problems=[(line, problem)])
     if "\0" in text:
         return CsvFile(problems=[(0, "this is no text, it has zero bytes: save the file as CSV in UTF-8")])
-    header: tuple[str, ...] = ()
-    rows: list[Row] = []
-    problems: list[tuple[int, str]] = []
+    found = CsvFile()
     reader, line = csv.reader(io.StringIO(text, newline=""), strict=True), 1
     try:
         for cells in reader:
             if len(cells) <= 1 and not "".join(cells).strip():
                 pass  # a blank line
-            elif not header:
-                header = tuple(cells)
-            elif len(cells) == len(header):
-                rows.append(Row(line, dict(zip(header, cells, strict=True))))
+            elif not found.header:
+                found.header = tuple(cells)
+            elif len(cells) == len(found.header):
+                found.rows.append(Row(line, dict(zip(found.header, cells, strict=True))))
             else:
                 fields = f"{len(cells)} field{'' if len(cells) == 1 else 's'}"
-                problems.append((line, f"has {fields}, the header has {len(header)}"))
+                found.problems.append((line, f"has {fields}, the header has {len(found.header)}"))
             line = reader.line_num + 1
     except csv.Error as error:
-        problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
-    counts = Counter(header).items()
-    problems += [(0, f"the header names the column '{name}' {count} times") for name, count in counts if count > 1]
-    return CsvFile(header, rows, problems)
+        found.problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
+    for name, count in Counter(found.header).items():
+        if count > 1:
+            found.problems.append((0, f"the header names the column '{name}' {count} times"))
+    return found
 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

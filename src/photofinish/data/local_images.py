@@ -303,8 +303,9 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
                 if isinstance(found, str):
                     faults.append((image, found))
                     continue
-                shapes.append(found[0])
-                if found[1]:
+                shape, has_more_frames = found
+                shapes.append(shape)
+                if has_more_frames:
                     several_frames.append(image.path)
     problems = [(image.at, text) for image, text in faults]
     try:
