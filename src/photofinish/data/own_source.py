@@ -138,7 +138,7 @@ def _written(plan: DatasetPlan, parts: dict[PartName, Any], file: IO[bytes]) -> 
     for name, item in _items_of(plan, parts):
         if isinstance(item, _Item):
             first = first or (name, item)
-            item = _difference(item, *first) or item
+            item = _difference(item, *first) or item  # what is wrong with it takes its place
         if isinstance(item, _Item):
             file.write(np.ascontiguousarray(item.input).data)
             targets.append(item.target)
