@@ -95,31 +95,31 @@ class ClassFolder:
 def class_folders(root: Path) -> list[ClassFolder]:
     """The folders in `root`, each a class, sorted by name; what is hidden doesn't count."""
     classes = []
-    for name in sorted(name for name in _visible(root) if (root / name).is_dir()):
-        found: list[tuple[str, str]] = []
-        others: list[str] = []
-        linked: list[str] = []
-        todo = [name]
+    for name in sorted(entry.name for entry in _visible(root) if (root / entry.name).is_dir()):
+        found, todo = ClassFolder(name), [name]
         while todo:
             folder = todo.pop()
             if (root / folder).is_symlink():
-                linked.append(folder)
+                found.linked_folders.append(folder)
                 continue
-            for entry in _visible(root / folder).values():
+            for entry in _visible(root / folder):
+                path = f"{folder}/{entry.name}"
                 if os.path.isdir(entry):  # noqa: PTH112  # entry.is_dir() fails on a link that leads round in a circle
-                    todo.append(f"{folder}/{entry.name}")
-                elif entry.name.lower().endswith(IMAGE_SUFFIXES):
-                    found.append((folder, entry.name))
+                    todo.append(path)
+                elif path.lower().endswith(IMAGE_SUFFIXES):
+                    found.images.append(path)
                 else:
-                    others.append(f"{folder}/{entry.name}")
-        images = [f"{folder}/{file}" for folder, file in sorted(found)]
-        classes.append(ClassFolder(name, images, sorted(others), sorted(linked)))
+                    found.other_files.append(path)
+        found.images.sort(key=os.path.split)
+        found.other_files.sort()
+        found.linked_folders.sort()
+        classes.append(found)
     return classes
 
 
-def _visible(folder: Path) -> dict[str, os.DirEntry[str]]:
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return {entry.name: entry for entry in entries if not entry.name.startswith(".")}
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def missing_mirror(mirror: str) -> str | None:
