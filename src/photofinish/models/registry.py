@@ -202,11 +202,6 @@ class _Windows(NamedTuple):
     stride: int
     padding: int
 
-    @property
-    def effort(self) -> tuple[int, int]:
-        """Layers, then pixels: on the CPU one layer gives the bits of adaptive pooling, two may round otherwise."""
-        return (self.kernel > 1) + (self.times > 1), self.times
-
 
 def _fix_pooling(network: nn.Module, image: torch.Tensor) -> None:
     """What adapts to an image's size is fixed to the size of this one, which passes through all of it.
@@ -260,4 +255,5 @@ def _windows(size: int, wanted: int) -> _Windows | None:
             means = functional.avg_pool1d(repeated, kernel, stride, padding, count_include_pad=False)
             if means.shape == adaptive.shape and torch.allclose(means, adaptive):
                 found.append(_Windows(times, kernel, stride, padding))
-    return min(found, key=lambda windows: windows.effort, default=None)
+    # The fewest layers, then pixels: on the CPU one layer gives the bits of adaptive pooling, two may round otherwise.
+    return min(found, key=lambda each: ((each.kernel > 1) + (each.times > 1), each.times), default=None)
