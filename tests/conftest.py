@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import pytest
 import warm_python
 import yaml
 
-from photofinish.data.images import LabelledImages, from_array
+from photofinish.data.images import Int64Array, LabelledImages, PartName, UInt8Array
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
+PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 # Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
 # of seconds takes minutes.
@@ -88,6 +89,16 @@ def own_temporary_folder() -> Iterator[None]:
         yield
 
 
+def from_array(
+    images: UInt8Array,
+    labels: Int64Array,
+    class_names: tuple[str, ...],
+    own_parts: Mapping[PartName, Int64Array] | None = None,
+) -> LabelledImages:
+    """Of images that lie in memory."""
+    return LabelledImages(images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {})
+
+
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> LabelledImages:
     """Noise with one bright row, whose place is the class."""
     random = np.random.default_rng(seed)
@@ -137,7 +148,6 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
-    from photofinish.data.images import PartName
     from photofinish.models.registry import build_model
     from photofinish.training.batches import Batches, Normaliser, Part
     from photofinish.training.input_paths import make_batches

@@ -9,13 +9,12 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, OwnFiles, digits_plan, learnable_images
+from conftest import ROOT, OwnFiles, digits_plan, from_array, learnable_images
 from image_files import write_picture
 from safetensors.torch import load_file
 from torchvision.models import get_model
 from training_process import NoTracker
 
-from photofinish.data.images import from_array
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.files import sha256_of_file

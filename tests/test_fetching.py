@@ -538,7 +538,7 @@ def test_a_download_killed_after_its_last_byte_asks_for_nothing_more(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr("photofinish.data.fetching._checksums_of", die)
+        dying.setattr("photofinish.data.fetching._Expected.sha256_of", die)
         with pytest.raises(KeyboardInterrupt):
             site.fetch()
     assert site.parts[0].read_bytes() == CONTENT

@@ -129,7 +129,7 @@ def test_beside_links_that_are_not_followed_all_folders_are(photos: Path) -> Non
 
 
 NO_TEXT = "this is no text, it has zero bytes: save the file as CSV in UTF-8"
-ROW = Row(2, ("a", "b"))
+ROW = Row(2, {"x": "a", "y": "b"})
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,12 @@ ROW = Row(2, ("a", "b"))
         ("x,y\n".encode("utf-16"), [], [(1, "this is not UTF-8 text (byte 0xff): save the file as CSV in UTF-8")]),
         (b"x,y\n\0,b\n", [], [(0, NO_TEXT)]),
         (b"\xef\xbb\xbfx,y\r\na,b\r\n", [ROW], []),
-        (b'x,y\na,b\n\n \n"a\r\nb","c, ""d"""\ne,f', [ROW, Row(5, ("a\r\nb", 'c, "d"')), Row(7, ("e", "f"))], []),
-        (b"x,y\na,b\n,\n", [ROW, Row(3, ("", ""))], []),
+        (
+            b'x,y\na,b\n\n \n"a\r\nb","c, ""d"""\ne,f',
+            [ROW, Row(5, {"x": "a\r\nb", "y": 'c, "d"'}), Row(7, {"x": "e", "y": "f"})],
+            [],
+        ),
+        (b"x,y\na,b\n,\n", [ROW, Row(3, {"x": "", "y": ""})], []),
         (b"x,y\na,b\na\n", [ROW], [(3, "has 1 field, the header has 2")]),
         (b"x,y\na,b\na,b,c\n", [ROW], [(3, "has 3 fields, the header has 2")]),
         (

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import MakeExperiment, OwnFiles
+from conftest import PARTS, MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
 from photofinish.data.local_files import misplaced, sha256_of_local_files
 from photofinish.data.own_source import told_targets
-from photofinish.data.packed import PARTS, PackedSplit
+from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.errors import MistakeError, UserError

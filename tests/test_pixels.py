@@ -66,13 +66,6 @@ def test_files_are_decoded_in_order_and_to_the_same_bytes_every_time(tmp_path: P
     assert np.array_equal(images, decode_all(paths, (2, 2), 3))
 
 
-def test_images_of_several_sizes_are_not_put_together_without_a_size(tmp_path: Path) -> None:
-    for side in (2, 3):
-        Image.new("L", (side, 2)).save(tmp_path / f"{side}.png")
-    with pytest.raises(UserError, match=r"3\.png is of 2x3 pixels, .*2\.png of 2x2"):
-        decode_all([tmp_path / "2.png", tmp_path / "3.png"], None, 1)
-
-
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp"])
 @pytest.mark.parametrize("damage", ["cut short", "of other bytes", "empty", "gone"])
 def test_a_file_that_is_no_whole_image_is_named(tmp_path: Path, suffix: str, damage: str) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import digits_plan, learnable_images
+from conftest import PARTS, digits_plan, from_array, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
 from pydantic import ValidationError
 from result_files import change_a_digit
 
-from photofinish.data.images import Int64Array, LabelledImages, PartName, from_array
-from photofinish.data.packed import PARTS, PackedSplit, images_file, rows_file
+from photofinish.data.images import Int64Array, LabelledImages, PartName
+from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import divide, duplicates, fingerprints_of, split
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import DatasetPlan
@@ -209,7 +209,7 @@ def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_m
 ) -> None:
     raw = learnable_images()
     split(digits_plan(test=0.1), raw, tmp_path)
-    packed, rows = PackedSplit(tmp_path), np.load(tmp_path / rows_file(part))
+    packed, rows = PackedSplit(tmp_path), np.load(tmp_path / part_file(part, "rows"))
     images = packed.images(part)
     assert isinstance(images, np.memmap)
     assert images.dtype == np.uint8
@@ -338,5 +338,5 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_other_parts_can_be_used_while_one_is_damaged(tmp_path: Path) -> None:
     split(digits_plan(test=0.1), learnable_images(), tmp_path)
-    (tmp_path / images_file("test")).unlink()
+    (tmp_path / part_file("test", "images")).unlink()
     assert len(PackedSplit(tmp_path).images("train")) == 84

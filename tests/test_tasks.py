@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import torch
-from conftest import MakeExperiment, OwnFiles
+from conftest import PARTS, MakeExperiment, OwnFiles
 from training_process import NoTracker
 
 from photofinish.comparing.pairs import read_pair
 from photofinish.data.images import PartName, Task
-from photofinish.data.packed import PARTS, PackedSplit, labels_file
+from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, to_json, write_summed
 from photofinish.machine.fingerprint import CpuHost
@@ -167,7 +167,7 @@ def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_pa
         return (values if task == "values" else values > np.median(values, axis=0)).astype(np.float32)
 
     for part in PARTS:
-        np.save(folder / labels_file(part), targets(part))
+        np.save(folder / part_file(part, "labels"), targets(part))
     sha256 = {path.name: sha256_of_file(path) for path in folder.glob("*.npy")}
     manifest = packed_split.manifest.model_copy(
         update={"task": task, "class_names": ("all", "upper"), "sha256": sha256}

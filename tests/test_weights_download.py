@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
+from conftest import ROOT, MakeExperiment, digits_plan, from_array, learnable_images
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
-from photofinish.data.images import from_array
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file

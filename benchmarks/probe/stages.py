@@ -25,7 +25,7 @@ from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist
 from photofinish.data import MANIFEST
 from photofinish.data.images import PartName
-from photofinish.data.packed import Manifest, images_file, labels_file
+from photofinish.data.packed import Manifest, part_file
 from photofinish.files import sha256_of_file, write_summed
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.devices import CpuDevice, Devices
@@ -107,8 +107,8 @@ def _write_split(folder: Path, images: data.Data) -> None:
         "test": images.validation,
     }
     for part, content in parts.items():
-        np.save(folder / images_file(part), content.images)
-        np.save(folder / labels_file(part), content.labels)
+        np.save(folder / part_file(part, "images"), content.images)
+        np.save(folder / part_file(part, "labels"), content.labels)
     manifest = Manifest(
         class_names=tuple(map(str, range(images.classes))),
         shape=images.train.images.shape[1:],

@@ -47,6 +47,20 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         Path(temporary).unlink(missing_ok=True)  # once renamed, it has that name no more
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, which takes its place if all goes well, else is removed."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # a killed process may have left it
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def write_bytes_atomically(path: Path, data: bytes) -> None:
     """Write a file of which, whatever happens, all is there or what was there before."""
     with atomic_file(path) as file:
@@ -143,6 +157,11 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
 def project_root() -> Path:
     """The project's folder. DVC names it also where it runs a stage in a copy (`dvc exp run --temp`)."""
     return Path(os.environ.get("DVC_ROOT") or _checkout()).resolve()
+
+
+def in_project(given: str) -> Path:
+    """A path as a user writes it: relative ones start at the project's folder, wherever the stage runs."""
+    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _checkout() -> Path:

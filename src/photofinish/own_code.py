@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,11 +157,10 @@ class Reference:
             raise UserError(
                 f"{self.module} can't be imported: {module.__file__} has the same name, {self.module_name}: rename one"
             )
-        found: Any = module
-        for name in self.name.split("."):
-            if not hasattr(found, name):
-                raise UserError(f"{self.module} has no {self.name} once it is imported")
-            found = getattr(found, name)
+        try:
+            found = attrgetter(self.name)(module)
+        except AttributeError:
+            raise UserError(f"{self.module} has no {self.name} once it is imported") from None
         if not callable(found):
             raise UserError(f"{self.module}:{self.name} is no class or function, but a {type(found).__name__}")
         return found

@@ -14,8 +14,8 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
@@ -56,8 +56,12 @@ class StageCode(RootModel[dict[str, str]]):
 
 def stage_code(script: Path) -> StageCode:
     """The code that a stage runs: its script, and all that it runs of this package."""
-    names = {path: path.removeprefix(_SOURCES) for path in _all_run([str(script)], _files_run_by)}
-    names[str(script)] = f"{script.parent.name}/{script.name}"
+    names = {str(script): f"{script.parent.name}/{script.name}"}
+    todo = [str(script)]  # as text: thousands of Paths would take longer
+    while todo:
+        for path in _files_run_by(todo.pop()) - names.keys():
+            names[path] = path.removeprefix(_SOURCES)
+            todo.append(path)
     return StageCode({name: _sha256(path) for path, name in sorted(names.items(), key=itemgetter(1))})
 
 
@@ -74,22 +78,31 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
     versions of the installed packages that they name."""
     files: dict[Path, Path] = {}
     packages: dict[str, str] = {}
-    todo, seen = [*references], set[str]()
+    todo, elsewhere = [*references], set[str]()
     while todo:
         reference = todo.pop()
-        root, file, elsewhere = reference.root, reference.file, set[str]()
+        root, file = reference.root, reference.file
         if root is None or file is None:
             packages |= dict(filter(None, [_installed(reference.module.partition(".")[0])]))
             continue
-        first = [str(file), *_files_of(reference.module_name, str(root))]
-        for path in map(Path, _all_run(first, partial(_users_files_run_by, str(root), elsewhere))):
-            if (other := files.setdefault(path.relative_to(root), path)) != path:
+        todo_here = [str(file), *_files_of(reference.module_name, str(root))]
+        while todo_here:
+            path = Path(todo_here.pop())
+            place = path.relative_to(root)
+            if (other := files.get(place)) == path:
+                continue
+            if other:
                 raise MistakeError(
                     f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, of which Python imports "
                     f"one: rename the other"
                 )
-        todo += [Reference(name, "") for name in elsewhere - seen]  # on PYTHONPATH, or installed as --editable
-        seen |= elsewhere
+            files[place] = path
+            for name in _modules_named_in(path, root):
+                here = _files_of(name, str(root))
+                todo_here += here
+                if not here and name not in elsewhere:  # but on PYTHONPATH, or installed
+                    elsewhere.add(name)
+                    todo.append(Reference(name, ""))
     return files, packages
 
 
@@ -98,29 +111,6 @@ def refuse_changed_code(own_code: dict[str, str]) -> None:
     for name, expected in own_code.items():
         if not name.startswith(PACKAGE) and not (Path(name).is_file() and sha256_of_file(Path(name)) == expected):
             raise UserError(f"{name} is not what it was when `plan` read it: run `dvc repro` again")
-
-
-def _all_run(first: list[str], files_run_by: Callable[[str], set[str]]) -> set[str]:
-    """These files, and all that they run, directly or through others. As text: thousands of paths would take longer."""
-    found: set[str] = set()
-    todo = [*first]
-    while todo:
-        path = todo.pop()
-        if path not in found:
-            found.add(path)
-            todo += files_run_by(path)
-    return found
-
-
-def _users_files_run_by(root: str, elsewhere: set[str], path: str) -> set[str]:
-    """Those of the user's below `root`; modules that are imported from elsewhere are added."""
-    files: set[str] = set()
-    for name in _modules_named_in(Path(path), Path(root)):
-        if own := _files_of(name, root):
-            files.update(own)
-        elif _files_of(name.partition(".")[0], root) == ():
-            elsewhere.add(name)
-    return files
 
 
 def _modules_named_in(path: Path, root: Path) -> Iterator[str]:

@@ -21,18 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tarfile import EOFHeaderError, HeaderError, ReadError, TarFile  # type: ignore[attr-defined]
-from typing import IO, Self, cast
+from typing import IO, Any, Self, cast
 
 from rich.filesize import decimal
 
 from photofinish.errors import UserError
 from photofinish.files import explained_when_full, free_bytes
 
-_COMPRESSIONS = {
-    ".gz": cast(Callable[[Path], IO[bytes]], gzip.GzipFile),
-    ".bz2": cast(Callable[[Path], IO[bytes]], bz2.BZ2File),
-    ".xz": cast(Callable[[Path], IO[bytes]], lzma.LZMAFile),
-}
+_COMPRESSIONS: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", *(f".tar{suffix}" for suffix in _COMPRESSIONS))
 _CHUNK_BYTES = 1 << 20
 _LARGEST_HEADER_BYTES = 1 << 24

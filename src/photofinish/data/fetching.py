@@ -15,7 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import quote
@@ -37,8 +37,9 @@ from photofinish.files import (
     atomic_file,
     check_room,
     explained_when_full,
-    project_root,
+    in_project,
     sha256_of_bytes,
+    state_folder,
     to_json,
     write_text_atomically,
 )
@@ -69,19 +70,20 @@ class _TransferError(Exception):
     """A file did not come, and asking again won't help."""
 
 
+@dataclass(eq=False)
 class _PassingFaultError(Exception):
     """A file did not come, and may the next time."""
 
-    def __init__(
-        self, reason: str, *, wait_seconds: float = 0.0, part_is_useless: bool = False, is_unreachable: bool = False
-    ) -> None:
-        super().__init__(reason)
-        self.wait_seconds = wait_seconds
-        """that the server asks for"""
-        self.part_is_useless = part_is_useless
-        """what was there before can't be gone on from"""
-        self.is_unreachable = is_unreachable
-        """not even a connection came about"""
+    reason: str
+    wait_seconds: float = 0.0
+    """that the server asks for"""
+    part_is_useless: bool = False
+    """what was there before can't be gone on from"""
+    is_unreachable: bool = False
+    """not even a connection came about"""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(frozen=True)
@@ -91,21 +93,29 @@ class _Expected:
     md5: str | None
     sha256_prefix: str | None
 
-    def check(self, md5: str, sha256: str) -> None:
-        """Raise where either checksum is another one."""
-        if self.md5 and md5 != self.md5.lower():
-            raise _WrongBytesError(f"its md5 should be {self.md5} and is {md5}")
-        if self.sha256_prefix and not sha256.startswith(self.sha256_prefix.lower()):
-            raise _WrongBytesError(f"its sha256 should start with {self.sha256_prefix} and is {sha256}")
+    def sha256_of(self, path: Path, copy: IO[bytes] | None = None) -> str:
+        """Of a file, which is copied on the way; raises where either checksum is another one."""
+        md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                md5.update(chunk)
+                sha256.update(chunk)
+                if copy:
+                    copy.write(chunk)
+        if self.md5 and md5.hexdigest() != self.md5.lower():
+            raise _WrongBytesError(f"its md5 should be {self.md5} and is {md5.hexdigest()}")
+        if self.sha256_prefix and not sha256.hexdigest().startswith(self.sha256_prefix.lower()):
+            raise _WrongBytesError(f"its sha256 should start with {self.sha256_prefix} and is {sha256.hexdigest()}")
+        return sha256.hexdigest()
 
 
 @dataclass(frozen=True)
 class _Origin:
     """What the server said of the file that a partial one is the beginning of."""
 
-    validator: str | None
+    validator: str | None = None
     """a strong ETag or a date: tells whether it's still the same file"""
-    total_bytes: int | None
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ class Fetcher:
 
     mirror: str | None
     """a folder or an http address that is asked instead of the internet"""
-    cache: Path
+    cache: Path = field(default_factory=lambda: state_folder() / "downloads")
     """whole files and partial ones; it outlives a killed stage, and DVC's deleting of its outs"""
 
     def fetch(
@@ -181,8 +191,7 @@ def _placed(kept: Path, target: Path) -> bool:
 
 
 def _copy_from_folder(mirror: str, places: Sequence[str], target: Path, expected: _Expected) -> None:
-    folder = project_root() / os.path.expanduser(mirror)  # noqa: PTH111  # Path's fails for an unknown user
-    candidates = [folder / place for place in places]
+    candidates = [in_project(mirror) / place for place in places]
     source = next((path for path in candidates if path.is_file()), None)
     if source is None:
         tried = " nor ".join(str(path) for path in candidates)
@@ -202,43 +211,23 @@ def _copy_checked(source: Path, target: Path, expected: _Expected) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     check_room(target.parent, source.stat().st_size, target.name)
     with explained_when_full(target.parent, target.name), atomic_file(target) as copy:
-        expected.check(*_checksums_of(source, copy))
-
-
-def _checksums_of(path: Path, copy: IO[bytes] | None = None) -> tuple[str, str]:
-    """The md5 and the sha256 of a file, which is copied on the way."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            md5.update(chunk)
-            sha256.update(chunk)
-            if copy:
-                copy.write(chunk)
-    return md5.hexdigest(), sha256.hexdigest()
+        expected.sha256_of(source, copy)
 
 
 def _transferred(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> str:
     """Bring `part` to all of what is at `url`; its sha256. Wrong bytes (a proxy's, say) are asked for once more."""
-    for is_last_try in (False, True):
-        _transfer(url, part, expected, display)
-        md5, sha256 = _checksums_of(part)
-        try:
-            expected.check(md5, sha256)
-            break
-        except _WrongBytesError as error:
-            _drop(part)
-            if is_last_try:
-                raise _WrongBytesError(f"it is not the file it should be: {error}") from error
-            display.say(f"not the file it should be: {error}; fetching it again")
-    return sha256
-
-
-def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> None:
-    retries, furthest_bytes = _RETRIES, _size(part)
+    retries, furthest_bytes, were_wrong = _RETRIES, _size(part), False
     while True:
         try:
             _go_on(url, part, expected, display)
-            break
+            display.ended(_size(part))
+            return expected.sha256_of(part)
+        except _WrongBytesError as wrong:
+            _drop(part)
+            if were_wrong:
+                raise _WrongBytesError(f"it is not the file it should be: {wrong}") from wrong
+            display.say(f"not the file it should be: {wrong}; fetching it again")
+            retries, furthest_bytes, were_wrong = _RETRIES, 0, True
         except _PassingFaultError as fault:
             if _size(part) >= furthest_bytes + _PROGRESS_BYTES:
                 retries, furthest_bytes = _RETRIES, _size(part)
@@ -254,7 +243,6 @@ def _transfer(url: str, part: Path, expected: _Expected, display: DownloadDispla
             pause_seconds = max(_SHORTEST_PAUSE_SECONDS, fault.wait_seconds, retries.get_backoff_time())
             display.say(f"{fault}; trying again in {pause_seconds:g} s")
             time.sleep(pause_seconds)
-    display.ended(_size(part))
 
 
 def _go_on(url: str, part: Path, expected: _Expected, display: DownloadDisplay) -> None:
@@ -262,7 +250,7 @@ def _go_on(url: str, part: Path, expected: _Expected, display: DownloadDisplay) 
     try:
         origin = _Origin(**json.loads(_origin_file(part).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        origin = _Origin(None, None)  # a file that nothing is known of is gone on with only if its checksum is known
+        origin = _Origin()  # a file that nothing is known of is gone on with only if its checksum is known
     offset = _size(part)
     if not (expected.md5 or expected.sha256_prefix or origin.validator):
         offset = 0
@@ -307,10 +295,9 @@ def _asked(url: str, offset: int, validator: str | None) -> requests.Response:
             causes.append(causes[-1].__context__)
         first = causes[-1]
         reason = (first.strerror if isinstance(first, OSError) else None) or str(first) or type(first).__name__
-        is_no_address = isinstance(error, ValueError | requests.TooManyRedirects)
         if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
             raise _TransferError(f"{reason}; {_CERTIFICATE_ADVICE}") from error
-        if is_no_address:
+        if isinstance(error, ValueError | requests.TooManyRedirects):
             raise _TransferError(reason) from error
         if isinstance(first, TimeoutError):
             reason = f"no byte came for {STALL_SECONDS:g} s"

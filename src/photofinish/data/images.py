@@ -55,17 +55,6 @@ class LabelledImages:
     """of another one they are no images, but items of any shape"""
 
 
-def from_array(
-    images: UInt8Array,
-    labels: Int64Array,
-    class_names: tuple[str, ...],
-    own_parts: Mapping[PartName, Int64Array] | None = None,
-) -> LabelledImages:
-    """Of images that lie in memory, or in a memory-mapped file."""
-    _, channels, height, width = images.shape
-    return LabelledImages((channels, height, width), labels, class_names, lambda rows: images[rows], own_parts or {})
-
-
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write it as np.save does, which tells of a full disk in an error that doesn't say so."""
     content = io.BytesIO()
@@ -160,15 +149,10 @@ def decoding_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
 
 
-def decode_all(paths: Sequence[Path], size: Size | None, channels: int, *, upright: bool = False) -> UInt8Array:
-    """The images as (count, channels, height, width), in the order of `paths`; without a size they must be of one."""
+def decode_all(paths: Sequence[Path], size: Size, channels: int, *, upright: bool = False) -> UInt8Array:
+    """The images as (count, channels, height, width), in the order of `paths`."""
     with decoding_threads() as pool:
-        images = list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths))
-    for path, image in zip(paths, images, strict=True):
-        if image.shape != images[0].shape:
-            sides, others = ("x".join(map(str, shape[1:])) for shape in (image.shape, images[0].shape))
-            raise UserError(f"{path} is of {sides} pixels, {paths[0]} of {others}")
-    return np.stack(images)
+        return np.stack(list(pool.map(lambda path: decode(path, size, channels, upright=upright), paths)))
 
 
 def shape_in_file(path: Path) -> Shape:

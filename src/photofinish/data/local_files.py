@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from photofinish.files import project_root
+from photofinish.files import in_project
 from photofinish.params.datasets import CsvDataset, Dataset, FolderDataset, LocalDataset, OwnDataset, Place, places
 from photofinish.params.mistakes import Mistake, unknown_name
 
@@ -25,28 +25,20 @@ if TYPE_CHECKING:
     from photofinish.params.reader import Params
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a CSV, with the line that it starts on."""
+class Row(NamedTuple):
+    """A row of a CSV, with the line that it starts on, and its cells by their columns."""
 
     line: int
-    cells: tuple[str, ...]
+    cells: dict[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CsvFile:
     """What could be read of it; what couldn't is among the problems, each with its line (0: the whole file)."""
 
     header: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list)
     problems: list[tuple[int, str]] = field(default_factory=list)
-
-    def column(self, name: str) -> list[str] | None:
-        """The cells of a column, one a row; None if there is no such column."""
-        if name not in self.header:
-            return None
-        index = self.header.index(name)
-        return [row.cells[index] for row in self.rows]
 
 
 def parse_csv(data: bytes) -> CsvFile:
@@ -61,27 +53,26 @@ def parse_csv(data: bytes) -> CsvFile:
         return CsvFile(problems=[(line, problem)])
     if "\0" in text:
         return CsvFile(problems=[(0, "this is no text, it has zero bytes: save the file as CSV in UTF-8")])
-    header: tuple[str, ...] = ()
-    rows: list[Row] = []
-    problems: list[tuple[int, str]] = []
+    found = CsvFile()
     reader, line = csv.reader(io.StringIO(text, newline=""), strict=True), 1
     try:
         for cells in reader:
             if len(cells) <= 1 and not "".join(cells).strip():
                 pass  # a blank line
-            elif not header:
-                header = tuple(cells)
-            elif len(cells) == len(header):
-                rows.append(Row(line, tuple(cells)))
+            elif not found.header:
+                found.header = tuple(cells)
+            elif len(cells) == len(found.header):
+                found.rows.append(Row(line, dict(zip(found.header, cells, strict=True))))
             else:
                 fields = f"{len(cells)} field{'' if len(cells) == 1 else 's'}"
-                problems.append((line, f"has {fields}, the header has {len(header)}"))
+                found.problems.append((line, f"has {fields}, the header has {len(found.header)}"))
             line = reader.line_num + 1
     except csv.Error as error:
-        problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
-    counts = Counter(header).items()
-    problems += [(0, f"the header names the column '{name}' {count} times") for name, count in counts if count > 1]
-    return CsvFile(header, rows, problems)
+        found.problems.append((line, f"can't be read as CSV, nor can what follows: {error}"))
+    for name, count in Counter(found.header).items():
+        if count > 1:
+            found.problems.append((0, f"the header names the column '{name}' {count} times"))
+    return found
 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -104,36 +95,36 @@ class ClassFolder:
 def class_folders(root: Path) -> list[ClassFolder]:
     """The folders in `root`, each a class, sorted by name; what is hidden doesn't count."""
     classes = []
-    for name in sorted(name for name in _visible(root) if (root / name).is_dir()):
-        found: list[tuple[str, str]] = []
-        others: list[str] = []
-        linked: list[str] = []
-        todo = [name]
+    for name in sorted(entry.name for entry in _visible(root) if (root / entry.name).is_dir()):
+        found, todo = ClassFolder(name), [name]
         while todo:
             folder = todo.pop()
             if (root / folder).is_symlink():
-                linked.append(folder)
+                found.linked_folders.append(folder)
                 continue
-            for entry in _visible(root / folder).values():
+            for entry in _visible(root / folder):
+                path = f"{folder}/{entry.name}"
                 if os.path.isdir(entry):  # noqa: PTH112  # entry.is_dir() fails on a link that leads round in a circle
-                    todo.append(f"{folder}/{entry.name}")
-                elif entry.name.lower().endswith(IMAGE_SUFFIXES):
-                    found.append((folder, entry.name))
+                    todo.append(path)
+                elif path.lower().endswith(IMAGE_SUFFIXES):
+                    found.images.append(path)
                 else:
-                    others.append(f"{folder}/{entry.name}")
-        images = [f"{folder}/{file}" for folder, file in sorted(found)]
-        classes.append(ClassFolder(name, images, sorted(others), sorted(linked)))
+                    found.other_files.append(path)
+        found.images.sort(key=os.path.split)
+        found.other_files.sort()
+        found.linked_folders.sort()
+        classes.append(found)
     return classes
 
 
-def _visible(folder: Path) -> dict[str, os.DirEntry[str]]:
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return {entry.name: entry for entry in entries if not entry.name.startswith(".")}
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def missing_mirror(mirror: str) -> str | None:
     """What is wrong where the mirror is a folder and that isn't there."""
-    folder = project_root() / os.path.expanduser(mirror)  # noqa: PTH111  # as the fetcher does
+    folder = in_project(mirror)
     if "://" in mirror or os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
         return None
     return f"there is no such folder ({folder}): correct it, or leave mirror out"
@@ -141,15 +132,14 @@ def missing_mirror(mirror: str) -> str | None:
 
 def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
     """The paths in params.yaml that lead nowhere, or to something else, and names of no folder in reference/."""
-    for name, dataset in _local(params.datasets).items():
-        for place in places(dataset):
-            problem = _problem(place, dataset)
-            if problem:
+    for name, dataset in params.datasets.items():
+        for place in places(dataset) if isinstance(dataset, LocalDataset) else ():
+            if problem := _problem(place, dataset):
                 yield Mistake(("datasets", name, *place.key.split(".")), problem, place.given)
-    for name, own in _own(params.datasets).items():
-        for number, file in enumerate(own.files):
-            if not os.path.exists(_own_path(file)):  # noqa: PTH110  # pathlib's fails on a name that no file can have
-                problem = f"there is no such file or folder ({_own_path(file)}): correct it, or leave it out"
+        for number, file in enumerate(dataset.files if isinstance(dataset, OwnDataset) else ()):
+            path = in_project(file)
+            if not os.path.exists(path):  # noqa: PTH110  # pathlib's fails on a name that no file can have
+                problem = f"there is no such file or folder ({path}): correct it, or leave it out"
                 yield Mistake(("datasets", name, "files", number), problem, file)
     if params.mirror is not None and (problem := missing_mirror(params.mirror)):
         yield Mistake(("mirror",), problem, params.mirror)
@@ -163,20 +153,16 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """What changes with the files of each local data set, all of whose paths lead somewhere; `download` goes by it."""
-    found = {name: _sha256(dataset) for name, dataset in _local(datasets).items()}
-    own = {name: dataset.files for name, dataset in _own(datasets).items() if dataset.files}
-    return found | {name: _sha256_of_states(files) for name, files in own.items()}
+    found = {}
+    for name, dataset in datasets.items():
+        if isinstance(dataset, LocalDataset):
+            found[name] = _sha256_of_images(dataset)
+        elif isinstance(dataset, OwnDataset) and dataset.files:
+            found[name] = _sha256_of_files(dataset.files)
+    return found
 
 
-def _local(datasets: Mapping[str, Dataset]) -> dict[str, LocalDataset]:
-    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, LocalDataset)}
-
-
-def _own(datasets: Mapping[str, Dataset]) -> dict[str, OwnDataset]:
-    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, OwnDataset)}
-
-
-def _problem(place: Place, dataset: LocalDataset) -> str | None:
+def _problem(place: Place, dataset: Dataset) -> str | None:
     path, wanted = place.path, "folder" if isinstance(dataset, FolderDataset) else "CSV file"
     if not place.given.strip():
         return f"this is blank: name the {wanted}"
@@ -194,7 +180,7 @@ def _problem(place: Place, dataset: LocalDataset) -> str | None:
     return None if os.access(path, os.R_OK) else f"there is no permission to read {path}"
 
 
-def _sha256(dataset: LocalDataset) -> str:
+def _sha256_of_images(dataset: LocalDataset) -> str:
     """Of a CSV and the state of the files it lists, or of all images in the folders; `download` tells what is wrong."""
     digest = hashlib.sha256()
     for place in places(dataset):
@@ -202,8 +188,9 @@ def _sha256(dataset: LocalDataset) -> str:
         if isinstance(dataset, CsvDataset):
             data = place.path.read_bytes()
             digest.update(data)
-            for path in parse_csv(data).column(dataset.path_column) or ():
-                digest.update(_state_of(path, place.path.parent))
+            for row in parse_csv(data).rows:
+                if dataset.path_column in row.cells:
+                    digest.update(_state_of(row.cells[dataset.path_column], place.path.parent))
         else:
             for found in class_folders(place.path):
                 digest.update(f"{found.name}/\n".encode(errors="surrogateescape"))
@@ -212,12 +199,12 @@ def _sha256(dataset: LocalDataset) -> str:
     return digest.hexdigest()
 
 
-def _sha256_of_states(files: Iterable[str]) -> str:
+def _sha256_of_files(files: Iterable[str]) -> str:
     """Of files, and of all that is below folders, linked ones too."""
     digest = hashlib.sha256()
     for given in files:
         digest.update(f"{given}\n".encode(errors="surrogateescape"))
-        path = _own_path(given)
+        path = in_project(given)
         digest.update(_state_of(path.name, path.parent) if path.is_file() else b"")
         seen = set[str]()  # links may lead round in circles
         for folder, folders, names in os.walk(path, followlinks=True):
@@ -227,11 +214,6 @@ def _sha256_of_states(files: Iterable[str]) -> str:
             for name in sorted(names):
                 digest.update(_state_of(os.path.relpath(os.path.join(folder, name), path), path))  # noqa: PTH118
     return digest.hexdigest()
-
-
-def _own_path(given: str) -> Path:
-    """Relative paths start at the project's folder, wherever the stage runs."""
-    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _state_of(name: str, folder: Path) -> bytes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,32 +49,26 @@ _TABLE = "images.json"
 _FILES_A_FOLDER = 1000
 
 
-@dataclass(frozen=True, order=True)
-class _Problem:
-    """What is wrong, and where."""
+class _At(NamedTuple):
+    """Where an image is listed, or what is wrong stands."""
 
     file: str
-    line: int
-    """as an editor counts; 0 where it is about the file as a whole"""
-    text: str
+    """as the user calls it: a CSV, or in a folder the image itself"""
+    line: int = 0
+    """of a CSV, as an editor counts; 0 of a file as a whole"""
 
     def __str__(self) -> str:
-        """On one line, whatever characters a name has."""
-        return printable(f"{_place(self.file, self.line)}  {self.text}")
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
-def _place(file: str, line: int) -> str:
-    return f"{file}:{line}" if line else file
+_Problem = tuple[_At, str]
 
 
 @dataclass(frozen=True)
 class _ListedImage:
     """An image as the user's data has it, not looked at yet."""
 
-    file: str
-    """what lists it, as the user calls it: the CSV, or in a folder the image itself"""
-    line: int
-    """of the CSV; 0 for an image in a folder"""
+    at: _At
     folder: Path
     """in which the image must lie"""
     path: str
@@ -81,10 +76,6 @@ class _ListedImage:
     label: str
     part: PartName | None
     """None where the parts are drawn later"""
-
-    def problem(self, text: str) -> _Problem:
-        """What is wrong with it, said of the place that lists it."""
-        return _Problem(self.file, self.line, text)
 
     @cached_property
     def real_path(self) -> Path:
@@ -151,23 +142,24 @@ def fetch_folder(plan: DatasetPlan, folder: Path) -> None:
         classes = class_folders(place.path)
         if place.part in ("train", None):
             class_names = [found.name for found in classes]
-        faults = [] if classes else [("", "has no folders in it: it must have a folder of images for each class")]
+        if not classes:
+            problems.append((_At(place.given), "has no folders in it: it must have a folder of images for each class"))
         for found in classes:
             told = "is a link to a folder, which isn't followed: put the folder itself there"
-            faults += [(f"/{linked}", told) for linked in found.linked_folders]
+            problems += [(_At(f"{place.given}/{linked}"), told) for linked in found.linked_folders]
             if not found.images and not found.linked_folders:
-                faults.append((f"/{found.name}", f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"))
-        problems += [_Problem(place.given + below, 0, text) for below, text in faults]
+                told = f"has no images; their names end in {', '.join(IMAGE_SUFFIXES)}"
+                problems.append((_At(f"{place.given}/{found.name}"), told))
+            listed += [_in_folder(place, path, found.name) for path in found.images]
+            others += [f"{place.given}/{path}" for path in found.other_files]
         folders = [_in_folder(place, found.name, found.name) for found in classes]
         problems += _unknown_labels(folders, class_names, "the class folders of the training part")
-        listed += [_in_folder(place, path, found.name) for found in classes for path in found.images]
-        others += [f"{place.given}/{path}" for found in classes for path in found.other_files]
     notes = _notes("files left out, for they are no images by their names", others)
     _check_and_copy(plan, listed, class_names, problems, folder, notes)
 
 
 def _in_folder(place: Place, path: str, class_name: str) -> _ListedImage:
-    return _ListedImage(f"{place.given}/{path}", 0, place.path, path, class_name, place.part)
+    return _ListedImage(_At(f"{place.given}/{path}"), place.path, path, class_name, place.part)
 
 
 def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
@@ -175,15 +167,13 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
     table = _Table.model_validate_json((folder / _TABLE).read_bytes())
     paths = [folder / file for file in table.files]
     channels, height, width = table.shape
-    rows_of: dict[PartName, list[int]] = {}
-    for row, part in enumerate(table.parts or ()):
-        rows_of.setdefault(part, []).append(row)
+    parts = np.array(table.parts or ())
     return LabelledImages(
         shape=table.shape,
         labels=np.array(table.labels, dtype=np.int64),
         class_names=table.class_names,
         read=lambda rows: decode_all([paths[row] for row in rows], (height, width), channels, upright=True),
-        own_parts={part: np.array(rows, dtype=np.int64) for part, rows in rows_of.items()},
+        own_parts={part: np.flatnonzero(parts == part) for part in dict.fromkeys(table.parts or ())},
         origins=table.origins,
         notes=table.notes,
     )
@@ -191,63 +181,59 @@ def read_copies(_plan: DatasetPlan, folder: Path) -> LabelledImages:
 
 def _read_csv(place: Place, dataset: CsvDataset) -> tuple[list[_ListedImage], list[_Problem]]:
     table = parse_csv(place.path.read_bytes())
-    problems = [_Problem(place.given, line, text) for line, text in table.problems]
+    problems = [(_At(place.given, line), text) for line, text in table.problems]
     if not table.header:
         return [], problems
     if not table.rows and not problems:
-        problems.append(_Problem(place.given, 0, "there are no rows below the header"))
-    wanted = {"path_column": dataset.path_column, "label_column": dataset.label_column}
-    if dataset.split_column is not None:
-        wanted["split_column"] = dataset.split_column
-    cells = {key: table.column(column) for key, column in wanted.items()}
-    for key, column in wanted.items():
-        if cells[key] is None:
+        problems.append((_At(place.given), "there are no rows below the header"))
+    for key in ("path_column", "label_column", "split_column"):
+        column = getattr(dataset, key)
+        if column is not None and column not in table.header:
             shown = ", ".join(f"'{name}'" for name in table.header)
             commas = " (columns are to be separated by commas)" if any(mark in shown for mark in ";\t") else ""
             text = f"there is no column '{column}' ({key});{did_you_mean(column, table.header)} it has: {shown}{commas}"
-            problems.append(_Problem(place.given, 0, text))
-    paths, labels, splits = (cells.get(key) for key in ("path_column", "label_column", "split_column"))
+            problems.append((_At(place.given), text))
     listed = []
-    for index, path in enumerate(paths or ()):
-        label, split = labels[index] if labels else None, splits[index] if splits else None
+    for line, cells in table.rows if dataset.path_column in table.header else ():
+        at, path, label = _At(place.given, line), cells[dataset.path_column], cells.get(dataset.label_column)
+        split = None if dataset.split_column is None else cells.get(dataset.split_column)
         part = place.part if split is None else _PARTS.get(split.lower())
-        image = _ListedImage(place.given, table.rows[index].line, place.path.parent, path, label or "", part)
-        listed.append(image)
+        listed.append(_ListedImage(at, place.path.parent, path, label or "", part))
         if label == "":
-            problems.append(image.problem("the label is empty"))
+            problems.append((at, "the label is empty"))
         elif label is not None and dataset.classes is None and label != label.strip():
-            problems.append(image.problem(f"the label {label!r} has spaces around it"))
+            problems.append((at, f"the label {label!r} has spaces around it"))
         if split is not None and part is None:
-            problems.append(image.problem(f"'{split}' is no part; allowed: {', '.join(_PARTS)}"))
+            problems.append((at, f"'{split}' is no part; allowed: {', '.join(_PARTS)}"))
     return listed, problems
 
 
-def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> list[_Problem]:
+def _part_problems(name: str, dataset: CsvDataset, listed: Sequence[_ListedImage]) -> Iterator[_Problem]:
     """Where a column tells the parts: whether it and the sizes in params.yaml together make all three."""
-    found = {image.part for image in listed}
+    found, column = {image.part for image in listed}, f"'{dataset.split_column}'"
     if found <= {None}:
-        return []
-    column, texts = f"'{dataset.split_column}'", []
+        return
+    file = _At(listed[0].at.file)
     if "train" not in found:
-        texts.append(f"no row has 'train' in the column {column}: there is nothing to train on")
+        yield file, f"no row has 'train' in the column {column}: there is nothing to train on"
     for part, size in (("validation", dataset.validation), ("test", dataset.test)):
         key = f"datasets.{name}.{part}"
         if part in found and size is not None:
-            texts.append(f"the column {column} has a {part} part: leave {key} out of params.yaml")
+            yield file, f"the column {column} has a {part} part: leave {key} out of params.yaml"
         if part not in found and size is None:
-            texts.append(f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part")
-    return [_Problem(listed[0].file, 0, text) for text in texts]
+            yield file, f"no row has '{part}' in the column {column}: set {key} in params.yaml to draw that part"
 
 
-def _unknown_labels(listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str) -> list[_Problem]:
+def _unknown_labels(
+    listed: Sequence[_ListedImage], class_names: Sequence[str], what_they_are: str
+) -> Iterator[_Problem]:
     """`what_they_are` says where the class names come from."""
-    known, problems = set(class_names), []
+    known = set(class_names)
     shown = ", ".join(class_names[:_MOST_NAMES_SHOWN]) + (", ..." if len(class_names) > _MOST_NAMES_SHOWN else "")
     for image in listed:
         if image.label and image.label not in known and len(image.label) <= LONGEST_CLASS_NAME:
             hint = did_you_mean(image.label, class_names)
-            problems.append(image.problem(f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"))
-    return problems
+            yield image.at, f"'{image.label}' is not among {what_they_are};{hint} there are: {shown}"
 
 
 def _check_and_copy(
@@ -259,15 +245,13 @@ def _check_and_copy(
     notes: tuple[str, ...] = (),
 ) -> None:
     """Copies, never links: what was fetched stays as it was, whatever happens to the user's files."""
-    too_long = [
-        image.problem(f"the label has {len(image.label):,} characters, {LONGEST_CLASS_NAME} are allowed")
-        for image in listed
-        if len(image.label) > LONGEST_CLASS_NAME
-    ]
+    for image in listed:
+        if (length := len(image.label)) > LONGEST_CLASS_NAME:
+            problems.append((image.at, f"the label has {length:,} characters, {LONGEST_CLASS_NAME} are allowed"))
     shape, faults, several_frames = _check_images(plan, listed)
-    problems = sorted(problems + too_long + faults)
+    problems = sorted(problems + faults)
     if problems or shape is None:
-        lines = [f"  {problem}" for problem in problems[:_MOST_SHOWN]]
+        lines = [printable(f"  {at}  {text}") for at, text in problems[:_MOST_SHOWN]]
         if len(problems) > _MOST_SHOWN:
             lines.append(f"  and {len(problems) - _MOST_SHOWN} more")
         count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
@@ -299,34 +283,37 @@ def _check_images(plan: DatasetPlan, listed: Sequence[_ListedImage]) -> tuple[Sh
     """Look at every file, and decode it: their shape if all are right, what is wrong, which have several frames."""
     assert isinstance(plan.dataset, LocalDataset)
     size, channels = plan.dataset.size, plan.dataset.channels or _COLOURS
-    faults = {image: fault for image in listed if (fault := _fault_of_file(image))}
-    again = _listed_again([image for image in listed if image.is_within])
+    faults = [(image, fault) for image in listed if (fault := _fault_of_file(image))]
+    faults += _listed_again([image for image in listed if image.is_within])
 
-    with_frames: set[_ListedImage] = set()
-
-    def shape_or_fault(image: _ListedImage) -> Shape | str:
+    def decoded(image: _ListedImage) -> tuple[Shape, bool] | str:
         try:
             count, height, width = decode(image.real_path, None, channels, upright=True).shape
-            if has_several_frames(image.real_path):
-                with_frames.add(image)
+            return (count, height, width), has_several_frames(image.real_path)
         except UserError as error:
             return str(error)
-        return count, height, width
 
-    to_decode = [image for image in listed if image not in faults and image not in again]
-    found: list[Shape | str] = []
+    faulty = {image for image, _ in faults}
+    to_decode = [image for image in listed if image not in faulty]
+    shapes, several_frames = [], []
     with decoding_threads() as pool:
         for start in range(0, len(to_decode), _DECODED_AT_A_TIME):  # so that Ctrl-C needn't wait for them all
-            found += pool.map(shape_or_fault, to_decode[start : start + _DECODED_AT_A_TIME])
-    problems = [image.problem(text) for image, text in (*faults.items(), *again.items())]
-    problems += [image.problem(text) for image, text in zip(to_decode, found, strict=True) if isinstance(text, str)]
-    shapes = [shape for shape in found if not isinstance(shape, str)]
-    frames = [image.path for image in listed if image in with_frames]
+            some = to_decode[start : start + _DECODED_AT_A_TIME]
+            for image, found in zip(some, pool.map(decoded, some), strict=True):
+                if isinstance(found, str):
+                    faults.append((image, found))
+                    continue
+                shape, has_more_frames = found
+                shapes.append(shape)
+                if has_more_frames:
+                    several_frames.append(image.path)
+    problems = [(image.at, text) for image, text in faults]
     try:
-        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, frames
+        return (common_shape(plan.name, shapes, size, channels) if shapes else None), problems, several_frames
     except MistakeError as error:
-        of_all = _Problem(listed[0].file if listed[0].line else str(listed[0].folder), 0, str(error))
-        return None, [*problems, of_all], frames
+        first = listed[0]
+        of_all = _At(first.at.file if first.at.line else str(first.folder))
+        return None, [*problems, (of_all, str(error))], several_frames
 
 
 def _fault_of_file(image: _ListedImage) -> str | None:
@@ -352,18 +339,16 @@ def _fault_of_file(image: _ListedImage) -> str | None:
     return None if status.st_size else f"{shown}: the file is empty (0 bytes)"
 
 
-def _listed_again(listed: Sequence[_ListedImage]) -> dict[_ListedImage, str]:
+def _listed_again(listed: Sequence[_ListedImage]) -> Iterator[tuple[_ListedImage, str]]:
     """Files that are listed more than once, where they are listed again."""
     first_of: dict[Path, _ListedImage] = {}
-    again: dict[_ListedImage, str] = {}
     for image in listed:
         first = first_of.setdefault(image.real_path, image)
         if first is image:
             continue
-        text = f"{image.path} is listed before, {_place(first.file, first.line)}"
+        text = f"{image.path} is listed before, {first.at}"
         if first.label != image.label:
             text += f", with another label: '{first.label}' there, '{image.label}' here"
         if first.part != image.part:
             text += f", in another part: {first.part} there, {image.part} here; one must not be tested on the other"
-        again[image] = text
-    return again
+        yield image, text

@@ -7,14 +7,15 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photofinish.data.images import UNREADABLE, Dtype, Int64Array, LabelledImages, PartName, Task, pixels_of
+from photofinish.data.images import UNREADABLE, Dtype, LabelledImages, PartName, Task, pixels_of
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import explained_when_full, write_json_atomically
@@ -22,9 +23,6 @@ from photofinish.own_code import users_code, users_traceback, with_what_it_takes
 from photofinish.params.datasets import LONGEST_CLASS_NAME, PART, DatasetPlan, OwnDataset
 from photofinish.source_code import refuse_changed_code
 from photofinish.wording import shortened
-
-if TYPE_CHECKING:
-    import torch
 
 _RECORD = "source.json"
 _MOST_FAULTS = 10
@@ -46,29 +44,22 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
     parts = _made(_own(plan))
     made = list(parts.values())
     with explained_when_full(folder, f"data set '{plan.name}'"), tempfile.TemporaryFile(dir=folder.parent) as file:
-        reading = _Reading(plan, file)
-        for part, each in parts.items():
-            reading.read(each, f"{part} item" if len(parts) > 1 else "item")
-        reading.refuse_faults()
-        first = reading.first
-        assert first is not None  # no part is empty
+        first, targets = _written(plan, parts, file)
         file.flush()
-        shape, count = first.input.shape, len(reading.targets)
-        items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(count, *shape)))
+        shape = first.input.shape
+        items: Array = np.asarray(np.memmap(file, dtype=first.packed, mode="r", shape=(len(targets), *shape)))
     _refuse_other_names(plan, parts)
-    targets = told_targets(f"data set '{plan.name}'", reading.targets, made[0])
-    ends = np.cumsum([0, *map(len, made)])
-    own_parts: dict[PartName, Int64Array] = {
-        part: np.arange(start, end) for part, start, end in zip(parts, ends, ends[1:], strict=False) if len(parts) > 1
-    }
+    told = told_targets(f"data set '{plan.name}'", targets, made[0])
+    rows_of_parts = np.split(np.arange(len(targets)), np.cumsum([*map(len, made)]))
+    own_parts = dict(zip(parts, rows_of_parts, strict=False)) if len(parts) > 1 else {}
     return LabelledImages(
         shape,
-        targets.array,
-        targets.names,
+        told.array,
+        told.names,
         lambda rows: items[rows],
         own_parts,
-        notes=(*targets.notes, *_notes(first, made[0])),
-        task=targets.task,
+        notes=(*told.notes, *_notes(first, made[0])),
+        task=told.task,
         dtype=first.packed,
     )
 
@@ -134,116 +125,112 @@ class _Item(NamedTuple):
             return "uint8"
         return "float32" if self.dtype.kind == "f" else "int64"
 
-
-class _Reading:
-    """Items on their way into a file, one after the other."""
-
-    def __init__(self, plan: DatasetPlan, file: IO[bytes]) -> None:
-        self._plan, self._file = plan, file
-        self.first: _Item | None = None
-        self.targets: list[Array] = []
-        self._first_name = ""
-        self._faults: list[str] = []
-
-    def read(self, dataset: Any, what: str) -> None:
-        """All of them, or until there are faults enough."""
-        with ReadingDisplay(self._plan.name, len(dataset), f"{what}s") as display:
-            for index, item in enumerate(_items_of(dataset, _own(self._plan))):
-                if fault := self._fault_of(item, f"{what} {index}"):
-                    self._faults.append(f"{what} {index}: {fault}")
-                    if len(self._faults) == _MOST_FAULTS:
-                        self._faults.append("and it was read no further")
-                        self.refuse_faults()
-                display.advance()
-
-    def refuse_faults(self) -> None:
-        """Tell of them all at once."""
-        if self._faults:
-            faults = "\n".join(self._faults)
-            raise MistakeError(f"data set '{self._plan.name}' ({_own(self._plan).source}) can't be packed:\n{faults}")
-
-    def _fault_of(self, item: _Item | str, name: str) -> str | None:
-        """What is wrong with it; nothing where it is written."""
-        if isinstance(item, str):
-            return item
-        if self.first is None:
-            self.first, self._first_name = item, name
-        try:
-            self._refuse_another_kind(item, self.first)
-        except ValueError as error:
-            return str(error)
-        self._file.write(np.ascontiguousarray(item.input).data)
-        self.targets.append(item.target)
-        return None
-
-    def _refuse_another_kind(self, item: _Item, first: _Item) -> None:
-        here, there = ((each.input.shape, str(each.dtype)) for each in (item, first))
-        if here != there:
-            raise ValueError(f"its input is {_told(*here)}, that of {self._first_name} {_told(*there)}")
-        here, there = ((each.target.shape, str(each.target.dtype)) for each in (item, first))
-        if here != there:
-            raise ValueError(f"its target is {_told(*here)}, that of {self._first_name} {_told(*there)}")
+    @property
+    def kinds(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """What all items of a data set have alike."""
+        return {"input": (self.input.shape, self.dtype), "target": (self.target.shape, self.target.dtype)}
 
 
-def _items_of(dataset: Any, settings: OwnDataset) -> Iterator[_Item | str]:
-    """Each in its turn, or what is wrong with it, read in as many processes as are asked for."""
+def _written(plan: DatasetPlan, parts: dict[PartName, Any], file: IO[bytes]) -> tuple[_Item, list[Array]]:
+    """Write all inputs, or tell of all that is wrong: the first item, and all targets."""
+    first: tuple[str, _Item] | None = None
+    targets, faults = [], []
+    for name, item in _items_of(plan, parts):
+        if isinstance(item, _Item):
+            first = first or (name, item)
+            item = _difference(item, *first) or item  # what is wrong with it takes its place
+        if isinstance(item, _Item):
+            file.write(np.ascontiguousarray(item.input).data)
+            targets.append(item.target)
+        else:
+            faults.append(f"{name}: {item}")
+        if len(faults) == _MOST_FAULTS:
+            faults.append("and it was read no further")
+            break
+    if faults:
+        told = "\n".join(faults)
+        raise MistakeError(f"data set '{plan.name}' ({_own(plan).source}) can't be packed:\n{told}")
+    assert first is not None  # no part is empty
+    return first[1], targets
+
+
+def _difference(item: _Item, first_name: str, first: _Item) -> str | None:
+    expected = first.kinds
+    for what, kind in item.kinds.items():
+        if kind != expected[what]:
+            here, there = (
+                f"{dtype} of shape {shape}" if shape else f"a single {dtype}" for shape, dtype in (kind, expected[what])
+            )
+            return f"its {what} is {here}, that of {first_name} {there}"
+    return None
+
+
+def _items_of(plan: DatasetPlan, parts: dict[PartName, Any]) -> Iterator[tuple[str, _Item | str]]:
+    """Each in its turn with its name, or what is wrong with it; read in as many processes as are asked for."""
     import torch
     from torch.utils.data import DataLoader
 
-    items: Any = _Items(dataset, settings.seed)
-    try:
-        yield from DataLoader(
+    dataset = _own(plan)
+    for part, made in parts.items():
+        what = f"{part} item" if len(parts) > 1 else "item"
+        items: Any = _Items(made, dataset.seed)
+        loader = DataLoader(
             items,
             batch_size=None,
-            num_workers=settings.workers,
+            num_workers=dataset.workers,
             collate_fn=_as_it_is,
             generator=torch.Generator(),  # else it draws from the one that is seeded for the user's code
         )
-    except RuntimeError as error:
-        raise UserError(f"{settings.source} can't be read with workers: {settings.workers}: {error}") from error
+        with ReadingDisplay(plan.name, len(made), f"{what}s") as display:
+            try:
+                for index, item in enumerate(loader):
+                    yield f"{what} {index}", item
+                    display.advance()
+            except RuntimeError as error:
+                raise UserError(f"{dataset.source} can't be read with workers: {dataset.workers}: {error}") from error
 
 
 def _as_it_is(item: Any) -> Any:
     return item
 
 
+@dataclass(frozen=True)
 class _Items:
-    """What a process reads."""
+    """What a process reads: each item from a seed of its own, so that it is the same by any number of workers."""
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+    dataset: Any
+    seed: int
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> _Item | str:
         """The item, or what is wrong with it."""
-        # Each item from a seed of its own: the same by any number of workers.
-        _seed(int(np.random.SeedSequence((self._seed, index)).generate_state(1)[0]))
+        _seed(int(np.random.SeedSequence((self.seed, index)).generate_state(1)[0]))
         try:
-            given = self._dataset[index]
+            given = self.dataset[index]
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
             return f"it raises\n{users_traceback(error)}"
         try:
-            return item_of(given)
+            return _item_of(given)
         except ValueError as error:
             return str(error)
         except (TypeError, RuntimeError, *UNREADABLE) as error:  # of a sparse tensor, of an image as it is decoded
             return f"it can't be made an array: {error}"
 
 
-def item_of(given: Any) -> _Item:
+def _item_of(given: Any) -> _Item:
     """What an item of a data set holds, as arrays; raises ValueError where it can't be packed."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ValueError(f"it is a {type(given).__name__}: an item is a pair, (input, target)")
-    array = as_array(given[0])
-    if array is None:
+    array = pixels_of(given[0]) if isinstance(given[0], Image.Image) else _from_tensor(given[0])
+    if not isinstance(array, np.ndarray):
         raise ValueError(f"its input is a {type(given[0]).__name__}: give a tensor, a NumPy array or a PIL image")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"its input is of {array.dtype}: give real numbers")
     if array.size == 0 or array.ndim == 0:
         raise ValueError(f"its input is of shape {array.shape}: give a vector of one number at least")
-    item = _Item(array, as_target(given[1]), array.dtype)
+    item = _Item(array, _as_target(given[1]), array.dtype)
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
         raise ValueError("its input has whole numbers of more than 63 bits")
     with np.errstate(over="ignore"):
@@ -253,25 +240,14 @@ def item_of(given: Any) -> _Item:
     return item
 
 
-def as_array(value: Any) -> Array | None:
-    """Of a tensor, an image or an array; None of anything else."""
+def _from_tensor(value: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
     import torch  # it is there already, since the user's code has run
 
-    if isinstance(value, Image.Image):
-        return pixels_of(value)
-    if isinstance(value, torch.Tensor):
-        return _as_numpy(value)
-    return value if isinstance(value, np.ndarray) else None
-
-
-def _as_numpy(tensor: torch.Tensor) -> Array:
-    tensor = tensor.detach().cpu()
-    array: Array = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # NumPy has none
-    return array
-
-
-def _told(shape: tuple[int, ...], dtype: str) -> str:
-    return f"{dtype} of shape {shape}" if shape else f"a single {dtype}"
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # NumPy has none
 
 
 def _notes(first: _Item, dataset: Any) -> list[str]:
@@ -280,7 +256,7 @@ def _notes(first: _Item, dataset: Any) -> list[str]:
     if first.packed == "uint8" and shape[0] > _MOST_CHANNELS >= shape[2]:
         notes.append(f"images are of shape {shape}, taken as channels x height x width: do the channels come last?")
     try:
-        again = item_of(dataset[0])
+        again = _item_of(dataset[0])
     except Exception:  # noqa: BLE001  # whatever else it does on second thoughts: it has been read
         return notes
     if not (np.array_equal(again.input, first.input) and np.array_equal(again.target, first.target)):
@@ -298,11 +274,9 @@ class Targets(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def as_target(value: Any) -> Array:
+def _as_target(value: Any) -> Array:
     """An item's: a whole number, a float, or a vector; raises ValueError for anything else."""
-    import torch  # it is there already, since the user's code has run
-
-    array: Array = np.asarray(_as_numpy(value) if isinstance(value, torch.Tensor) else value)
+    array: Array = np.asarray(_from_tensor(value))
     if array.dtype.kind not in "biuf":
         raise ValueError(f"its target is a {type(value).__name__}: give a class's number, a float, or a vector of them")
     if array.ndim > 1 or array.size == 0:

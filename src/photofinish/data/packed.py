@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,6 @@ from photofinish.data.images import Dtype, PartName, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
 from photofinish.params.base import Record
-
-PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 
 class Manifest(Record):
@@ -48,11 +46,11 @@ class PackedSplit:
 
     def images(self, part: PartName) -> npt.NDArray[Any]:
         """A part's images as (count, channels, height, width), memory-mapped."""
-        return np.load(self._checked(images_file(part)), mmap_mode="r")  # type: ignore[no-any-return]
+        return np.load(self._checked(part_file(part, "images")), mmap_mode="r")  # type: ignore[no-any-return]
 
     def labels(self, part: PartName) -> npt.NDArray[Any]:
         """The number of the class of each image of a part; of another task, float32 (count, numbers)."""
-        return np.load(self._checked(labels_file(part)))  # type: ignore[no-any-return]
+        return np.load(self._checked(part_file(part, "labels")))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:
         path = self.folder / name
@@ -61,16 +59,6 @@ class PackedSplit:
         return path
 
 
-def images_file(part: PartName) -> str:
-    """The name of the file with a part's images."""
-    return f"{part}-images.npy"
-
-
-def labels_file(part: PartName) -> str:
-    """The name of the file with its labels."""
-    return f"{part}-labels.npy"
-
-
-def rows_file(part: PartName) -> str:
-    """The name of the file that tells which rows of the raw data its images are."""
-    return f"{part}-rows.npy"
+def part_file(part: PartName, content: Literal["images", "labels", "rows"]) -> str:
+    """The name of a part's file: of its images, of their labels, or of which rows of the raw data they are."""
+    return f"{part}-{content}.npy"

@@ -6,26 +6,29 @@ Here are also the two that need no files of others: scikit-learn's digits, and i
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from photofinish.data import local_images, own_source, torchvision_source
-from photofinish.data.images import Int64Array, LabelledImages, Shape, UInt8Array, from_array, save_array
+from photofinish.data.images import Int64Array, LabelledImages, UInt8Array, save_array
 from photofinish.errors import UserError
-from photofinish.files import explained_when_full, sha256_of_file, write_json_atomically, write_text_atomically
-from photofinish.params.base import Record
+from photofinish.files import (
+    explained_when_full,
+    sha256_of_file,
+    whole_folder,
+    write_json_atomically,
+    write_text_atomically,
+)
 from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import Dataset, DatasetPlan, OwnDataset, SyntheticDataset
 
 _CHECKSUMS = "sha256.json"
 _IMAGES, _LABELS = "images.npy", "labels.npy"
 _BRIGHTEST = 16
-_RECIPE = "recipe.json"
 _KNOTS = 4  # a pattern is drawn through so many random shades a side
 _BYTES_A_WORD = 8
 _PATTERN, _NOISE = 0, 1  # what a stream of random numbers is for
@@ -33,19 +36,11 @@ _PATTERN, _NOISE = 0, 1  # what a stream of random numbers is for
 
 def download(plan: DatasetPlan, folder: Path) -> None:
     """Fetch the raw files into `folder`, which appears under its name only when it is whole."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        with explained_when_full(unfinished, f"data set '{plan.name}'"):
-            _source_of(plan.dataset).fetch(plan, unfinished)
-            files = sorted(path for path in unfinished.rglob("*") if path.is_file())
-            checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
-            write_json_atomically(unfinished / _CHECKSUMS, checksums)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with whole_folder(folder) as unfinished, explained_when_full(unfinished, f"data set '{plan.name}'"):
+        _source_of(plan.dataset).fetch(plan, unfinished)
+        files = (path for path in unfinished.rglob("*") if path.is_file())
+        checksums = {str(path.relative_to(unfinished)): sha256_of_file(path) for path in files}
+        write_json_atomically(unfinished / _CHECKSUMS, checksums)
 
 
 def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
@@ -75,51 +70,46 @@ def read_digits(_plan: DatasetPlan, folder: Path) -> LabelledImages:
     """The digits, whose raw values run from 0 to 16, as bytes that fill their range."""
     shades = np.load(folder / _IMAGES)
     images = np.round(shades * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
-    return from_array(images, np.load(folder / _LABELS), tuple("0123456789"))
-
-
-class _Recipe(Record):
-    """What made images follow from."""
-
-    images: int
-    shape: Shape
-    classes: int
-    seed: int
+    return LabelledImages(images.shape[1:], np.load(folder / _LABELS), tuple("0123456789"), lambda rows: images[rows])
 
 
 def fetch_synthetic(plan: DatasetPlan, folder: Path) -> None:
-    """Store just the recipe: the images follow from it whenever they are read."""
-    dataset = plan.dataset
-    assert isinstance(dataset, SyntheticDataset)
-    recipe = _Recipe(images=dataset.images, shape=dataset.shape, classes=dataset.classes, seed=dataset.seed)
-    write_text_atomically(folder / _RECIPE, recipe.model_dump_json(indent=2) + "\n")
+    """Store just what the images follow from, whenever they are read."""
+    dataset = _synthetic(plan)
+    recipe = {"images": dataset.images, "shape": dataset.shape, "classes": dataset.classes, "seed": dataset.seed}
+    write_text_atomically(folder / "recipe.json", json.dumps(recipe, indent=2) + "\n")
 
 
-def read_synthetic(_plan: DatasetPlan, folder: Path) -> LabelledImages:
+def read_synthetic(plan: DatasetPlan, _folder: Path) -> LabelledImages:
     """A smooth pattern a class, half hidden by noise of every image's own.
 
     Each image follows from the seed and its row alone, whichever are made together, and from whole numbers only, so
     that it has the same bytes on every machine.
     """
-    recipe = _Recipe.model_validate_json((folder / _RECIPE).read_bytes())
+    dataset = _synthetic(plan)
 
     def read(rows: Int64Array) -> UInt8Array:
-        classes, pattern_of = np.unique(rows % recipe.classes, return_inverse=True)
-        patterns = np.stack([_pattern(recipe, int(number)) for number in classes]) >> 1
-        images = np.empty((len(rows), *recipe.shape), dtype=np.uint8)
+        classes, pattern_of = np.unique(rows % dataset.classes, return_inverse=True)
+        patterns = np.stack([_pattern(dataset, int(number)) for number in classes]) >> 1
+        images = np.empty((len(rows), *dataset.shape), dtype=np.uint8)
         for image, row, pattern in zip(images, rows, pattern_of, strict=True):
-            noise = _random_bytes(recipe.seed, _NOISE, int(row), image.size).reshape(recipe.shape)
+            noise = _random_bytes(dataset.seed, _NOISE, int(row), image.size).reshape(dataset.shape)
             np.add(noise >> 1, patterns[pattern], out=image)
         return images
 
-    labels = np.arange(recipe.images, dtype=np.int64) % recipe.classes
-    return LabelledImages(recipe.shape, labels, tuple(str(number) for number in range(recipe.classes)), read)
+    labels = np.arange(dataset.images, dtype=np.int64) % dataset.classes
+    return LabelledImages(dataset.shape, labels, tuple(map(str, range(dataset.classes))), read)
 
 
-def _pattern(recipe: _Recipe, number: int) -> UInt8Array:
+def _synthetic(plan: DatasetPlan) -> SyntheticDataset:
+    assert isinstance(plan.dataset, SyntheticDataset)
+    return plan.dataset
+
+
+def _pattern(dataset: SyntheticDataset, number: int) -> UInt8Array:
     """A few random shades, with straight lines between them."""
-    channels, height, width = recipe.shape
-    knots = _random_bytes(recipe.seed, _PATTERN, number, channels * _KNOTS * _KNOTS).astype(np.int64)
+    channels, height, width = dataset.shape
+    knots = _random_bytes(dataset.seed, _PATTERN, number, channels * _KNOTS * _KNOTS).astype(np.int64)
     down, across = _weights(height), _weights(width)
     drawn: Int64Array = down @ knots.reshape(channels, _KNOTS, _KNOTS) @ across.T
     shades: Int64Array = drawn // (down[0].sum() * across[0].sum())
@@ -141,8 +131,7 @@ def _random_bytes(seed: int, purpose: int, number: int, count: int) -> UInt8Arra
     return np.asarray(words, dtype="<u8").view(np.uint8)[:count]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A way to come by raw data, and to read it."""
 
     fetch: Callable[[DatasetPlan, Path], None]

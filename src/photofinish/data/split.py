@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from photofinish.data import MANIFEST
 from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
-from photofinish.data.packed import Manifest, images_file, labels_file, rows_file
+from photofinish.data.packed import Manifest, part_file
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
@@ -123,13 +123,15 @@ class _Packed(NamedTuple):
 
 def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -> _Packed:
     """Write the part's files, some images at a time."""
-    save_array(folder / labels_file(part), raw.labels[rows])
-    save_array(folder / rows_file(part), rows)
+    save_array(folder / part_file(part, "labels"), raw.labels[rows])
+    save_array(folder / part_file(part, "rows"), rows)
     counts = np.zeros((raw.shape[0], _SHADES), dtype=np.int64)
     fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
     dtype, is_images = np.dtype(raw.dtype), raw.dtype == "uint8"
     images_at_a_time = max(1, _BYTES_AT_A_TIME // (math.prod(raw.shape) * dtype.itemsize))
-    with (folder / images_file(part)).open("wb") as packed:  # a memory map would count as memory until it is on disk
+    with (folder / part_file(part, "images")).open(
+        "wb"
+    ) as packed:  # a memory map would count as memory until it is on disk
         header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
         np.lib.format.write_array_header_1_0(packed, header)
         for start in range(0, len(rows), images_at_a_time):
@@ -164,43 +166,45 @@ def duplicates(
 
     Parts that the user has made may share none, unless params.yaml allows it.
     """
-    told, refused = [], []
+    told, refused, dataset = [], [], plan.dataset
+    what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(fingerprints[second], fingerprints[first]))
-        if not len(shared):
-            continue
-        same = fingerprints[first] == fingerprints[second][shared[0]]
-        pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
-        what = "images" if raw.dtype == "uint8" else "items"
-        line = f"{second} {what} that are {first} {what} too: {len(shared):,} of {len(rows[second]):,}, such as {pair}"
-        told.append(line)
-        if {first, second} <= raw.own_parts.keys():
-            refused.append(line)
-    dataset = plan.dataset
+        if len(shared):
+            same = fingerprints[first] == fingerprints[second][shared[0]]
+            pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
+            count = f"{len(shared):,} of {len(rows[second]):,}"
+            told.append(f"{second} {what} that are {first} {what} too: {count}, such as {pair}")
+            if {first, second} <= raw.own_parts.keys():
+                refused.append(told[-1])
     if refused and isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates:
         raise MistakeError(
             f"data set '{plan.name}': {'; '.join(refused)}. What is tested on them says nothing of new images: leave"
             f" them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
         )
-    if raw.task != "classes":
-        return told
+    return told + (_under_other_labels(raw, rows, fingerprints) if raw.task == "classes" else [])
+
+
+def _under_other_labels(
+    raw: LabelledImages, rows: Mapping[PartName, Int64Array], fingerprints: Mapping[PartName, Fingerprints]
+) -> list[str]:
     every_row, prints = np.concatenate([*rows.values()]), np.concatenate([fingerprints[part] for part in rows])
     labels = raw.labels[every_row]
     order = np.lexsort((labels, prints))
     prints, labels, every_row = prints[order], labels[order], every_row[order]
     odd = np.flatnonzero((prints[1:] == prints[:-1]) & (labels[1:] != labels[:-1]))
-    if len(odd):
-        pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
-        names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
-        told.append(f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})")
-    return told
+    if not len(odd):
+        return []
+    pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
+    names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
+    return [f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})"]
 
 
-def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
+def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> Iterator[str]:
     """A line where there is but one class, and where names of the user's own hardly differ."""
-    told, alike = [], defaultdict[str | float, list[str]](list)
     if len(raw.class_names) == 1 and raw.task == "classes":
-        told.append(f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned")
+        yield f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned"
+    alike = defaultdict[str | float, list[str]](list)
     for name in raw.class_names if isinstance(plan.dataset, LocalDataset) else ():
         try:
             alike[float(name)].append(name)
@@ -209,8 +213,7 @@ def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> list[str]:
     for names in alike.values():
         if len(names) > 1:
             shown = listed([f"'{printable(shortened(name))}'" for name in names])
-            told.append(f"classes that hardly differ: {shown}")
-    return told
+            yield f"classes that hardly differ: {shown}"
 
 
 def _pair(raw: LabelledImages, first: int, second: int) -> str:

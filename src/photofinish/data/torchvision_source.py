@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,7 +24,6 @@ from photofinish.data.fetching import Fetcher
 from photofinish.data.images import (
     Int64Array,
     LabelledImages,
-    PartName,
     Shape,
     UInt8Array,
     common_shape,
@@ -32,7 +32,6 @@ from photofinish.data.images import (
     shape_in_file,
 )
 from photofinish.errors import UserError
-from photofinish.files import state_folder
 from photofinish.params.catalogue import DATASETS
 from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
 
@@ -61,7 +60,7 @@ class Files:
 def fetch(plan: DatasetPlan, folder: Path) -> None:
     """Fetch the files into `folder`, as torchvision keeps them; archives go once they are unpacked."""
     files = FILES[plan.dataset.source]
-    fetcher = Fetcher(plan.mirror, state_folder() / "downloads")
+    fetcher = Fetcher(plan.mirror)
     place = folder / files.folder
     for name, md5 in files.md5_of.items():
         urls = [f"{address}{name}" for address in (files.address, *files.also_at)]
@@ -101,9 +100,8 @@ def read(plan: DatasetPlan, folder: Path) -> LabelledImages:
         labels = [np.array([label for _, label in part], dtype=np.int64) for part in files]
         shape, read_rows = _images_in_files([path for part in files for path, _ in part], plan.name, plan.dataset)
     together, class_names = _from_zero(np.concatenate(labels), first)
-    ends = np.cumsum([0, *(len(part) for part in labels)])
-    own = zip(DATASETS[plan.dataset.source], ends, ends[1:], strict=False)  # an undivided one has no parts
-    own_parts: dict[PartName, Int64Array] = {part: np.arange(start, end) for part, start, end in own}
+    rows = np.split(np.arange(len(together)), np.cumsum([len(part) for part in labels]))
+    own_parts = dict(zip(DATASETS[plan.dataset.source], rows, strict=False))  # an undivided one has no parts
     return LabelledImages(shape, together, class_names, read_rows, own_parts)
 
 
@@ -158,10 +156,8 @@ def _images_in_files(paths: list[Path], name: str, dataset: TorchvisionDataset) 
     size, channels = dataset.size, dataset.channels or 3
     if size is None:
         with ThreadPoolExecutor() as pool:
-            height, width = common_shape(name, pool.map(shape_in_file, paths), size, channels)[1:]
-    else:
-        height, width = size
-    return (channels, height, width), lambda rows: decode_all([paths[row] for row in rows], size, channels)
+            size = common_shape(name, pool.map(shape_in_file, paths), None, channels)[1:]
+    return (channels, *size), lambda rows: decode_all([paths[row] for row in rows], size, channels)
 
 
 def _labelled_files(part: Any, arguments: _Arguments) -> list[tuple[Path, int]]:
@@ -172,15 +168,10 @@ def _labelled_files(part: Any, arguments: _Arguments) -> list[tuple[Path, int]]:
     return sorted(_IMAGE_FILES[type(part).__name__](part, arguments))
 
 
-def _of_caltech101(part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
+def _of_caltech(folder: str, name: str, part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
     for number, label in zip(part.index, part.y, strict=True):
-        yield Path(part.root, "101_ObjectCategories", part.categories[label], f"image_{number:04d}.jpg"), label
-
-
-def _of_caltech256(part: Any, _: _Arguments) -> Iterator[tuple[Path, int]]:
-    for number, label in zip(part.index, part.y, strict=True):
-        name = f"{label + 1:03d}_{number:04d}.jpg"
-        yield Path(part.root, "256_ObjectCategories", part.categories[label], name), label
+        file = name.format(number=number, category=label + 1)
+        yield Path(part.root, folder, part.categories[label], file), label
 
 
 def _of_gtsrb(part: Any, arguments: _Arguments) -> Iterator[tuple[Path, int]]:
@@ -203,8 +194,8 @@ def _of_oxford_pets(part: Any, arguments: _Arguments) -> Iterator[tuple[Path, in
 
 
 _IMAGE_FILES: dict[str, Callable[[Any, _Arguments], Iterator[tuple[Path, int]]]] = {
-    "Caltech101": _of_caltech101,
-    "Caltech256": _of_caltech256,
+    "Caltech101": partial(_of_caltech, "101_ObjectCategories", "image_{number:04d}.jpg"),
+    "Caltech256": partial(_of_caltech, "256_ObjectCategories", "{category:03d}_{number:04d}.jpg"),
     "GTSRB": _of_gtsrb,
     "OxfordIIITPet": _of_oxford_pets,
 }

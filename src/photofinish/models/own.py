@@ -94,8 +94,7 @@ def generators_seeded(seed: int) -> Iterator[None]:
 
 def refuse_another_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
     """Built again, it must have the same weights: else no two devices would train the same network."""
-    drawing: list[str] = []
-    with _drawing_noted(drawing):
+    with _drawing_noted() as drawing:
         again = build()
     here, there = first.state_dict(), again.state_dict()
     differing = [key for key in {**here, **there} if not same_bits(here.get(key), there.get(key))]
@@ -108,8 +107,9 @@ def refuse_another_network(name: str, first: nn.Module, build: Callable[[], nn.M
 
 
 @contextmanager
-def _drawing_noted(lines: list[str]) -> Iterator[None]:
+def _drawing_noted() -> Iterator[list[str]]:
     """The user's lines that lead to what no seed of ours reaches."""
+    lines: list[str] = []
 
     def note(frame: FrameType, event: str, called: Any) -> None:
         name = getattr(called, "__name__", "") if event == "c_call" else frame.f_code.co_name
@@ -124,7 +124,7 @@ def _drawing_noted(lines: list[str]) -> Iterator[None]:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        yield
+        yield lines
     finally:
         sys.setprofile(before)
 
@@ -135,9 +135,9 @@ def tensors_in(output: Any) -> list[torch.Tensor]:
         return [output] if output.layout == torch.strided else []
     if isinstance(output, dict):
         output = output.values()
-    if isinstance(output, str):  # which is made of strings, without an end
+    if isinstance(output, str) or not isinstance(output, Iterable):  # a string is made of strings, without an end
         return []
-    return [tensor for each in output for tensor in tensors_in(each)] if isinstance(output, Iterable) else []
+    return [tensor for each in output for tensor in tensors_in(each)]
 
 
 def same_bits(here: torch.Tensor | None, there: torch.Tensor | None) -> bool:

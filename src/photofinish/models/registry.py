@@ -12,17 +12,14 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from fractions import Fraction
-from functools import partial
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.own import Shape, blank, build_own, generators_seeded
@@ -52,8 +49,8 @@ def build_model(
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
-        if model.name in _BUILDERS:
-            return _BUILDERS[model.name](model, shape, classes)
+        if model.name in _MADE_HERE:
+            return _made_here(_MADE_HERE[model.name](model), shape, classes, cast(Any, model).init)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
@@ -62,37 +59,35 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _cnn(model: Any, shape: Shape, classes: int) -> nn.Module:
-    """For each entry of `channels`: a convolution, max-pooling that halves the image, and ReLU."""
+class _Layers(NamedTuple):
+    """Of a network that is made here: convolutions, each with max-pooling and ReLU, then linear layers with ReLU."""
+
+    channels: tuple[int, ...] = ()
+    kernel_size: int = 1
+    padding: int = 0
+    hidden: tuple[int, ...] = ()
+
+
+_MADE_HERE: dict[str, Callable[[Any], _Layers]] = {
+    "linear": lambda _: _Layers(),
+    "mlp": lambda model: _Layers(hidden=model.hidden),
+    "cnn": lambda model: _Layers(model.channels, model.kernel_size, model.padding, model.hidden),
+    "lenet": lambda _: _Layers((6, 12), kernel_size=5, hidden=(120, 60)),
+}
+
+
+def _made_here(wanted: _Layers, shape: Shape, classes: int, init: Init) -> nn.Module:
     layers: list[nn.Module] = []
     channels = shape[0]
-    for width in model.channels:
-        layers += [nn.Conv2d(channels, width, model.kernel_size, padding=model.padding), *_pooled_relu()]
+    for width in wanted.channels:
+        convolution = nn.Conv2d(channels, width, wanted.kernel_size, padding=wanted.padding)
+        # As ReLU and then max-pooling, to the bit, for a quarter of ReLU's work: the largest is the largest.
+        layers += [convolution, nn.MaxPool2d(2), nn.ReLU()]
         channels = width
-    return _classifier(layers, shape, model.hidden, classes, model.init)
-
-
-def _lenet(model: Any, shape: Shape, classes: int) -> nn.Module:
-    layers = [
-        nn.Conv2d(shape[0], 6, kernel_size=5), *_pooled_relu(),
-        nn.Conv2d(6, 12, kernel_size=5), *_pooled_relu(),
-    ]  # fmt: skip
-    return _classifier(layers, shape, (120, 60), classes, model.init)
-
-
-def _pooled_relu() -> tuple[nn.Module, nn.Module]:
-    """What ReLU and then max-pooling give, to the bit, for a quarter of ReLU's work: the largest is the largest."""
-    return nn.MaxPool2d(2), nn.ReLU()
-
-
-def _classifier(
-    features: list[nn.Module], shape: Shape, hidden: tuple[int, ...], classes: int, init: Init
-) -> nn.Module:
-    """Flatten what `features` make of an image, then hidden layers with ReLU, then one output a class."""
     with torch.no_grad():
-        inputs = nn.Sequential(*features)(torch.zeros(1, *shape)).numel()
-    layers = [*features, nn.Flatten()]
-    for width in hidden:
+        inputs = nn.Sequential(*layers)(torch.zeros(1, *shape)).numel()
+    layers.append(nn.Flatten())
+    for width in wanted.hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
         inputs = width
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
@@ -100,17 +95,8 @@ def _classifier(
         for module in network:
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                nn.init.zeros_(cast(torch.Tensor, module.bias))
     return network
-
-
-_BUILDERS: dict[str, Callable[[Any, Shape, int], nn.Module]] = {
-    "linear": lambda model, shape, classes: _classifier([], shape, (), classes, model.init),
-    "mlp": lambda model, shape, classes: _classifier([], shape, model.hidden, classes, model.init),
-    "cnn": _cnn,
-    "lenet": _lenet,
-}
 
 
 def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
@@ -130,8 +116,7 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
     if is_published:
         replace_last_layer(network, classes)
     try:
-        with torch.inference_mode(), adaptive_pooling_replaced(network):
-            network.eval()(torch.zeros(1, *shape))
+        _fix_pooling(network.eval(), torch.zeros(1, *shape))
     except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
         raise MistakeError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
     return network.train()
@@ -142,13 +127,11 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1]
     has_bias = last.bias is not None
-    new: nn.Module
     if isinstance(last, nn.Linear):
-        new = nn.Linear(last.in_features, classes, bias=has_bias)
+        new: nn.Module = nn.Linear(last.in_features, classes, bias=has_bias)
     else:
         new = nn.Conv2d(last.in_channels, classes, kernel_size=last.kernel_size[0], bias=has_bias)
-    parent, _, own_name = name.rpartition(".")
-    setattr(network.get_submodule(parent), own_name, new)
+    network.set_submodule(name, new)
 
 
 def _load_published(network: nn.Module, weights: Path) -> None:
@@ -219,43 +202,28 @@ class _Windows(NamedTuple):
     stride: int
     padding: int
 
-    @property
-    def pools(self) -> bool:
-        """Whether a window holds more than a pixel."""
-        return self.kernel > 1
 
-    @property
-    def effort(self) -> tuple[int, int]:
-        """Layers, then pixels: on the CPU one layer gives the bits of adaptive pooling, two may round otherwise."""
-        return self.pools + (self.times > 1), self.times
-
-
-@contextmanager
-def adaptive_pooling_replaced(network: nn.Module) -> Iterator[None]:
-    """Around a pass over an image of the size it is for: what adapted to that size is fixed to it afterwards.
+def _fix_pooling(network: nn.Module, image: torch.Tensor) -> None:
+    """What adapts to an image's size is fixed to the size of this one, which passes through all of it.
 
     Where no windows of one size do the same (5 pixels to 7), the layer stays; on CUDA it is then refused.
     """
-    sizes: dict[str, tuple[torch.Size, torch.Size]] = {}
-    hooks = [
-        module.register_forward_hook(partial(_note_sizes, sizes, name))
-        for name, module in network.named_modules()
-        if isinstance(module, nn.AdaptiveAvgPool2d)
-    ]
-    yield
+    sizes: dict[nn.Module, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def note(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        sizes[module] = inputs[0].shape[2:], output.shape[2:]
+
+    adaptive = {name: each for name, each in network.named_modules() if isinstance(each, nn.AdaptiveAvgPool2d)}
+    hooks = [module.register_forward_hook(note) for module in adaptive.values()]
+    with torch.inference_mode():
+        network(image)
     for hook in hooks:
         hook.remove()
-    for name, (size, wanted) in sizes.items():
+    for name, module in adaptive.items():
+        size, wanted = sizes.get(module, ((1, 1), (1, 1)))
         layer = None if wanted == (1, 1) else fixed_pooling(size, wanted)
         if layer is not None:
-            parent, _, own_name = name.rpartition(".")
-            setattr(network.get_submodule(parent), own_name, layer)
-
-
-def _note_sizes(
-    sizes: dict[str, tuple[torch.Size, torch.Size]], name: str, _module: nn.Module, inputs: Any, output: torch.Tensor
-) -> None:
-    sizes[name] = inputs[0].shape[2:], output.shape[2:]
+            network.set_submodule(name, layer)
 
 
 def fixed_pooling(size: tuple[int, ...], wanted: tuple[int, ...]) -> nn.Module | None:
@@ -267,36 +235,25 @@ def fixed_pooling(size: tuple[int, ...], wanted: tuple[int, ...]) -> nn.Module |
     layers: list[nn.Module] = []
     if (down.times, across.times) != (1, 1):
         layers.append(nn.Upsample(size=(size[0] * down.times, size[1] * across.times)))
-    if down.pools or across.pools:
+    if (down.kernel, across.kernel) != (1, 1):
         kernel, stride, padding = zip(down[1:], across[1:], strict=True)
         layers.append(nn.AvgPool2d(kernel, stride, padding, count_include_pad=False))
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers) if layers else nn.Identity()
 
 
 def _windows(size: int, wanted: int) -> _Windows | None:
-    """The simplest that give each output the same mean as adaptive pooling does."""
-    adaptive = [_mean_of(range(place * size // wanted, -(-(place + 1) * size // wanted))) for place in range(wanted)]
+    """The simplest that give each output the same mean as adaptive pooling does, which is tried on each pixel alone."""
+    pixels = torch.eye(size, device="cpu").unsqueeze(0)
+    adaptive = functional.adaptive_avg_pool1d(pixels, wanted)
     found = []
     for times in range(1, wanted + 1):
+        repeated = pixels.repeat_interleave(times, dim=2)
         stride = max(1, times * size // wanted)
-        candidates = (
-            _Windows(times, kernel, stride, padding)
-            for kernel in range(1, 2 * stride + 1)
-            for padding in (0, kernel // 2)
-        )
-        found += [windows for windows in candidates if _means(size, windows) == adaptive]
-    return min(found, key=lambda windows: windows.effort, default=None)
-
-
-def _means(size: int, windows: _Windows) -> list[dict[int, Fraction]]:
-    """Of each output, the share of each pixel."""
-    times, kernel, stride, padding = windows
-    starts = range(-padding, times * size + padding - kernel + 1, stride)
-    return [
-        _mean_of([place // times for place in range(start, start + kernel) if 0 <= place < times * size])
-        for start in starts
-    ]
-
-
-def _mean_of(pixels: range | list[int]) -> dict[int, Fraction]:
-    return {pixel: Fraction(times, len(pixels)) for pixel, times in Counter(pixels).items()}
+        kernel = stride if times * size % wanted == 0 else stride + 1
+        padding = ((wanted - 1) * stride + kernel - times * size) // 2  # with which as many windows as wanted fit in
+        if 0 <= 2 * padding <= kernel:
+            means = functional.avg_pool1d(repeated, kernel, stride, padding, count_include_pad=False)
+            if means.shape == adaptive.shape and torch.allclose(means, adaptive):
+                found.append(_Windows(times, kernel, stride, padding))
+    # The fewest layers, then pixels: on the CPU one layer gives the bits of adaptive pooling, two may round otherwise.
+    return min(found, key=lambda each: ((each.kernel > 1) + (each.times > 1), each.times), default=None)

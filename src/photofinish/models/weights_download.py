@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from photofinish.data.fetching import Fetcher
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import sha256_of_file, state_folder, write_text_atomically
+from photofinish.files import sha256_of_file, whole_folder, write_text_atomically
 from photofinish.own_code import TIMM
 from photofinish.params.networks import RECORD, FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
 
@@ -21,41 +20,37 @@ SHA256_PREFIX = re.compile(r"-([0-9a-f]{8,})\.pth$")
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
     """A folder an experiment, so that each training stage depends on just its own; all of them, or none."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        fetcher = Fetcher(plan.mirror, state_folder() / "downloads")
+    fetcher = Fetcher(plan.mirror)
+    with whole_folder(folder) as unfinished:
         for name, wanted in plan.experiments.items():
             own_folder = unfinished / name
-            own_folder.mkdir(parents=True)
+            own_folder.mkdir()
             record = InitialWeights(published=_fetched(wanted, own_folder, fetcher) if wanted else None)
             write_text_atomically(own_folder / RECORD, record.model_dump_json(indent=2) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _fetched(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> FetchedWeights:
-    fetch = _fetched_from_hub if wanted.model.startswith(f"{TIMM}:") else _fetched_from_torchvision
-    file = fetch(wanted, folder, fetcher)
+    if wanted.model.startswith(f"{TIMM}:"):
+        url, file, sha256 = _in_hub(wanted, is_mirrored=bool(fetcher.mirror))
+    else:
+        url, file, sha256 = _of_torchvision(wanted)
+    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=sha256)
     return FetchedWeights(**wanted.model_dump(), file=file, sha256=sha256_of_file(folder / file))
 
 
-def _fetched_from_torchvision(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> str:
-    """The file's name."""
+def _of_torchvision(wanted: PublishedWeights) -> tuple[str, str, str]:
+    """The address, the file's name and what its sha256 starts with."""
     from torchvision.models import get_model_weights  # takes seconds to import, and only few ask for weights
 
     url: str = get_model_weights(wanted.model)[wanted.weights].url
     file = PurePosixPath(url).name
     prefix = SHA256_PREFIX.search(file)
     assert prefix is not None  # a test holds all of torchvision's names to it
-    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=prefix[1])
-    return file
+    return url, file, prefix[1]
 
 
-def _fetched_from_hub(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) -> str:
-    """timm's; safetensors alone, which hold numbers and no programs."""
+def _in_hub(wanted: PublishedWeights, *, is_mirrored: bool) -> tuple[str, str, str | None]:
+    """The same of timm's: safetensors alone, which hold numbers and no programs."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url  # timm has it
     from timm import get_pretrained_cfg
 
@@ -69,11 +64,10 @@ def _fetched_from_hub(wanted: PublishedWeights, folder: Path, fetcher: Fetcher) 
             f"name others by their tag, such as timm:resnet18.a1_in1k (timm.list_pretrained() has all)"
         )
     file = f"{PurePosixPath(config.hf_hub_id).name}.safetensors"
-    url, sha256 = hf_hub_url(config.hf_hub_id, in_hub, endpoint=os.environ.get("HF_ENDPOINT")), None
-    if not fetcher.mirror:
-        try:
-            sha256 = get_hf_file_metadata(url).etag
-        except Exception as error:  # of huggingface_hub's, or of the library that it asks with
-            raise UserError(f"can't ask for {url}: {error}. A mirror may have it as weights/{file}") from error
-    fetcher.fetch([url], folder / file, where=f"weights/{file}", sha256_prefix=sha256)
-    return file
+    url = hf_hub_url(config.hf_hub_id, in_hub, endpoint=os.environ.get("HF_ENDPOINT"))
+    if is_mirrored:
+        return url, file, None
+    try:
+        return url, file, get_hf_file_metadata(url).etag
+    except Exception as error:  # of huggingface_hub's, or of the library that it asks with
+        raise UserError(f"can't ask for {url}: {error}. A mirror may have it as weights/{file}") from error

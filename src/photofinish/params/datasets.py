@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from photofinish.files import project_root
+from photofinish.files import in_project
 from photofinish.params.base import (
     BUILT_IN,
     OWN,
@@ -349,9 +348,4 @@ def places(dataset: LocalDataset) -> list[Place]:
     by_part: list[tuple[PartName | None, str | None]] = [(None, dataset.path)]
     if parts := dataset.parts:
         by_part += [("train", parts.train), ("validation", parts.validation), ("test", parts.test)]
-    root = project_root()  # where relative paths start, wherever the stage runs
-    return [
-        Place(part, given, root / os.path.expanduser(given))  # noqa: PTH111  # pathlib's fails on an unknown user
-        for part, given in by_part
-        if given is not None
-    ]
+    return [Place(part, given, in_project(given)) for part, given in by_part if given is not None]
