@@ -21,7 +21,8 @@ from photofinish.comparing.verdict import verdict
 from photofinish.params.compare import Comparing, Prices, accelerators
 from photofinish.params.experiment import LoaderInput
 from photofinish.report.report import write_report
-from photofinish.report.which_to_rent import COLUMNS, renting_pictures, renting_rows, renting_table
+from photofinish.report.rows import COLUMNS, renting_rows
+from photofinish.report.which_to_rent import renting_pictures, renting_table
 from photofinish.results.measurements import Operations, Product
 from photofinish.results.references import reference_of
 
@@ -168,7 +169,7 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
         assert told in markdown
     assert (tmp_path / "figures" / "renting-small-mlp.svg").is_file()
     header, *rows = (tmp_path / "renting.csv").read_text(encoding="utf-8").splitlines()
-    assert header.split(",") == list(COLUMNS)
+    assert header.split(",") == list(COLUMNS["renting.csv"])
     assert len(rows) == len(Comparing().accelerators)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from photofinish.comparing.device_results import NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Pair
+from photofinish.comparing.renting import Offer
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Interval
 from photofinish.comparing.step_costs import PARTS
@@ -52,6 +53,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "elsewhere.csv": (
         "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
         "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu", "doubts",
+    ),
+    "renting.csv": (
+        "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
+        "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
+        "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
+        "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
+        "job_seconds_estimated", "cost_estimated",
     ),
 }  # fmt: skip
 """of the report's files"""
@@ -315,6 +323,25 @@ def elsewhere_rows(pairs: Iterable[Pair]) -> Rows:
         for each in pair.elsewhere
         for timings in [each.reference.timings]
     ]
+
+
+def renting_rows(pairs: Iterable[Pair]) -> Rows:
+    """A row for each experiment and accelerator: bounds, none of them measured."""
+    return [_offered(pair, offer) for pair in pairs for offer in pair.renting.offers]
+
+
+def _offered(pair: Pair, offer: Offer) -> dict[str, object]:
+    price, about = offer.price, offer.estimate
+    figures = (
+        pair.experiment, offer.accelerator.name, offer.accelerator.full_name, offer.fits, offer.needed_bytes,
+        offer.step.seconds, offer.step.arithmetic_seconds, offer.step.memory_seconds, offer.step.link_seconds,
+        offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most, offer.job_at_most,
+        price and price.amount, price and price.currency, price and price.where,
+        price and price.as_of and price.as_of.isoformat(), price and price.is_old(pair.renting.trained_on),
+        offer.cost, offer.target_seconds, offer.target_cost,
+        about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
+    )  # fmt: skip
+    return dict(zip(COLUMNS["renting.csv"], figures, strict=True))
 
 
 def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:

@@ -1,4 +1,4 @@
-"""Which accelerator to rent, as figures, as a table and as a picture of time against cost."""
+"""Which accelerator to rent, as a table and as a picture of time against cost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost
 from photofinish.params.compare import accelerators
 from photofinish.report.drawing import BELOW, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale, text_width
 from photofinish.report.pictures import DEVICE_COLOURS, Picture
-from photofinish.report.rows import Rows
 from photofinish.report.tables import NOTHING, Table
 from photofinish.wording import at_most, byte_size, money, seconds
 
-COLUMNS = (
-    "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
-    "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
-    "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
-    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
-    "job_seconds_estimated", "cost_estimated",
-)  # fmt: skip
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 _COLOURS = {"bound": "#009e73", "estimate": "#cc79a7", **DEVICE_COLOURS, "record": "#e69f00"}
 _OUTLINES = {"bound": "l4 4l-4 4l-4 -4z", "estimate": "l4 7h-8z"}
@@ -36,25 +28,6 @@ _LEGEND = {
 _TOP = 18.0
 _MOST_NAMED = 8
 """beside their marks; of more, those on the front alone"""
-
-
-def renting_rows(pairs: Iterable[Pair]) -> Rows:
-    """A row for each experiment and accelerator: bounds, none of them measured."""
-    return [_row(pair, offer) for pair in pairs for offer in pair.renting.offers]
-
-
-def _row(pair: Pair, offer: Offer) -> dict[str, object]:
-    price, at, about = offer.price, pair.renting.trained_on, offer.estimate
-    figures = (
-        pair.experiment, offer.accelerator.name, offer.accelerator.full_name, offer.fits, offer.needed_bytes,
-        offer.step.seconds, offer.step.arithmetic_seconds, offer.step.memory_seconds, offer.step.link_seconds,
-        offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most, offer.job_at_most,
-        price and price.amount, price and price.currency, price and price.where,
-        price and price.as_of and price.as_of.isoformat(), price and price.is_old(at),
-        offer.cost, offer.target_seconds, offer.target_cost,
-        about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
-    )  # fmt: skip
-    return dict(zip(COLUMNS, figures, strict=True))
 
 
 def renting_table(pairs: Iterable[Pair]) -> Table:
