@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
-_DIGEST_CHARACTERS = 36  # as many as MLflow takes
 _AT = "@"
 """no experiment's name has it"""
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
@@ -70,14 +69,8 @@ def write_facts(client: MlflowClient, run_id: str, facts: RunFacts) -> None:
         part = slice(start, start + _MOST_TAGS_A_CALL)
         client.log_batch(run_id, tags=tags[part], params=params[part])
     if facts.dataset and not run.inputs.dataset_inputs:
-        dataset = entities.Dataset(
-            name=facts.dataset.name,
-            digest=facts.dataset.sha256[:_DIGEST_CHARACTERS],
-            source_type="local",
-            source=json.dumps({"uri": f"data/splits/{facts.dataset.name}"}),
-            profile=json.dumps(facts.dataset.profile),
-        )
-        client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        dataset = DatasetInput(entities.Dataset(**facts.dataset), [InputTag("mlflow.data.context", "training")])
+        client.log_inputs(run_id, [dataset])
 
 
 def write_points(client: MlflowClient, run_id: str, points: Iterable[Point], model_id: str | None = None) -> None:
@@ -116,11 +109,6 @@ def _replaced(store: Store, facts: RunFacts) -> list[Run]:
     if store.local_artifacts:
         return found
     return [run for run in found if all(run.data.tags.get(tag) == facts.tags.get(tag) for tag in _HARDWARE)]
-
-
-def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
-    """Whether MLflow shows all of it, as what is on disk now."""
-    return run.data.tags.get(TAG_CURRENT) == "true" and is_whole(store, run, document)
 
 
 def is_whole(store: Store, run: Run, document: RunDocument) -> bool:
