@@ -78,6 +78,11 @@ class Picture:
         return self.svg.replace("<svg ", '<svg style="background: #fff" ', 1)
 
 
+def as_picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
+    """What was drawn, under a name that addresses and file systems take."""
+    return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)
+
+
 def speedup_pictures(speedups: Rows) -> list[Picture]:
     """One for each kind, drawn to the same scale: a row for each experiment."""
     x, pictures = Scale(*_limits(speedups), 8.0, RIGHT, logarithmic=True), []
@@ -100,7 +105,7 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
             drawing.text((8.0, y - 10), label, "start", **look)
         name = NAMES[kind]  # type: ignore[index]
         caption = name[0].upper() + name[1:]
-        pictures.append(_picture(drawing, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))
+        pictures.append(as_picture(drawing, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))
     return pictures
 
 
@@ -118,7 +123,7 @@ def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
         _estimate(drawing, x, row, height, radius=1.2, title=row["experiment"])
     lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
     told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
-    return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
+    return [*pictures, as_picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
 
 
 def _times_and_accuracies(trained: Rows) -> list[Picture]:
@@ -140,7 +145,7 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
         f"{len(trained)} trainings took {seconds(min(times))} to {seconds(max(times))} and reached "
         f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
     )
-    return [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
+    return [as_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
 
 
 def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> list[Picture]:
@@ -159,7 +164,7 @@ def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEv
             _estimate(drawing, y, row, x(row["x"]), is_upright=True)
         told = "; ".join(f"{row['x']:g}: {ratio(row['speedup'])}" for row in rows)
         told = f"Speed-up by {x_name}: {told}"
-        pictures.append(_picture(drawing, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
+        pictures.append(as_picture(drawing, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
     return pictures
 
 
@@ -200,7 +205,7 @@ def step_pictures(attribution: Rows) -> list[Picture]:
                 drawing.text((end + 3, y + thickness / 2), f"{row['share']:.0%}", "start")
         told = [f"{row['device']} {row['part']} {seconds(row['median_seconds'])}" for row in rows]
         said = f"The parts of a step of {experiment}: {listed(told)}"
-        pictures.append(_picture(drawing, f"step-{experiment}", experiment, said))
+        pictures.append(as_picture(drawing, f"step-{experiment}", experiment, said))
     return pictures
 
 
@@ -227,7 +232,7 @@ def learning_curves(history: Rows) -> list[Picture]:
             for device, own in devices.items()
         ]
         said = f"Validation loss of {experiment}: {listed(told)}"
-        pictures.append(_picture(drawing, f"loss-{experiment}", experiment, said))
+        pictures.append(as_picture(drawing, f"loss-{experiment}", experiment, said))
     return pictures
 
 
@@ -253,7 +258,7 @@ def confusion_pictures(confusion: Rows) -> dict[str, list[Picture]]:
             row, column = np.unravel_index(wrong.argmax(), wrong.shape)
             told += f"; the commonest mistake: {names[row]} taken for {names[column]} ({wrong[row, column]:,})"
         told = f"Confusion matrix of {experiment}, {device.upper()}: {told}"
-        picture = _picture(drawing, f"confusion-{experiment}-{device}", device.upper(), told)
+        picture = as_picture(drawing, f"confusion-{experiment}-{device}", device.upper(), told)
         pictures.setdefault(experiment, []).append(picture)
     return pictures
 
@@ -297,10 +302,6 @@ def _shortened(name: str) -> str:
     while text_width(name) > _LONGEST_NAME - CHARACTER:
         name = name[:-1]
     return f"{name}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
-    return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)  # what addresses and file systems take
 
 
 def _legend(drawing: Drawing, devices: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from photofinish.comparing.pairs import Pair
 from photofinish.comparing.renting import NEXT_TO_NOTHING, Offer, at_least, cost_of, front, price_of
 from photofinish.params.compare import accelerators
 from photofinish.report.drawing import BELOW, FLOOR, INK, LEFT, RIGHT, Drawing, Point, Scale, text_width
-from photofinish.report.pictures import DEVICE_COLOURS, Picture
+from photofinish.report.pictures import DEVICE_COLOURS, Picture, as_picture
 from photofinish.report.tables import NOTHING, Table
 from photofinish.wording import at_most, byte_size, money, seconds
 
@@ -111,7 +111,7 @@ def _time_against_cost(pair: Pair) -> Picture | None:
     told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
     told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
     caption = f"{pair.experiment}: {pair.renting.prices}"
-    return Picture(f"renting-{pair.experiment}", caption, told, drawing.svg)
+    return as_picture(drawing, f"renting-{pair.experiment}", caption, told)
 
 
 def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
