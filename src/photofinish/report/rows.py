@@ -24,9 +24,10 @@ from photofinish.results import EpochMetrics
 
 Rows = list[dict[str, Any]]
 """a dictionary each, all with the same keys; None where there is no figure"""
-_Figures = Iterator[tuple[object, ...]]
+InOrder = Iterator[tuple[object, ...]]
+"""what is in each row, without the columns' names"""
 _Of = TypeVar("_Of")
-_FiguresOf = Callable[[Iterable[_Of]], _Figures]
+_RowsOf = Callable[[Iterable[_Of]], InOrder]
 COMPARISON = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
     "test_loss", "macro_f1", "test_metrics", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds",
@@ -148,22 +149,26 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
     return row
 
 
-def _file(name: str, *columns: str) -> Callable[[_FiguresOf[_Of]], Callable[[Iterable[_Of]], Rows]]:
-    """Of a function that tells the figures of each row of this file, one that gives its rows."""
-    COLUMNS[name] = columns
+def under(*columns: str) -> Callable[[_RowsOf[_Of]], Callable[[Iterable[_Of]], Rows]]:
+    """Of a function that tells what is in each row, in order, one that gives rows with these columns."""
 
-    def named(figures_of: _FiguresOf[_Of]) -> Callable[[Iterable[_Of]], Rows]:
-        @wraps(figures_of)
+    def named(rows_of: _RowsOf[_Of]) -> Callable[[Iterable[_Of]], Rows]:
+        @wraps(rows_of)
         def rows(found: Iterable[_Of]) -> Rows:
-            return [dict(zip(columns, figures, strict=True)) for figures in figures_of(found)]
+            return [dict(zip(columns, row, strict=True)) for row in rows_of(found)]
 
         return rows
 
     return named
 
 
+def _file(name: str, *columns: str) -> Callable[[_RowsOf[_Of]], Callable[[Iterable[_Of]], Rows]]:
+    COLUMNS[name] = columns
+    return under(*columns)
+
+
 @_file("history.csv", *(field.name for field in fields(EpochMetrics)), "training_seconds_so_far", *_RUN)
-def history_rows(pairs: Iterable[Pair]) -> _Figures:
+def history_rows(pairs: Iterable[Pair]) -> InOrder:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
     for result in _trained(pairs):
         so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
@@ -172,7 +177,7 @@ def history_rows(pairs: Iterable[Pair]) -> _Figures:
 
 
 @_file("confusion.csv", *_RUN, "actual", "predicted", "images")
-def confusion_rows(pairs: Iterable[Pair]) -> _Figures:
+def confusion_rows(pairs: Iterable[Pair]) -> InOrder:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
     for result in _trained(pairs):
         names, confusion = result.record.class_names, result.scores.confusion
@@ -191,7 +196,7 @@ def _run(result: Trained) -> tuple[str, ...]:
 
 
 @_file("speedups.csv", "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict")
-def speedup_rows(pairs: Iterable[Pair]) -> _Figures:
+def speedup_rows(pairs: Iterable[Pair]) -> InOrder:
     """Three rows for each experiment that a GPU trained."""
     for compared in (pair.compared for pair in pairs if pair.compared):
         for each in compared.speedups.values():
@@ -206,7 +211,7 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
 @_file(
     "seeds.csv", "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"
 )
-def seed_rows(pairs: Iterable[Pair]) -> _Figures:
+def seed_rows(pairs: Iterable[Pair]) -> InOrder:
     """A row for each seed of an experiment that was trained from several."""
     for pair in pairs:
         for device, found in pair.seeds.items():
@@ -217,7 +222,7 @@ def seed_rows(pairs: Iterable[Pair]) -> _Figures:
 
 
 @_file("attribution.csv", "experiment", "device", "part", "median_seconds", "share")
-def attribution_rows(pairs: Iterable[Pair]) -> _Figures:
+def attribution_rows(pairs: Iterable[Pair]) -> InOrder:
     """In the order of the results and of a step; none of runs whose steps were not taken apart.
 
     `share` is of a step taken apart, its mean over an epoch: so it counts what only an epoch's first step waits for.
@@ -230,7 +235,7 @@ def attribution_rows(pairs: Iterable[Pair]) -> _Figures:
 
 
 @_file("scaling.csv", "series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
-def scaling_rows(series: Iterable[Series]) -> _Figures:
+def scaling_rows(series: Iterable[Series]) -> InOrder:
     """A row for each size of each series."""
     for each in series:
         for point in each.points:
@@ -242,7 +247,7 @@ def scaling_rows(series: Iterable[Series]) -> _Figures:
     "sharing.csv", "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest",
     "speedup", "efficiency", "efficiency_low", "efficiency_high",
 )  # fmt: skip
-def sharing_rows(shared: Iterable[Shared]) -> _Figures:
+def sharing_rows(shared: Iterable[Shared]) -> InOrder:
     """A row for each number of devices that shared a training; `machine` is that of a record."""
     for each in shared:
         yield (
@@ -257,7 +262,7 @@ def sharing_rows(shared: Iterable[Shared]) -> _Figures:
     "git_commit", "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
     "doubts",
 )  # fmt: skip
-def elsewhere_rows(pairs: Iterable[Pair]) -> _Figures:
+def elsewhere_rows(pairs: Iterable[Pair]) -> InOrder:
     """What other machines recorded; in a file of its own, so that nothing takes it for this machine's."""
     for pair in pairs:
         for each in pair.elsewhere:
@@ -277,7 +282,7 @@ def elsewhere_rows(pairs: Iterable[Pair]) -> _Figures:
     "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
     "job_seconds_estimated", "cost_estimated",
 )  # fmt: skip
-def renting_rows(pairs: Iterable[Pair]) -> _Figures:
+def renting_rows(pairs: Iterable[Pair]) -> InOrder:
     """A row for each experiment and accelerator: bounds, none of them measured."""
     for pair in pairs:
         for offer in pair.renting.offers:
