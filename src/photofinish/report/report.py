@@ -24,8 +24,8 @@ from photofinish.errors import MistakeError, run_stage
 from photofinish.files import folders_with_results, to_json, write_text_atomically
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
-from photofinish.report import pictures, rows, tables, which_to_rent
-from photofinish.report.pictures import Picture
+from photofinish.report import pictures, rows, tables
+from photofinish.report.drawing import Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
 from photofinish.results import records
@@ -223,7 +223,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "What no GPU can shorten": tables.ceiling_table(pairs),
-        "Which to rent": which_to_rent.renting_table(pairs),
+        "Which to rent": tables.renting_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "What chance does: several seeds": tables.seeds_table(pairs),
@@ -235,7 +235,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
     }
     return Report(
         pairs,
-        [gallery for gallery in _galleries(pairs, series, files) if gallery.pictures],
+        _galleries(pairs, series, files),
         {title: table for title, table in shown.items() if table},
         pictures.confusion_pictures(files["confusion.csv"]),
     )
@@ -247,34 +247,34 @@ def _overview(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -
         "All of them",
         "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
         "comparison.csv",
-        pictures.overview_pictures(files["comparison.csv"], files["speedups.csv"]),
+        list(pictures.overview_pictures(files["comparison.csv"], files["speedups.csv"])),
     )
     by_size = {"Where the GPU begins to pay, by size": tables.series_table(series)} if series else {}
     return Report(pairs, [drawn], by_size, overview=tables.overview_table(pairs))
 
 
 def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> list[Gallery]:
-    return [
-        Gallery(
+    drawn: list[tuple[str, str, str, Iterator[Picture]]] = [
+        (
             "How much faster is the GPU?",
             "Right of 1 the GPU is faster. A line is the 95 % interval; a dot without one is open.",
             "speedups.csv",
             pictures.speedup_pictures(files["speedups.csv"]),
         ),
-        Gallery(
+        (
             "Which to rent",
             "Diamonds are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
             "that no other is both quicker and cheaper than. Triangles are estimates; filled marks were measured.",
             "renting.csv",
-            which_to_rent.renting_pictures(pairs),
+            pictures.renting_pictures(pairs),
         ),
-        Gallery(
+        (
             "Where a step's time goes",
             "Each part of a step, the clock waiting for the device after it, as a share of the whole.",
             "attribution.csv",
             pictures.step_pictures(files["attribution.csv"]),
         ),
-        Gallery(
+        (
             "Where the GPU begins to pay",
             "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
             "scaling.csv",
@@ -282,13 +282,15 @@ def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) 
                 rows.scaling_rows(series), {(each.name, each.x_name): each.break_even for each in series}
             ),
         ),
-        Gallery(
+        (
             "How they learned",
             "Validation loss: where devices' curves agree against epochs they learn alike; further left is sooner.",
             "history.csv",
             pictures.learning_curves(files["history.csv"]),
         ),
     ]
+    galleries = [Gallery(title, note, file, list(each)) for title, note, file, each in drawn]
+    return [gallery for gallery in galleries if gallery.pictures]
 
 
 def _as_markdown(report: Report) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
+from photofinish.comparing.renting import Offer, at_least
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Cost, Outlay
 from photofinish.comparing.verdict import in_words, verdict
@@ -16,11 +18,12 @@ from photofinish.report.rows import InOrder, Rows, is_known, under
 from photofinish.results.measurements import StepsTaken
 from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
 from photofinish.results.references import hardware
-from photofinish.wording import at_most, energy, listed, money, ratio, seconds, utc_day, utc_minute
+from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
 """where there is no figure"""
 _COMMIT_CHARACTERS = 10
+_ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 
 Table = list[dict[str, str]]
 """a row each, its cells by their headings, which are the same in all rows"""
@@ -247,6 +250,45 @@ def elsewhere_table(pairs: Iterable[Pair]) -> Table:
             }
             rows.append(row | ({"time to target": _time(spent)} if spent.target else {}))
     return rows
+
+
+def renting_table(pairs: Sequence[Pair]) -> Table:
+    """A row for each experiment and accelerator."""
+    has_estimates = any(offer.estimate for pair in pairs for offer in pair.renting.offers)
+    rows = []
+    for pair in pairs:
+        goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
+        for offer in pair.renting.offers:
+            memory_gib = offer.accelerator.memory_gib
+            row = {
+                "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
+                "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
+                "the job at least": seconds(offer.job_seconds),
+                "cost": _least(offer, offer.cost),
+                "fits, memory at least": f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB",
+                "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
+                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
+            }
+            if has_estimates:
+                row[_ESTIMATED] = seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING
+            if goal is not None:
+                told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
+                cost = f", {_least(offer, offer.target_cost)}" if offer.target_cost is not None else ""
+                row[f"to {goal:g} accuracy at least"] = told + cost
+            rows.append(row | {"an hour": _hour(pair, offer), "machine": offer.price.where if offer.price else NOTHING})
+    return rows
+
+
+def _least(offer: Offer, amount: float | None) -> str:
+    return at_least(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
+
+
+def _hour(pair: Pair, offer: Offer) -> str:
+    price = offer.price
+    if price is None:
+        return "no price known"
+    old = ", old" if price.is_old(pair.renting.trained_on) else ""
+    return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
 
 
 _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
