@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, fields
 from functools import wraps
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, ParamSpec
 
 from photofinish.comparing.device_results import NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Pair
@@ -26,8 +26,7 @@ Rows = list[dict[str, Any]]
 """a dictionary each, all with the same keys; None where there is no figure"""
 InOrder = Iterator[tuple[object, ...]]
 """what is in each row, without the columns' names"""
-_Of = TypeVar("_Of")
-_RowsOf = Callable[[Iterable[_Of]], InOrder]
+_Arguments = ParamSpec("_Arguments")
 COMPARISON = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
     "test_loss", "macro_f1", "test_metrics", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds",
@@ -149,20 +148,20 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
     return row
 
 
-def under(*columns: str) -> Callable[[_RowsOf[_Of]], Callable[[Iterable[_Of]], Rows]]:
+def under(*columns: str) -> Callable[[Callable[_Arguments, InOrder]], Callable[_Arguments, Rows]]:
     """Of a function that tells what is in each row, in order, one that gives rows with these columns."""
 
-    def named(rows_of: _RowsOf[_Of]) -> Callable[[Iterable[_Of]], Rows]:
+    def named(rows_of: Callable[_Arguments, InOrder]) -> Callable[_Arguments, Rows]:
         @wraps(rows_of)
-        def rows(found: Iterable[_Of]) -> Rows:
-            return [dict(zip(columns, row, strict=True)) for row in rows_of(found)]
+        def rows(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Rows:
+            return [dict(zip(columns, row, strict=True)) for row in rows_of(*args, **kwargs)]
 
         return rows
 
     return named
 
 
-def _file(name: str, *columns: str) -> Callable[[_RowsOf[_Of]], Callable[[Iterable[_Of]], Rows]]:
+def _file(name: str, *columns: str) -> Callable[[Callable[_Arguments, InOrder]], Callable[_Arguments, Rows]]:
     COLUMNS[name] = columns
     return under(*columns)
 

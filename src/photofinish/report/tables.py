@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
@@ -138,7 +138,8 @@ def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], s
     return spreads
 
 
-def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:
+@under("experiment", "of", "CPU", "GPU", "finding")
+def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> InOrder:
     """A few rows for each experiment, then one for each series of sizes."""
     rows = [row for pair in pairs for row in _paying_rows(pair)]
     rows += [(each.name, f"break-even {each.x_name}", NOTHING, NOTHING, each.break_even.finding) for each in series]
@@ -152,13 +153,12 @@ def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:
         if rest[1:3] == [NOTHING, NOTHING]:
             without.setdefault(tuple(rest), []).append(name)
     several = {finding: names for finding, names in without.items() if len(names) > 1}
-    kept = [row for row in rows if row[1:] not in several]
+    yield from (row for row in rows if row[1:] not in several)
     for finding, names in several.items():
-        kept.append(("all experiments" if len(names) == len(pairs) else listed(names), *finding))
-    return [dict(zip(("experiment", "of", "CPU", "GPU", "finding"), row, strict=True)) for row in kept]
+        yield "all experiments" if len(names) == len(pairs) else listed(names), *finding
 
 
-def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
+def _paying_rows(pair: Pair) -> Iterator[tuple[str, ...]]:
     spent = pair.outlays
 
     def row(of: str, figure: Callable[[Outlay], str], told: Callable[[Outlay], str]) -> tuple[str, ...]:
@@ -169,19 +169,17 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
             return pair.experiment, of, *cells, findings["cpu"]
         return pair.experiment, of, *cells, "; ".join(f"{device.upper()}: {each}" for device, each in findings.items())
 
-    rows = []
     if compared := pair.compared:
         started = (seconds(each.timings.startup_seconds) for each in pair.trained)
-        rows.append((pair.experiment, "start-up repaid", *started, compared.payback.finding))
-    counted = row(
+        yield pair.experiment, "start-up repaid", *started, compared.payback.finding
+    yield row(
         "energy of the epochs",
         lambda each: _joules(each.energy.joules),
         lambda each: f"{each.energy.status}: {each.energy.counted}",
     )
-    rows.append(counted)
-    rows.append(row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted))
+    yield row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted)
     if pair.settings.target_accuracy is None:
-        return rows
+        return
     goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
 
     def reached(each: Outlay) -> str:
@@ -190,12 +188,11 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
             return f"not reached; {each.target.best:.4g} is the best"
         return f"in epoch {each.target.epoch}, start-up included" if each.target else NOTHING
 
-    rows.append(row(f"time {goal}", _time, reached))
+    yield row(f"time {goal}", _time, reached)
     if any(each.joules_to_target for each in spent.values()):
-        rows.append(row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time"))
+        yield row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time")
     if any(each.cost_to_target and each.cost_to_target.amount is not None for each in spent.values()):
-        rows.append(row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run"))
-    return rows
+        yield row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run")
 
 
 def _joules(joules: float | None) -> str:
