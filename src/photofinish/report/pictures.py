@@ -1,4 +1,4 @@
-"""The report's pictures: speed-ups, break-evens, the parts of a step, learning curves, confusion matrices.
+"""The report's pictures: speed-ups, times and costs, break-evens, the parts of a step, learning curves, confusions.
 
 Each is an SVG with its colours left to the page.
 """

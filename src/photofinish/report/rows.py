@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import platform
 import statistics
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,8 @@ from dataclasses import astuple, fields
 from functools import wraps
 from itertools import accumulate
 from typing import Any, ParamSpec
+
+from pandas import notna
 
 from photofinish.comparing.device_results import NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Pair
@@ -78,7 +79,7 @@ def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
     for pair in pairs:
         further = {result.device: result.scores.metrics for result in pair.trained}
         for row in comparison_rows([pair]):
-            if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
+            if present := {figure: row[figure] for figure in _METRICS if notna(row[figure])}:
                 metrics.setdefault(pair.experiment, {})[row["device"]] = {**further.get(row["device"], {}), **present}
     return metrics
 
@@ -303,11 +304,6 @@ def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
     return groups
-
-
-def is_known(value: object) -> bool:
-    """Whether it is a figure or a word: neither missing nor what a diverged training has for a number."""
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def as_csv(rows: Rows, columns: Iterable[str]) -> str:

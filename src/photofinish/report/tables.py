@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from pandas import notna
+
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
@@ -14,7 +16,7 @@ from photofinish.comparing.speedups import NAMES, Cost, Outlay
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
-from photofinish.report.rows import InOrder, Rows, is_known, under
+from photofinish.report.rows import InOrder, Rows, under
 from photofinish.results.measurements import StepsTaken
 from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
 from photofinish.results.references import hardware
@@ -320,7 +322,7 @@ def shown_table(comparison: Rows) -> Table:
             row["overhead"] = f"{seconds(row['overhead_seconds'])} ({row['overhead_share']:.1%})"
             row["doubts"] = row["doubts"] or "nothing noticed"
         cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
-        rows.append({heading: write(cell) if is_known(cell) else NOTHING for heading, (cell, write) in cells.items()})
+        rows.append({heading: write(cell) if notna(cell) else NOTHING for heading, (cell, write) in cells.items()})
     if all(row["test_metrics"] is None for row in comparison):
         for shown in rows:
             del shown["test metrics"]
