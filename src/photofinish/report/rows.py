@@ -180,10 +180,10 @@ def history_rows(pairs: Iterable[Pair]) -> InOrder:
 def confusion_rows(pairs: Iterable[Pair]) -> InOrder:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
     for result in _trained(pairs):
-        names, confusion = result.record.class_names, result.scores.confusion
+        run, names, confusion = _run(result), result.record.class_names, result.scores.confusion
         for actual, counts in zip(names, confusion, strict=True) if confusion else ():
             for predicted, count in zip(names, counts, strict=True):
-                yield *_run(result), actual, predicted, count
+                yield *run, actual, predicted, count
 
 
 def _trained(pairs: Iterable[Pair]) -> Iterator[Trained]:
