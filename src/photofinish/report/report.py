@@ -47,7 +47,6 @@ _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
 _MOST_SHOWN = 100
 """characters of a cell"""
-_MEASURED = "Where and how often it was measured"
 GLOSSARY = {
     "step (median)": "one batch through the network and back, and the weights changed by it; its data at hand",
     "epoch (median)": "once through all training images, loading included; validation isn't in it",
@@ -231,7 +230,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
         "What several devices gain": tables.sharing_table(shared_trainings(pairs)),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
         "All figures": tables.shown_table(files["comparison.csv"]),
-        _MEASURED: tables.measured_table(pairs),
+        "Where and how often it was measured": tables.measured_table(pairs),
     }
     return Report(
         pairs,

@@ -7,10 +7,9 @@ import math
 import platform
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,9 +145,10 @@ def _write_missing_points(client: MlflowClient, run: Run, points: list[Point], m
 def _mirror_artifacts(store: Store, run: Run, artifacts: list[Artifact]) -> None:
     """Folder by folder: the tag that names a folder's content comes last, so what was cut off is sent anew."""
     run_id = str(run.info.run_id)
-    of_folder = itemgetter(1)
-    for folder, group in groupby(sorted(artifacts, key=of_folder), key=of_folder):
-        files = list(group)
+    by_folder = defaultdict(list)
+    for artifact in artifacts:
+        by_folder[artifact[1]].append(artifact)
+    for folder, files in by_folder.items():
         tag = f"{TAG_MIRRORED}.{folder}"
         named = [[path.name, sha256_of_file(path)] for path, _ in files]
         content = sha256_of_bytes(json.dumps(named).encode())
