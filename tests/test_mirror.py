@@ -33,7 +33,7 @@ from photofinish.tracking import documents, mirror, mlflow_worker
 from photofinish.tracking.documents import Point, RunDocument, training_document
 from photofinish.tracking.mirror import create_run, write_points
 from photofinish.tracking.store import Process, Store
-from photofinish.tracking.sync import sync_all, sync_experiments, sync_report
+from photofinish.tracking.sync import sync_all, sync_experiments
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning")
@@ -436,12 +436,12 @@ def test_the_report_is_mirrored_once_and_anew_when_it_changes(store: Store, tmp_
     row |= {"experiment": NAME, "device": "cpu", "test_accuracy": "0.75"}
     table = report / documents.REPORT_TABLE
     table.write_text(f"{','.join(row)}\n{','.join(row.values())}\n", encoding="utf-8")
-    assert [sync_report(store, report) for _ in range(2)] == [True, False]
+    assert [sync_all(store, [], tmp_path, report) for _ in range(2)] == [1, 0]
     (run,) = store.find_runs()
     assert run.data.metrics == {f"{NAME}/cpu/test_accuracy": 0.75}
     assert artifacts(store, run) == {f"report/{documents.REPORT_TABLE}"}
     table.write_text(table.read_text(encoding="utf-8").replace("0.75", "0.8"), encoding="utf-8")
-    assert sync_report(store, report)
+    assert sync_all(store, [], tmp_path, report) == 1
     assert len(store.find_runs()) == 2
 
 

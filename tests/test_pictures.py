@@ -8,10 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from photofinish.comparing.scaling import BreakEven
-from photofinish.report.drawing import CHARACTER, Scale
+from photofinish.report.drawing import CHARACTER, DEVICE_COLOURS, Picture, Scale
 from photofinish.report.pictures import (
-    DEVICE_COLOURS,
-    Picture,
     break_even_pictures,
     confusion_pictures,
     learning_curves,
@@ -71,12 +69,12 @@ def test_one_device_alone_is_drawn_alone() -> None:
 
 
 def test_each_kind_of_speed_up_is_a_picture_with_a_row_for_each_experiment() -> None:
-    pictures = speedup_pictures(
+    step, epoch = speedup_pictures(
         ratios(("mlp", "step", 2.0, 1.5, 2.5), ("mlp", "epoch", 0.02, None, None), ("cnn", "step", 31.0, 30.0, 32.0))
     )
-    assert [picture.caption for picture in pictures] == ["A step, its data at hand", "An epoch with its data"]
-    assert {"mlp: 2.00 (1.50 to 2.50)", "cnn: 31.00 (30.00 to 32.00)"} <= set(words(pictures[0]))
-    assert pictures[1].told == "Speed-up of an epoch with its data: mlp 0.02 (no interval)"
+    assert [step.caption, epoch.caption] == ["A step, its data at hand", "An epoch with its data"]
+    assert {"mlp: 2.00 (1.50 to 2.50)", "cnn: 31.00 (30.00 to 32.00)"} <= set(words(step))
+    assert epoch.told == "Speed-up of an epoch with its data: mlp 0.02 (no interval)"
 
 
 def filled_dots(picture: Picture) -> int:
@@ -92,7 +90,7 @@ def test_a_ratio_without_an_interval_is_drawn_open() -> None:
 
 
 def test_without_a_gpu_no_speed_up_is_drawn() -> None:
-    assert speedup_pictures(ratios()) == []
+    assert not list(speedup_pictures(ratios()))
 
 
 def attribution() -> Rows:
@@ -175,7 +173,7 @@ def test_a_long_name_is_cut_and_characters_that_are_twice_as_wide_have_their_roo
 
 
 def test_pictures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
-    pictures = confusion_pictures(confusion(2))["mlp"] + learning_curves(history(cpu=[1.0, 2.0]))
+    pictures = [*confusion_pictures(confusion(2))["mlp"], *learning_curves(history(cpu=[1.0, 2.0]))]
     ids = [set(re.findall(r'\bid="([^"]*)"', picture.inline)) for picture in pictures]
     assert sum(map(len, ids)) == len(set().union(*ids))
     for picture, named in zip(pictures, ids, strict=True):
@@ -216,7 +214,7 @@ def test_seconds_and_losses_are_drawn_from_0_and_the_first_point_is_whole() -> N
 
 
 def test_a_row_too_long_for_its_picture_is_made_narrower() -> None:
-    pictures = [speedup_pictures(ratios((name, "step", 123.45, 100.11, 150.22)))[0] for name in ("x" * 64, "x" * 20)]
+    pictures = [next(speedup_pictures(ratios((name, "step", 123.45, 100.11, 150.22)))) for name in ("x" * 64, "x" * 20)]
     assert ['textLength="250"' in picture.svg for picture in pictures] == [True, False]
 
 
@@ -260,4 +258,4 @@ def test_all_experiments_are_in_one_picture_by_time_and_accuracy_and_one_by_thei
     assert time.told == "60 trainings took 2.00 s to 31.0 s and reached 90.00% to 90.97% test accuracy"
     assert order.svg.count("<circle") == 30
     assert order.told == "The GPU's speed-up of an epoch: 1.00 to 30.00, half of them above 16.00"
-    assert len(overview_pictures(trainings(30), [])) == 1
+    assert len(list(overview_pictures(trainings(30), []))) == 1

@@ -20,8 +20,10 @@ from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict
 from photofinish.params.compare import Comparing, Prices, accelerators
 from photofinish.params.experiment import LoaderInput
+from photofinish.report.pictures import renting_pictures
 from photofinish.report.report import write_report
-from photofinish.report.which_to_rent import COLUMNS, renting_pictures, renting_rows, renting_table
+from photofinish.report.rows import COLUMNS, renting_rows
+from photofinish.report.tables import renting_table
 from photofinish.results.measurements import Operations, Product
 from photofinish.results.references import reference_of
 
@@ -168,7 +170,7 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
         assert told in markdown
     assert (tmp_path / "figures" / "renting-small-mlp.svg").is_file()
     header, *rows = (tmp_path / "renting.csv").read_text(encoding="utf-8").splitlines()
-    assert header.split(",") == list(COLUMNS)
+    assert header.split(",") == list(COLUMNS["renting.csv"])
     assert len(rows) == len(Comparing().accelerators)
 
 
@@ -177,9 +179,9 @@ def test_open_marks_are_bounds_and_filled_ones_measured(make_pair: MakePair) -> 
     assert picture.svg.count('fill="none" stroke="#009e73"') == 2 + 1 + 1  # the legend's, and the dashed line
     assert "CPU, measured: 4.40 s" in picture.svg
     assert "list prices of 2026-07-20" in picture.caption
-    assert renting_pictures([make_pair(accelerators=("M1",))]) == []
+    assert not list(renting_pictures([make_pair(accelerators=("M1",))]))
     next_to_nothing = Prices(accelerator_hour={"T4": 1e-6})
-    assert renting_pictures([make_pair(accelerators=("T4",), prices=next_to_nothing)]) == []
+    assert not list(renting_pictures([make_pair(accelerators=("T4",), prices=next_to_nothing)]))
 
 
 def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_has_a_price(
@@ -195,7 +197,7 @@ def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_ha
     of_two = reference.model_copy(update={"timings": gpu.timings.model_copy(update={"device_count": 2})})
     (picture,) = renting_pictures([replace(pair, references=(of_two,))])
     assert "recorded elsewhere" not in picture.svg  # the price is one's
-    assert "recorded elsewhere" not in renting_pictures([pair])[0].svg
+    assert "recorded elsewhere" not in next(renting_pictures([pair])).svg
 
 
 def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
@@ -225,7 +227,7 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
 def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
     pair = make_pair(None)
     assert pair.renting.offers == ()
-    assert renting_table([pair]) == renting_pictures([pair]) == []
+    assert renting_table([pair]) == list(renting_pictures([pair])) == []
     assert "accelerators asked for" not in verdict(pair).text
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -24,50 +23,45 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Display:
-    """Something that takes long, under a title."""
+    """Something that takes long, under a title: the bar is drawn on a terminal alone, the lines go anywhere else."""
 
-    def __init__(self, title: str, make_bar: Callable[[], Progress], lines: TextIO) -> None:
-        self._title, self._lines = title, lines
-        self._bar = make_bar() if sys.stderr.isatty() else None
+    def __init__(self, title: str, bar: Progress, total: float | None, lines: TextIO) -> None:
+        self._title, self._bar, self._lines = title, bar, lines
+        self._bar.disable = not sys.stderr.isatty()
+        self._task = bar.add_task(title, total=total, note="")
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._bar.stop()
 
     def say(self, text: str) -> None:
         """Print a line that begins with the title, above the bar if there is one."""
         line = f"{self._title}  {text}"
-        if self._bar:
-            self._bar.console.print(line, highlight=False, markup=False)
-        else:
+        if self._bar.disable:
             print(line, file=self._lines, flush=True)
+        else:
+            self._bar.console.print(line, highlight=False, markup=False)
 
 
 class DownloadDisplay(Display):
     """How much of a file has come."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, lambda: _bar(DownloadColumn(), TransferSpeedColumn()), sys.stderr)
-        if self._bar:
-            self._bar.add_task(name, total=None)
+        super().__init__(name, _bar(DownloadColumn(), TransferSpeedColumn()), None, sys.stderr)
         self._started_seconds = time.monotonic()
 
     def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
         """Show that it comes from `place`; again, when a connection was lost, from `done_bytes` on."""
         size = "of unknown size" if total_bytes is None else decimal(total_bytes)
         self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], total=total_bytes, completed=done_bytes)
+        self._bar.update(self._task, total=total_bytes, completed=done_bytes)
 
     def advance(self, new_bytes: int) -> None:
         """Show that so much more has come."""
-        if self._bar:
-            self._bar.advance(self._bar.task_ids[0], new_bytes)
+        self._bar.advance(self._task, new_bytes)
 
     def ended(self, size_bytes: int) -> None:
         """Show that all of it is there."""
@@ -78,9 +72,7 @@ class ReadingDisplay(Display):
     """How many of a data set's items have been read."""
 
     def __init__(self, name: str, count: int, what: str) -> None:
-        super().__init__(name, lambda: _bar(MofNCompleteColumn()), sys.stderr)
-        if self._bar:
-            self._bar.add_task(name, total=count)
+        super().__init__(name, _bar(MofNCompleteColumn()), count, sys.stderr)
         self._count, self._done = count, 0
         self._said_seconds = time.monotonic()
         self.say(f"reading {count:,} {what}")
@@ -88,9 +80,8 @@ class ReadingDisplay(Display):
     def advance(self) -> None:
         """Show that one more has been; without a terminal, now and then."""
         self._done += 1
-        if self._bar:
-            self._bar.advance(self._bar.task_ids[0])
-        elif time.monotonic() - self._said_seconds >= _SECONDS_BETWEEN_LINES:
+        self._bar.advance(self._task)
+        if self._bar.disable and time.monotonic() - self._said_seconds >= _SECONDS_BETWEEN_LINES:
             self._said_seconds = time.monotonic()
             self.say(f"{self._done:,} of {self._count:,}")
 

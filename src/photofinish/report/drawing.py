@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 INK, SOFT, PAPER = "#1c2127", "#5b636d", "#fffffe"
+DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#d55e00"}
+"""of Okabe and Ito's palette, which is told apart with every kind of colour vision"""
+_CSS_NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
 WIDTH = 266.0
 """of each picture, in points: as wide as a phone, so that its text is as large there as the page's"""
 LEFT, RIGHT = 40.0, WIDTH - 8
@@ -73,6 +76,31 @@ class Scale:
         return [round(number * step, 12) for number in range(first, last + 1)]
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One drawing, with what is said of it to those who see it and to those who don't."""
+
+    name: str
+    """of its file"""
+    caption: str
+    told: str
+    """what it shows, in words, for those who can't see it"""
+    svg: str
+
+    @property
+    def inline(self) -> str:
+        """As a part of a page, with the page's colours."""
+        text = self.svg
+        for colour, name in _CSS_NAMES.items():
+            text = text.replace(f'"{colour}"', f'"var(--{name}, {colour})"')
+        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(plain(self.told))}" ', 1)
+
+    @property
+    def file(self) -> str:
+        """As a file of its own, on white wherever it is shown."""
+        return self.svg.replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
 class Drawing:
     """A picture in the making; y grows downwards."""
 
@@ -80,12 +108,12 @@ class Drawing:
         self._height = height
         self._shapes: list[str] = []
 
-    @property
-    def svg(self) -> str:
-        """All that was drawn."""
+    def picture(self, name: str, caption: str, told: str) -> Picture:
+        """All that was drawn, under a name that addresses and file systems take."""
         size = f'viewBox="0 0 {WIDTH:g} {self._height:g}" width="{WIDTH:g}pt" height="{self._height:g}pt"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="{FONT:g}">'
-        return "\n".join([head, *self._shapes, "</svg>", ""])
+        svg = "\n".join([head, *self._shapes, "</svg>", ""])
+        return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, svg)
 
     def shape(self, tag: str, content: str = "", **attributes: str | float) -> None:
         """An element of this name; `fill_opacity` is its attribute fill-opacity."""

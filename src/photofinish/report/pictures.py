@@ -1,25 +1,26 @@
-"""The report's pictures: speed-ups, break-evens, the parts of a step, learning curves, confusion matrices.
+"""The report's pictures: speed-ups, times and costs, break-evens, the parts of a step, learning curves, confusions.
 
 Each is an SVG with its colours left to the page.
 """
 
 from __future__ import annotations
 
-import html
 import math
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from photofinish.comparing.pairs import Pair
+from photofinish.comparing.renting import NEXT_TO_NOTHING, cost_of, front, price_of
 from photofinish.comparing.scaling import BreakEven
 from photofinish.comparing.speedups import NAMES
+from photofinish.params.compare import accelerators
 from photofinish.report.drawing import (
     BELOW,
     CHARACTER,
+    DEVICE_COLOURS,
     FLOOR,
     INK,
     LEFT,
@@ -27,15 +28,14 @@ from photofinish.report.drawing import (
     RIGHT,
     SOFT,
     Drawing,
+    Picture,
+    Point,
     Scale,
-    plain,
     text_width,
 )
 from photofinish.report.rows import Rows, grouped
-from photofinish.wording import listed, ratio, seconds
+from photofinish.wording import listed, money, ratio, seconds
 
-DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#d55e00"}
-"""of Okabe and Ito's palette, which is told apart with every kind of colour vision"""
 _DASHES = {"cpu": "none", "gpu": "4 2"}
 _ROW = 26.0
 _LEAST_SPAN = 2.0
@@ -49,38 +49,25 @@ _STRONG_SHARE = 0.55
 """of a row: from here on, the cell is dark whatever the page's colour"""
 _BLUE = "#0063a0"
 _SHADES = 20
-_CSS_NAMES = {INK: "ink", SOFT: "soft", PAPER: "paper", **{colour: name for name, colour in DEVICE_COLOURS.items()}}
+_COLOURS = {"bound": "#009e73", "estimate": "#cc79a7", **DEVICE_COLOURS, "record": "#e69f00"}
+_OUTLINES = {"bound": "l4 4l-4 4l-4 -4z", "estimate": "l4 7h-8z"}
+"""a diamond and a triangle, from their tips on; what was measured is a filled dot"""
+_MARKS = {
+    "bound": ("at least", 56),
+    "estimate": ("estimated", 62),
+    "cpu": ("CPU here", 55),
+    "gpu": ("GPU here", 55),
+    "record": ("elsewhere", 0),
+}
+"""what a mark is, and how far from it the next one is"""
+_MOST_OFFERS_NAMED = 8
+"""beside their marks; of more, those on the front alone"""
 _IN_BETWEEN = "the CPU is faster  \N{LEFTWARDS ARROW}  speed-up  \N{RIGHTWARDS ARROW}  the GPU is faster"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One drawing, with what is said of it to those who see it and to those who don't."""
-
-    name: str
-    """of its file"""
-    caption: str
-    told: str
-    """what it shows, in words, for those who can't see it"""
-    svg: str
-
-    @property
-    def inline(self) -> str:
-        """As a part of a page, with the page's colours."""
-        text = self.svg
-        for colour, name in _CSS_NAMES.items():
-            text = text.replace(f'"{colour}"', f'"var(--{name}, {colour})"')
-        return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(plain(self.told))}" ', 1)
-
-    @property
-    def file(self) -> str:
-        """As a file of its own, on white wherever it is shown."""
-        return self.svg.replace("<svg ", '<svg style="background: #fff" ', 1)
-
-
-def speedup_pictures(speedups: Rows) -> list[Picture]:
+def speedup_pictures(speedups: Rows) -> Iterator[Picture]:
     """One for each kind, drawn to the same scale: a row for each experiment."""
-    x, pictures = Scale(*_limits(speedups), 8.0, RIGHT, logarithmic=True), []
+    x = Scale(*_limits(speedups), 8.0, RIGHT, logarithmic=True)
     for (kind,), part in grouped(speedups, "of").items():
         bottom = 6 + _ROW * len(part)
         drawing, told = Drawing(bottom + 26), []
@@ -100,16 +87,16 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
             drawing.text((8.0, y - 10), label, "start", **look)
         name = NAMES[kind]  # type: ignore[index]
         caption = name[0].upper() + name[1:]
-        pictures.append(_picture(drawing, f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}"))
-    return pictures
+        yield drawing.picture(f"speedup-{kind}", caption, f"Speed-up of {name}: {'; '.join(told)}")
 
 
-def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
+def overview_pictures(comparison: Rows, speedups: Rows) -> Iterator[Picture]:
     """Of any number of experiments: what accuracy each training reached in what time; how much faster the GPU is."""
-    pictures = _times_and_accuracies([row for row in comparison if row["test_accuracy"] is not None])
+    if judged := [row for row in comparison if row["test_accuracy"] is not None]:
+        yield _times_and_accuracies(judged)
     ordered = sorted((row for row in speedups if row["of"] == "epoch"), key=lambda row: row["speedup"])
     if not ordered:
-        return pictures
+        return
     drawing, x = Drawing(FLOOR + BELOW), Scale(*_limits(ordered), 8.0, RIGHT, logarithmic=True)
     drawing.x_axis(x, 4.0, FLOOR, _IN_BETWEEN)
     drawing.line([(x(1.0), 4.0), (x(1.0), FLOOR)])
@@ -118,13 +105,10 @@ def overview_pictures(comparison: Rows, speedups: Rows) -> list[Picture]:
         _estimate(drawing, x, row, height, radius=1.2, title=row["experiment"])
     lowest, middle, highest = (ratio(ordered[place]["speedup"]) for place in (0, len(ordered) // 2, -1))
     told = f"The GPU's speed-up of an epoch: {lowest} to {highest}, half of them above {middle}"
-    return [*pictures, _picture(drawing, "speedups-in-order", "Speed-ups of an epoch, in order", told)]
+    yield drawing.picture("speedups-in-order", "Speed-ups of an epoch, in order", told)
 
 
-def _times_and_accuracies(trained: Rows) -> list[Picture]:
-    """Of what has an accuracy."""
-    if not trained:
-        return []
+def _times_and_accuracies(trained: Rows) -> Picture:
     times, accuracies = ([row[column] for row in trained] for column in ("total_seconds", "test_accuracy"))
     x = Scale(min(times) / 1.2, max(times) * 1.2, LEFT, RIGHT, logarithmic=True)
     y = Scale(max(0.0, min(accuracies) - 0.02), min(1.0, max(accuracies) + 0.02), FLOOR, 18.0)
@@ -140,13 +124,93 @@ def _times_and_accuracies(trained: Rows) -> list[Picture]:
         f"{len(trained)} trainings took {seconds(min(times))} to {seconds(max(times))} and reached "
         f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
     )
-    return [_picture(drawing, "time-and-accuracy", "Time and accuracy", told)]
+    return drawing.picture("time-and-accuracy", "Time and accuracy", told)
 
 
-def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> list[Picture]:
+def renting_pictures(pairs: Iterable[Pair]) -> Iterator[Picture]:
+    """Time against cost, of each experiment that is known to cost more than next to nothing."""
+    for pair in pairs:
+        bounds = {
+            offer.accelerator.name: (offer.job_seconds, offer.cost)
+            for offer in pair.renting.offers
+            if offer.cost and offer.job_seconds and offer.fits != "no"
+        }
+        if max((cost for _, cost in bounds.values()), default=0.0) >= NEXT_TO_NOTHING:
+            yield _times_and_costs(pair, bounds)
+
+
+def _times_and_costs(pair: Pair, bounds: dict[str, Point]) -> Picture:
+    currency = next(offer.price.currency for offer in pair.renting.offers if offer.price)
+    marks = [("bound", f"{name}: at least", place) for name, place in bounds.items()]
+    marks += [
+        ("estimate", f"{offer.accelerator.name}, estimated:", (about.job_seconds, about.cost))
+        for offer in pair.renting.offers
+        if (about := offer.estimate) and about.cost and offer.fits != "no"
+    ]
+    for run in pair.trained:
+        if amount := pair.outlays[run.device].cost.amount:
+            marks.append((run.device, f"{run.device.upper()}, measured:", (run.timings.total_seconds, amount)))
+    marks += [("record", f"{name}, recorded elsewhere:", place) for name, place in _recorded_elsewhere(pair).items()]
+    times, costs = zip(*(place for *_, place in marks), strict=True)
+    x = Scale(min(times) / 1.5, max(times) * 1.5, LEFT, RIGHT, logarithmic=True)
+    y = Scale(min(costs) / 1.5, max(costs) * 1.5, FLOOR, 18.0, logarithmic=True)
+    drawing = Drawing(FLOOR + BELOW)
+    drawing.x_axis(x, 18.0, FLOOR, "seconds of the whole job")
+    drawing.y_axis(y, currency)
+    _legend_of_marks(drawing, {kind for kind, *_ in marks})
+    best = front(list(bounds.values()))
+    drawing.line([(x(time), y(cost)) for time, cost in best], _COLOURS["bound"], stroke_dasharray="3 2")
+    for kind, what, (time, cost) in marks:
+        _mark(drawing, kind, (x(time), y(cost)), f"{what} {seconds(time)} and {money(cost, currency)}")
+    for name, (time, cost) in bounds.items():
+        if (time, cost) in best or len(bounds) <= _MOST_OFFERS_NAMED:
+            _name(drawing, (x(time), y(cost)), name)
+    told = "; ".join(f"{name} {seconds(time)} and {money(cost, currency)}" for name, (time, cost) in bounds.items())
+    told = f"At least, by data sheets, {pair.experiment} takes and costs on {told}"
+    return drawing.picture(f"renting-{pair.experiment}", f"{pair.experiment}: {pair.renting.prices}", told)
+
+
+def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
+    """What other machines' GPUs took for the same training, and what that costs where a price is known."""
+    names = {each.full_name: each.name for each in accelerators().values()}
+    found = {}
+    for each in pair.elsewhere:
+        timings = each.reference.timings
+        name = names.get(timings.device_name)
+        # The price is that of one.
+        price = price_of(name, pair.settings.prices) if name and timings.device_count == 1 else None  # of one alone
+        if name and (cost := cost_of(timings.total_seconds, price)):
+            found[name] = (timings.total_seconds, cost)
+    return found
+
+
+def _mark(drawing: Drawing, kind: str, place: Point, title: str = "") -> None:
+    if kind in _OUTLINES:
+        drawing.outline(place, _OUTLINES[kind], _COLOURS[kind], title)
+    else:
+        drawing.dot(place, _COLOURS[kind], square=kind != "cpu", title=title)
+
+
+def _name(drawing: Drawing, place: Point, name: str) -> None:
+    """Beside its mark, on the side where there is room."""
+    x, y = place
+    is_left = x + 6 + text_width(name) < RIGHT
+    drawing.text((x + 6 if is_left else x - 6, y - 3), name, "start" if is_left else "end", INK)
+
+
+def _legend_of_marks(drawing: Drawing, shown: set[str]) -> None:
+    left = LEFT + 4
+    for kind, (told, width) in _MARKS.items():
+        if kind in shown:
+            _mark(drawing, kind, (left, 8.0))
+            drawing.text((left + 7, 8.0), told, "start")
+            left += width
+
+
+def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEven]) -> Iterator[Picture]:
     """One for each series, all to one scale: the speed-up against the batch size or a width, and where it passes 1."""
     points = [row | {"low": row["speedup_low"], "high": row["speedup_high"]} for row in points]
-    y, pictures = Scale(*_limits(points), FLOOR, 6.0, logarithmic=True), []
+    y = Scale(*_limits(points), FLOOR, 6.0, logarithmic=True)
     for (series, x_name), rows in grouped(points, "series", "x_name").items():
         x = Scale(rows[0]["x"] / 1.3, rows[-1]["x"] * 1.3, LEFT, RIGHT, logarithmic=True)
         drawing = Drawing(FLOOR + BELOW)
@@ -159,8 +223,7 @@ def break_even_pictures(points: Rows, break_evens: dict[tuple[str, ...], BreakEv
             _estimate(drawing, y, row, x(row["x"]), is_upright=True)
         told = "; ".join(f"{row['x']:g}: {ratio(row['speedup'])}" for row in rows)
         told = f"Speed-up by {x_name}: {told}"
-        pictures.append(_picture(drawing, f"break-even-{series}-{x_name}", f"{series}: {passes}", told))
-    return pictures
+        yield drawing.picture(f"break-even-{series}-{x_name}", f"{series}: {passes}", told)
 
 
 def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: BreakEven) -> str:
@@ -178,9 +241,8 @@ def _mark_break_even(drawing: Drawing, x: Scale, y: Scale, found: BreakEven) -> 
     return f"{told} ({' to '.join(bounds)})"
 
 
-def step_pictures(attribution: Rows) -> list[Picture]:
+def step_pictures(attribution: Rows) -> Iterator[Picture]:
     """One for each experiment: of each part of a step, a bar for each device."""
-    pictures = []
     for (experiment,), rows in grouped(attribution, "experiment").items():
         devices, parts = grouped(rows, "device"), grouped(rows, "part")
         whole = {device: seconds(sum(row["median_seconds"] for row in own)) for (device,), own in devices.items()}
@@ -200,13 +262,11 @@ def step_pictures(attribution: Rows) -> list[Picture]:
                 drawing.text((end + 3, y + thickness / 2), f"{row['share']:.0%}", "start")
         told = [f"{row['device']} {row['part']} {seconds(row['median_seconds'])}" for row in rows]
         said = f"The parts of a step of {experiment}: {listed(told)}"
-        pictures.append(_picture(drawing, f"step-{experiment}", experiment, said))
-    return pictures
+        yield drawing.picture(f"step-{experiment}", experiment, said)
 
 
-def learning_curves(history: Rows) -> list[Picture]:
+def learning_curves(history: Rows) -> Iterator[Picture]:
     """One for each experiment, with a line for each device: against epochs, and against seconds, both from 0."""
-    pictures = []
     for (experiment,), rows in grouped(history, "experiment").items():
         devices = {device: own for (device,), own in grouped(rows, "device").items()}
         losses = [loss for row in rows if math.isfinite(loss := row["validation_loss"])]
@@ -227,8 +287,7 @@ def learning_curves(history: Rows) -> list[Picture]:
             for device, own in devices.items()
         ]
         said = f"Validation loss of {experiment}: {listed(told)}"
-        pictures.append(_picture(drawing, f"loss-{experiment}", experiment, said))
-    return pictures
+        yield drawing.picture(f"loss-{experiment}", experiment, said)
 
 
 def _curve(drawing: Drawing, device: str, x: Scale, y: Scale, points: Iterable[tuple[float, float]]) -> None:
@@ -253,7 +312,7 @@ def confusion_pictures(confusion: Rows) -> dict[str, list[Picture]]:
             row, column = np.unravel_index(wrong.argmax(), wrong.shape)
             told += f"; the commonest mistake: {names[row]} taken for {names[column]} ({wrong[row, column]:,})"
         told = f"Confusion matrix of {experiment}, {device.upper()}: {told}"
-        picture = _picture(drawing, f"confusion-{experiment}-{device}", device.upper(), told)
+        picture = drawing.picture(f"confusion-{experiment}-{device}", device.upper(), told)
         pictures.setdefault(experiment, []).append(picture)
     return pictures
 
@@ -297,10 +356,6 @@ def _shortened(name: str) -> str:
     while text_width(name) > _LONGEST_NAME - CHARACTER:
         name = name[:-1]
     return f"{name}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _picture(drawing: Drawing, name: str, caption: str, told: str) -> Picture:
-    return Picture(re.sub(r"[^\w.-]", "_", name), caption, told, drawing.svg)  # what addresses and file systems take
 
 
 def _legend(drawing: Drawing, devices: dict[str, str]) -> None:

@@ -6,9 +6,9 @@ import argparse
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from photofinish.errors import MistakeError, run_stage
 from photofinish.files import folders_with_results, to_json, write_text_atomically
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
-from photofinish.report import pictures, rows, tables, which_to_rent
-from photofinish.report.pictures import Picture
+from photofinish.report import pictures, rows, tables
+from photofinish.report.drawing import Picture
 from photofinish.report.rows import Rows
 from photofinish.report.tables import Table
 from photofinish.results import records
@@ -38,13 +38,14 @@ _LONG = {
     "attribution.csv": rows.attribution_rows,
 }
 """of the report's files, those with many rows of each experiment, which only its own page shows"""
+_Part = tuple[str, dict[str, str]]
+"""of one of many experiments, its own page, and its lines of those files"""
 MOST_ON_ONE_PAGE = 20
 """experiments; of more, each has a page of its own behind an overview"""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
 _MOST_SHOWN = 100
 """characters of a cell"""
-_MEASURED = "Where and how often it was measured"
 GLOSSARY = {
     "step (median)": "one batch through the network and back, and the weights changed by it; its data at hand",
     "epoch (median)": "once through all training images, loading included; validation isn't in it",
@@ -88,18 +89,30 @@ class Gallery:
 class Report:
     """All that a page and the Markdown tell, in its order; what would be empty is left out."""
 
-    title: str
-    verdicts: list[Verdict]
+    pairs: list[Pair]
     galleries: list[Gallery]
-    matrices: dict[str, list[Picture]]
-    """by experiment, a picture for each device; folded away where there are many"""
     tables: dict[str, Table]
     """by title"""
-    recorded_elsewhere: list[str]
-    """the hardware that others' records are of"""
+    matrices: dict[str, list[Picture]] = field(default_factory=dict)
+    """by experiment, a picture for each device; folded away where there are many"""
     overview: Table = field(default_factory=list)
     """of many experiments, whose rest is on pages of their own"""
     is_one_of_many: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it answers, or the experiment's name on a page of its own."""
+        return self.pairs[0].experiment if self.is_one_of_many else "Is the GPU worth it?"
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """One for each experiment."""
+        return [verdict(pair) for pair in self.pairs]
+
+    @property
+    def recorded_elsewhere(self) -> list[str]:
+        """The hardware that others' records are of."""
+        return sorted({found.hardware for pair in self.pairs for found in pair.elsewhere})
 
     @property
     def reasons(self) -> list[str]:
@@ -127,19 +140,19 @@ def write_report(
         "scaling.csv": rows.scaling_rows(series),
         "sharing.csv": rows.sharing_rows(shared_trainings(pairs)),
         "elsewhere.csv": rows.elsewhere_rows(pairs),
+        "renting.csv": rows.renting_rows(pairs),
     }
-    texts = _texts(files, files)
-    texts["renting.csv"] = rows.as_csv(which_to_rent.renting_rows(pairs), which_to_rent.COLUMNS)
+    texts = _texts(files)
     if len(pairs) <= MOST_ON_ONE_PAGE:
-        files |= _long_rows(pairs)
-        report = _whole(pairs, series, files)
-        texts |= _texts(files, _LONG)
+        long = _long_rows(pairs)
+        report = _whole(pairs, series, files | long)
+        texts |= _texts(long)
     else:
         report = _overview(pairs, series, files)
         parts = list(_parts(pairs, series, files, kept))
-        for pair, part in zip(pairs, parts, strict=True):
-            _write(folder / EXPERIMENTS / f"{pair.experiment}.html", part.page)
-        texts |= {name: _joined([part.texts[name] for part in parts]) for name in _LONG}
+        for pair, (page, _) in zip(pairs, parts, strict=True):
+            _write(folder / EXPERIMENTS / f"{pair.experiment}.html", page)
+        texts |= {name: _joined([own[name] for _, own in parts]) for name in _LONG}
     for name, text in texts.items():
         write_text_atomically(folder / name, text)
     drawn = [gallery.pictures for gallery in report.galleries] + list(report.matrices.values())
@@ -148,15 +161,6 @@ def write_report(
     write_text_atomically(folder / "comparison.md", _as_markdown(report))
     write_text_atomically(folder / "index.html", _template().render(report=report))
     return report.verdicts
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Of one of many experiments, what only its own page shows."""
-
-    page: str
-    texts: dict[str, str]
-    """by the names of the files that they are lines of"""
 
 
 def _parts(pairs: list[Pair], series: list[Series], files: dict[str, Rows], kept: Kept | None) -> Iterator[_Part]:
@@ -177,17 +181,17 @@ def _parts(pairs: list[Pair], series: list[Series], files: dict[str, Rows], kept
 
 
 def _part(pair: Pair, series: list[Series], files: dict[str, Rows]) -> _Part:
-    files = files | _long_rows([pair])
-    report = replace(_whole([pair], series, files), title=pair.experiment, is_one_of_many=True)
-    return _Part(_template().render(report=report), _texts(files, _LONG))
+    long = _long_rows([pair])
+    report = replace(_whole([pair], series, files | long), is_one_of_many=True)
+    return _template().render(report=report), _texts(long)
 
 
 def _long_rows(pairs: list[Pair]) -> dict[str, Rows]:
     return {name: rows_of(pairs) for name, rows_of in _LONG.items()}
 
 
-def _texts(files: dict[str, Rows], names: Iterable[str]) -> dict[str, str]:
-    return {name: rows.as_csv(files[name], rows.COLUMNS[name]) for name in names}
+def _texts(files: dict[str, Rows]) -> dict[str, str]:
+    return {name: rows.as_csv(found, rows.COLUMNS[name]) for name, found in files.items()}
 
 
 def _joined(tables: list[str]) -> str:
@@ -217,7 +221,7 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
     shown = {
         "Speed-ups": tables.speedup_table(pairs),
         "What no GPU can shorten": tables.ceiling_table(pairs),
-        "Which to rent": which_to_rent.renting_table(pairs),
+        "Which to rent": tables.renting_table(pairs),
         "Why": tables.why_table(pairs),
         "Is it the same model?": tables.parity_table(pairs),
         "What chance does: several seeds": tables.seeds_table(pairs),
@@ -225,15 +229,13 @@ def _whole(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> R
         "What several devices gain": tables.sharing_table(shared_trainings(pairs)),
         "Recorded elsewhere": tables.elsewhere_table(pairs),
         "All figures": tables.shown_table(files["comparison.csv"]),
-        _MEASURED: tables.measured_table(pairs),
+        "Where and how often it was measured": tables.measured_table(pairs),
     }
     return Report(
-        "Is the GPU worth it?",
-        [verdict(pair) for pair in pairs],
-        [gallery for gallery in _galleries(pairs, series, files) if gallery.pictures],
-        pictures.confusion_pictures(files["confusion.csv"]),
+        pairs,
+        _galleries(pairs, series, files),
         {title: table for title, table in shown.items() if table},
-        _recorded_elsewhere(pairs),
+        pictures.confusion_pictures(files["confusion.csv"]),
     )
 
 
@@ -243,45 +245,34 @@ def _overview(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -
         "All of them",
         "Point at a mark for its name. Left and above is better; right of 1 the GPU is faster.",
         "comparison.csv",
-        pictures.overview_pictures(files["comparison.csv"], files["speedups.csv"]),
+        list(pictures.overview_pictures(files["comparison.csv"], files["speedups.csv"])),
     )
-    return Report(
-        "Is the GPU worth it?",
-        [verdict(pair) for pair in pairs],
-        [drawn],
-        {},
-        {"Where the GPU begins to pay, by size": tables.series_table(series)} if series else {},
-        _recorded_elsewhere(pairs),
-        tables.overview_table(pairs),
-    )
-
-
-def _recorded_elsewhere(pairs: list[Pair]) -> list[str]:
-    return sorted({found.hardware for pair in pairs for found in pair.elsewhere})
+    by_size = {"Where the GPU begins to pay, by size": tables.series_table(series)} if series else {}
+    return Report(pairs, [drawn], by_size, overview=tables.overview_table(pairs))
 
 
 def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> list[Gallery]:
-    return [
-        Gallery(
+    drawn: list[tuple[str, str, str, Iterator[Picture]]] = [
+        (
             "How much faster is the GPU?",
             "Right of 1 the GPU is faster. A line is the 95 % interval; a dot without one is open.",
             "speedups.csv",
             pictures.speedup_pictures(files["speedups.csv"]),
         ),
-        Gallery(
+        (
             "Which to rent",
             "Diamonds are bounds by data sheets: the truth lies right of them and above. The dashed line joins those "
             "that no other is both quicker and cheaper than. Triangles are estimates; filled marks were measured.",
             "renting.csv",
-            which_to_rent.renting_pictures(pairs),
+            pictures.renting_pictures(pairs),
         ),
-        Gallery(
+        (
             "Where a step's time goes",
             "Each part of a step, the clock waiting for the device after it, as a share of the whole.",
             "attribution.csv",
             pictures.step_pictures(files["attribution.csv"]),
         ),
-        Gallery(
+        (
             "Where the GPU begins to pay",
             "The speed-up of an epoch, with its 95 % interval; above 1 the GPU is faster.",
             "scaling.csv",
@@ -289,13 +280,15 @@ def _galleries(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) 
                 rows.scaling_rows(series), {(each.name, each.x_name): each.break_even for each in series}
             ),
         ),
-        Gallery(
+        (
             "How they learned",
             "Validation loss: where devices' curves agree against epochs they learn alike; further left is sooner.",
             "history.csv",
             pictures.learning_curves(files["history.csv"]),
         ),
     ]
+    galleries = [Gallery(title, note, file, list(each)) for title, note, file, each in drawn]
+    return [gallery for gallery in galleries if gallery.pictures]
 
 
 def _as_markdown(report: Report) -> str:

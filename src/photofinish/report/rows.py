@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import platform
 import statistics
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, fields
+from functools import wraps
 from itertools import accumulate
-from typing import Any
+from typing import Any, ParamSpec
+
+from pandas import notna
 
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Pair
@@ -22,6 +24,9 @@ from photofinish.results import EpochMetrics
 
 Rows = list[dict[str, Any]]
 """a dictionary each, all with the same keys; None where there is no figure"""
+InOrder = Iterator[tuple[object, ...]]
+"""what is in each row, without the columns' names"""
+_Arguments = ParamSpec("_Arguments")
 COMPARISON = (
     "experiment", "device", "status", "device_name", "precision", "parameters", "epochs", "repeats", "test_accuracy",
     "test_loss", "macro_f1", "test_metrics", "step_seconds", "epoch_seconds", "images_per_second", "startup_seconds",
@@ -35,25 +40,9 @@ COMPARISON = (
     "copying_share", "forward_share", "backward_share", "optimizer_share", "rest_share", "doubts",
     "resumed_at_epochs", "host_name", "measured_at_unix_seconds", "measured_in", "reason",
 )  # fmt: skip
+COLUMNS: dict[str, tuple[str, ...]] = {"comparison.csv": COMPARISON}
+"""of each of the report's files"""
 _RUN = ("experiment", "device", "run")
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "comparison.csv": COMPARISON,
-    "history.csv": (*(field.name for field in fields(EpochMetrics)), "training_seconds_so_far", *_RUN),
-    "confusion.csv": (*_RUN, "actual", "predicted", "images"),
-    "speedups.csv": ("experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict"),
-    "seeds.csv": ("experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"),
-    "attribution.csv": ("experiment", "device", "part", "median_seconds", "share"),
-    "scaling.csv": ("series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"),
-    "sharing.csv": (
-        "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest", "speedup",
-        "efficiency", "efficiency_low", "efficiency_high",
-    ),
-    "elsewhere.csv": (
-        "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds", "git_commit",
-        "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu", "doubts",
-    ),
-}  # fmt: skip
-"""of the report's files"""
 _AS_RECORDED = {
     "device_name", "host_name", "images_per_second", "startup_seconds", "total_seconds", "test_accuracy", "test_loss",
     "macro_f1",
@@ -89,7 +78,7 @@ def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
     for pair in pairs:
         further = {result.device: result.scores.metrics for result in pair.trained}
         for row in comparison_rows([pair]):
-            if present := {figure: row[figure] for figure in _METRICS if is_known(row[figure])}:
+            if present := {figure: row[figure] for figure in _METRICS if notna(row[figure])}:
                 metrics.setdefault(pair.experiment, {})[row["device"]] = {**further.get(row["device"], {}), **present}
     return metrics
 
@@ -151,169 +140,161 @@ def _against_cpu(compared: Compared) -> dict[str, object]:
         "mcnemar_p": compared.parity.mcnemar_p,
         "same_initial_weights": gpu.initial_weights_sha256 == cpu.initial_weights_sha256,
         "payback_epochs": compared.payback.epochs,
-        **_ends(compared.payback.interval, "payback_epochs_"),
     }
+    row["payback_epochs_low"], row["payback_epochs_high"] = _ends(compared.payback.interval)
     for kind, speedup in compared.speedups.items():
-        row |= {f"{kind}_speedup": speedup.ratio, **_ends(speedup.interval, f"{kind}_speedup_")}
+        row[f"{kind}_speedup"] = speedup.ratio
+        row[f"{kind}_speedup_low"], row[f"{kind}_speedup_high"] = _ends(speedup.interval)
     return row
 
 
-def history_rows(pairs: Iterable[Pair]) -> Rows:
+def under(*columns: str) -> Callable[[Callable[_Arguments, InOrder]], Callable[_Arguments, Rows]]:
+    """Of a function that tells what is in each row, in order, one that gives rows with these columns."""
+
+    def named(rows_of: Callable[_Arguments, InOrder]) -> Callable[_Arguments, Rows]:
+        @wraps(rows_of)
+        def rows(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Rows:
+            return [dict(zip(columns, row, strict=True)) for row in rows_of(*args, **kwargs)]
+
+        return rows
+
+    return named
+
+
+def _file(name: str, *columns: str) -> Callable[[Callable[_Arguments, InOrder]], Callable[_Arguments, Rows]]:
+    COLUMNS[name] = columns
+    return under(*columns)
+
+
+@_file("history.csv", *(field.name for field in fields(EpochMetrics)), "training_seconds_so_far", *_RUN)
+def history_rows(pairs: Iterable[Pair]) -> InOrder:
     """Every epoch of every run, one below the other, with the time its training had taken by then."""
-    return [
-        {**vars(epoch), "training_seconds_so_far": seconds, **run}
-        for result in _trained(pairs)
-        for run in [_run(result)]
-        for epoch, seconds in zip(
-            result.history,
-            accumulate(epoch.training_seconds for epoch in result.timings.epochs),
-            strict=True,
-        )
-    ]
+    for result in _trained(pairs):
+        so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
+        for epoch, seconds in zip(result.history, so_far, strict=True):
+            yield *astuple(epoch), seconds, *_run(result)
 
 
-def confusion_rows(pairs: Iterable[Pair]) -> Rows:
+@_file("confusion.csv", *_RUN, "actual", "predicted", "images")
+def confusion_rows(pairs: Iterable[Pair]) -> InOrder:
     """One row for each pair of true and predicted class of each run, with how many images it holds."""
-    return [
-        {**run, "actual": actual, "predicted": predicted, "images": count}
-        for result in _trained(pairs)
-        if result.scores.confusion
-        for run in [_run(result)]
-        for actual, counts in zip(result.record.class_names, result.scores.confusion, strict=True)
-        for predicted, count in zip(result.record.class_names, counts, strict=True)
-    ]
+    for result in _trained(pairs):
+        run, names, confusion = _run(result), result.record.class_names, result.scores.confusion
+        for actual, counts in zip(names, confusion, strict=True) if confusion else ():
+            for predicted, count in zip(names, counts, strict=True):
+                yield *run, actual, predicted, count
 
 
 def _trained(pairs: Iterable[Pair]) -> Iterator[Trained]:
     return (result for pair in pairs for result in pair.trained)
 
 
-def _run(result: Trained) -> dict[str, str]:
+def _run(result: Trained) -> tuple[str, ...]:
     """Which run a row is of: by its two names, and by one for tools that group by a single column."""
-    name = f"{result.experiment} {result.device}"
-    return {"experiment": result.experiment, "device": result.device, "run": name}
+    return result.experiment, result.device, f"{result.experiment} {result.device}"
 
 
-def speedup_rows(pairs: Iterable[Pair]) -> Rows:
+@_file("speedups.csv", "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict")
+def speedup_rows(pairs: Iterable[Pair]) -> InOrder:
     """Three rows for each experiment that a GPU trained."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "of": speedup.kind,
-            "speedup": speedup.ratio,
-            **_ends(speedup.interval),
-            "cpu_seconds": speedup.cpu_seconds,
-            "gpu_seconds": speedup.device_seconds,
-            "verdict": in_words(speedup),
-        }
-        for pair in pairs
-        if pair.compared
-        for speedup in pair.compared.speedups.values()
-    ]
+    for compared in (pair.compared for pair in pairs if pair.compared):
+        for each in compared.speedups.values():
+            times = each.cpu_seconds, each.device_seconds
+            yield compared.cpu.experiment, each.kind, each.ratio, *_ends(each.interval), *times, in_words(each)
 
 
-def _ends(interval: Interval | None, prefix: str = "") -> dict[str, float | None]:
-    low, high = interval or (None, None)
-    return {f"{prefix}low": low, f"{prefix}high": high}
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return interval or (None, None)
 
 
-def seed_rows(pairs: Iterable[Pair]) -> Rows:
+@_file(
+    "seeds.csv", "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"
+)
+def seed_rows(pairs: Iterable[Pair]) -> InOrder:
     """A row for each seed of an experiment that was trained from several."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "device": device,
-            "seed": seed,
-            "score": found.score.values[place],
-            "score_name": found.score_name,
-            "test_loss": found.test_loss.values[place],
-            "target_epoch": found.targets[place].epoch if found.targets else None,
-            "target_seconds": found.targets[place].seconds if found.targets else None,
-        }
-        for pair in pairs
-        for device, found in pair.seeds.items()
-        for place, seed in enumerate(found.seeds)
-    ]
+    for pair in pairs:
+        for device, found in pair.seeds.items():
+            for place, seed in enumerate(found.seeds):
+                score, loss = found.score.values[place], found.test_loss.values[place]
+                reached = (found.targets[place].epoch, found.targets[place].seconds) if found.targets else (None, None)
+                yield pair.experiment, device, seed, score, found.score_name, loss, *reached
 
 
-def attribution_rows(pairs: Iterable[Pair]) -> Rows:
+@_file("attribution.csv", "experiment", "device", "part", "median_seconds", "share")
+def attribution_rows(pairs: Iterable[Pair]) -> InOrder:
     """In the order of the results and of a step; none of runs whose steps were not taken apart.
 
     `share` is of a step taken apart, its mean over an epoch: so it counts what only an epoch's first step waits for.
     """
-    return [
-        {
-            "experiment": result.experiment,
-            "device": result.device,
-            "part": part,
-            "median_seconds": medians[field],
-            "share": result.costs.shares[part],
-        }
-        for result in _trained(pairs)
-        if result.costs
-        for medians in [result.costs.attribution.parts.median_seconds]
-        for part, field in PARTS.items()
-    ]
+    for result in _trained(pairs):
+        if costs := result.costs:
+            medians = costs.attribution.parts.median_seconds
+            for part, field in PARTS.items():
+                yield result.experiment, result.device, part, medians[field], costs.shares[part]
 
 
-def scaling_rows(series: Iterable[Series]) -> Rows:
+@_file("scaling.csv", "series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
+def scaling_rows(series: Iterable[Series]) -> InOrder:
     """A row for each size of each series."""
-    return [
-        {
-            "series": each.name,
-            "x_name": each.x_name,
-            "x": point.x,
-            "experiment": point.experiment,
-            "speedup": point.speedup.ratio,
-            **_ends(point.speedup.interval, "speedup_"),
-        }
-        for each in series
-        for point in each.points
-    ]
+    for each in series:
+        for point in each.points:
+            speedup = point.speedup
+            yield each.name, each.x_name, point.x, point.experiment, speedup.ratio, *_ends(speedup.interval)
 
 
-def sharing_rows(shared: Iterable[Shared]) -> Rows:
+@_file(
+    "sharing.csv", "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest",
+    "speedup", "efficiency", "efficiency_low", "efficiency_high",
+)  # fmt: skip
+def sharing_rows(shared: Iterable[Shared]) -> InOrder:
     """A row for each number of devices that shared a training; `machine` is that of a record."""
-    return [
-        {
-            "experiment": each.experiment,
-            "device": each.device,
-            "device_name": each.timings.device_name,
-            "machine": each.machine,
-            "devices": each.count,
-            "nodes": each.timings.host.nodes,
-            "epoch_seconds": each.speedup.device_seconds,
-            "fewest": each.fewest,
-            "speedup": each.speedup.ratio,
-            "efficiency": each.efficiency,
-            **_ends(each.efficiency_interval, "efficiency_"),
-        }
-        for each in shared
-    ]
+    for each in shared:
+        yield (
+            each.experiment, each.device, each.timings.device_name, each.machine, each.count, each.timings.host.nodes,
+            each.speedup.device_seconds, each.fewest, each.speedup.ratio, each.efficiency,
+            *_ends(each.efficiency_interval),
+        )  # fmt: skip
 
 
-def elsewhere_rows(pairs: Iterable[Pair]) -> Rows:
+@_file(
+    "elsewhere.csv", "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds",
+    "git_commit", "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
+    "doubts",
+)  # fmt: skip
+def elsewhere_rows(pairs: Iterable[Pair]) -> InOrder:
     """What other machines recorded; in a file of its own, so that nothing takes it for this machine's."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "device": each.reference.training.device,
-            "provenance": "reference",
-            "machine": each.reference.machine,
-            "hardware": each.hardware,
-            "measured_at_unix_seconds": timings.started_at_unix_seconds,
-            "git_commit": timings.git_commit,
-            "test_accuracy": each.reference.scores.test_accuracy,
-            "epoch_seconds": each.against_cpu.device_seconds,
-            "startup_seconds": timings.startup_seconds,
-            "total_seconds": timings.total_seconds,
-            "epoch_speedup_over_this_cpu": each.against_cpu.ratio,
-            "doubts": "; ".join(doubts(timings.load)) or None,
-        }
-        for pair in pairs
-        for each in pair.elsewhere
-        for timings in [each.reference.timings]
-    ]
+    for pair in pairs:
+        for each in pair.elsewhere:
+            reference, timings = each.reference, each.reference.timings
+            yield (
+                pair.experiment, reference.training.device, "reference", reference.machine, each.hardware,
+                timings.started_at_unix_seconds, timings.git_commit, reference.scores.test_accuracy,
+                each.against_cpu.device_seconds, timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio,
+                "; ".join(doubts(timings.load)) or None,
+            )  # fmt: skip
+
+
+@_file(
+    "renting.csv", "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
+    "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
+    "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
+    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
+    "job_seconds_estimated", "cost_estimated",
+)  # fmt: skip
+def renting_rows(pairs: Iterable[Pair]) -> InOrder:
+    """A row for each experiment and accelerator: bounds, none of them measured."""
+    for pair in pairs:
+        for offer in pair.renting.offers:
+            accelerator, step, price, about = offer.accelerator, offer.step, offer.price, offer.estimate
+            yield (
+                pair.experiment, accelerator.name, accelerator.full_name, offer.fits, offer.needed_bytes,
+                step.seconds, step.arithmetic_seconds, step.memory_seconds, step.link_seconds,
+                offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most, offer.job_at_most,
+                price and price.amount, price and price.currency, price and price.where,
+                price and price.as_of and price.as_of.isoformat(), price and price.is_old(pair.renting.trained_on),
+                offer.cost, offer.target_seconds, offer.target_cost,
+                about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
+            )  # fmt: skip
 
 
 def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
@@ -322,11 +303,6 @@ def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
     return groups
-
-
-def is_known(value: object) -> bool:
-    """Whether it is a figure or a word: neither missing nor what a diverged training has for a number."""
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def as_csv(rows: Rows, columns: Iterable[str]) -> str:

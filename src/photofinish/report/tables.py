@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from pandas import notna
+
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
+from photofinish.comparing.renting import Offer, at_least
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Cost, Interval, Outlay
+from photofinish.comparing.speedups import NAMES, Cost, Outlay
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import doubts
-from photofinish.report.rows import Rows, is_known
+from photofinish.report.rows import InOrder, Rows, under
 from photofinish.results.measurements import StepsTaken
 from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
 from photofinish.results.references import hardware
-from photofinish.wording import at_most, energy, listed, money, ratio, seconds, utc_day, utc_minute
+from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day, utc_minute
 
 NOTHING = "n/a"
 """where there is no figure"""
 _COMMIT_CHARACTERS = 10
+_ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 
 Table = list[dict[str, str]]
 """a row each, its cells by their headings, which are the same in all rows"""
@@ -54,95 +59,72 @@ def overview_table(pairs: Iterable[Pair]) -> Table:
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def series_table(series: Iterable[Series]) -> Table:
+@under("series", "by", "break-even")
+def series_table(series: Iterable[Series]) -> InOrder:
     """A row for each series of sizes."""
-    return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
+    for each in series:
+        yield each.name, each.x_name, each.break_even.finding
 
 
-def speedup_table(pairs: Iterable[Pair]) -> Table:
+@under("experiment", "of", "CPU", "GPU", "speed-up", "95 % interval", "verdict")
+def speedup_table(pairs: Iterable[Pair]) -> InOrder:
     """Three rows for each experiment that a GPU trained."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "of": NAMES[speedup.kind],
-            "CPU": seconds(speedup.cpu_seconds),
-            "GPU": seconds(speedup.device_seconds),
-            "speed-up": f"{ratio(speedup.ratio)}x",
-            "95 % interval": " to ".join(map(ratio, speedup.interval)) if speedup.interval else NOTHING,
-            "verdict": in_words(speedup),
-        }
-        for pair in pairs
-        if pair.compared
-        for speedup in pair.compared.speedups.values()
-    ]
+    for compared in (pair.compared for pair in pairs if pair.compared):
+        for each in compared.speedups.values():
+            times = seconds(each.cpu_seconds), seconds(each.device_seconds)
+            interval = " to ".join(map(ratio, each.interval)) if each.interval else NOTHING
+            yield compared.cpu.experiment, NAMES[each.kind], *times, f"{ratio(each.ratio)}x", interval, in_words(each)
 
 
-def why_table(pairs: Iterable[Pair]) -> Table:
+@under("experiment", "device", "of", "cause", "evidence", "remedy", "predicted gain")
+def why_table(pairs: Iterable[Pair]) -> InOrder:
     """A row for each cause: of an epoch, and of the job where it is mostly start-up."""
-    return [
-        {
-            "experiment": result.experiment,
-            "device": result.device,
-            "of": found.of,
-            "cause": found.cause,
-            "evidence": f"{found.sentence}; {found.evidence}",
-            "remedy": f"{found.remedy.line} ({found.remedy.why})" if found.remedy else f"none: {found.no_remedy}",
-            "predicted gain": found.remedy.prediction if found.remedy else NOTHING,
-        }
-        for pair in pairs
-        for result in pair.trained
-        for found in pair.diagnoses[result.device]
-    ]
+    for pair in pairs:
+        for device, diagnoses in pair.diagnoses.items():
+            for found in diagnoses:
+                remedy, gain = f"none: {found.no_remedy}", NOTHING
+                if found.remedy:
+                    remedy, gain = f"{found.remedy.line} ({found.remedy.why})", found.remedy.prediction
+                evidence = f"{found.sentence}; {found.evidence}"
+                yield pair.experiment, device, found.of, found.cause, evidence, remedy, gain
 
 
-def ceiling_table(pairs: Iterable[Pair]) -> Table:
+@under("experiment", "of", "whole", "stays on the CPU (measured)", "sure to stay", "a GPU at most (bound)")
+def ceiling_table(pairs: Iterable[Pair]) -> InOrder:
     """Of each experiment that no GPU trained and of which it can be told: the bounds of an epoch and of the job."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "of": of,
-            "whole": seconds(bound.whole_seconds) if bound else NOTHING,
-            "stays on the CPU (measured)": seconds(bound.measured_seconds) if bound else NOTHING,
-            "sure to stay": seconds(bound.staying_seconds) if bound else NOTHING,
-            "a GPU at most (bound)": f"{at_most(bound.at_most)}x" if bound else NOTHING,
-        }
-        for pair in pairs
-        if not pair.compared and pair.ceiling.job
-        for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items()
-    ]
+    for pair in pairs:
+        if not pair.compared and pair.ceiling.job:
+            for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items():
+                told = [NOTHING] * 4
+                if bound:
+                    times = bound.whole_seconds, bound.measured_seconds, bound.staying_seconds
+                    told = [*map(seconds, times), f"{at_most(bound.at_most)}x"]
+                yield pair.experiment, of, *told
 
 
-def parity_table(pairs: Iterable[Pair]) -> Table:
+@under("experiment", "compared", "found", "verdict")
+def parity_table(pairs: Iterable[Pair]) -> InOrder:
     """What is the same in one row; then the rest, from the start of the training to its end."""
-    rows = []
     for pair in pairs:
         layers = pair.compared.parity.layers if pair.compared else ()
         if plain := [layer.name for layer in layers if layer.finding == THE_SAME]:
-            rows.append((pair.experiment, listed(plain), "bit for bit", THE_SAME))
+            yield pair.experiment, listed(plain), "bit for bit", THE_SAME
         for layer in layers:
             if layer.finding != THE_SAME:
                 likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
-                rows.append((pair.experiment, layer.name, layer.finding, likeness))
-    return [dict(zip(("experiment", "compared", "found", "verdict"), row, strict=True)) for row in rows]
+                yield pair.experiment, layer.name, layer.finding, likeness
 
 
-def seeds_table(pairs: Iterable[Pair]) -> Table:
+@under("experiment", "device", "of", "seeds", "mean", "95 % interval of it", "lowest to highest", "between two seeds")
+def seeds_table(pairs: Iterable[Pair]) -> InOrder:
     """Of experiments trained from several seeds, a row for each device and figure."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "device": device,
-            "of": of,
-            "seeds": str(len(spread.values)),
-            "mean": write(spread.mean),
-            "95 % interval of it": " to ".join(map(write, spread.interval)),
-            "lowest to highest": f"{write(min(spread.values))} to {write(max(spread.values))}",
-            "between two seeds": write(spread.between_two),
-        }
-        for pair in pairs
-        for device, found in pair.seeds.items()
-        for of, (spread, write) in _over_seeds(found).items()
-    ]
+    for pair in pairs:
+        for device, found in pair.seeds.items():
+            for of, (spread, write) in _over_seeds(found).items():
+                interval = " to ".join(map(write, spread.interval))
+                span = f"{write(min(spread.values))} to {write(max(spread.values))}"
+                count, mean = str(len(spread.values)), write(spread.mean)
+                yield pair.experiment, device, of, count, mean, interval, span, write(spread.between_two)
 
 
 def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], str]]]:
@@ -158,7 +140,8 @@ def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], s
     return spreads
 
 
-def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:
+@under("experiment", "of", "CPU", "GPU", "finding")
+def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> InOrder:
     """A few rows for each experiment, then one for each series of sizes."""
     rows = [row for pair in pairs for row in _paying_rows(pair)]
     rows += [(each.name, f"break-even {each.x_name}", NOTHING, NOTHING, each.break_even.finding) for each in series]
@@ -172,13 +155,12 @@ def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> Table:
         if rest[1:3] == [NOTHING, NOTHING]:
             without.setdefault(tuple(rest), []).append(name)
     several = {finding: names for finding, names in without.items() if len(names) > 1}
-    kept = [row for row in rows if row[1:] not in several]
+    yield from (row for row in rows if row[1:] not in several)
     for finding, names in several.items():
-        kept.append(("all experiments" if len(names) == len(pairs) else listed(names), *finding))
-    return [dict(zip(("experiment", "of", "CPU", "GPU", "finding"), row, strict=True)) for row in kept]
+        yield "all experiments" if len(names) == len(pairs) else listed(names), *finding
 
 
-def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
+def _paying_rows(pair: Pair) -> Iterator[tuple[str, ...]]:
     spent = pair.outlays
 
     def row(of: str, figure: Callable[[Outlay], str], told: Callable[[Outlay], str]) -> tuple[str, ...]:
@@ -189,19 +171,17 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
             return pair.experiment, of, *cells, findings["cpu"]
         return pair.experiment, of, *cells, "; ".join(f"{device.upper()}: {each}" for device, each in findings.items())
 
-    rows = []
     if compared := pair.compared:
         started = (seconds(each.timings.startup_seconds) for each in pair.trained)
-        rows.append((pair.experiment, "start-up repaid", *started, compared.payback.finding))
-    counted = row(
+        yield pair.experiment, "start-up repaid", *started, compared.payback.finding
+    yield row(
         "energy of the epochs",
         lambda each: _joules(each.energy.joules),
         lambda each: f"{each.energy.status}: {each.energy.counted}",
     )
-    rows.append(counted)
-    rows.append(row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted))
+    yield row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted)
     if pair.settings.target_accuracy is None:
-        return rows
+        return
     goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
 
     def reached(each: Outlay) -> str:
@@ -210,12 +190,11 @@ def _paying_rows(pair: Pair) -> list[tuple[str, ...]]:
             return f"not reached; {each.target.best:.4g} is the best"
         return f"in epoch {each.target.epoch}, start-up included" if each.target else NOTHING
 
-    rows.append(row(f"time {goal}", _time, reached))
+    yield row(f"time {goal}", _time, reached)
     if any(each.joules_to_target for each in spent.values()):
-        rows.append(row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time"))
+        yield row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time")
     if any(each.cost_to_target and each.cost_to_target.amount is not None for each in spent.values()):
-        rows.append(row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run"))
-    return rows
+        yield row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run")
 
 
 def _joules(joules: float | None) -> str:
@@ -230,26 +209,22 @@ def _time(spent: Outlay) -> str:
     return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
 
 
-def sharing_table(shared: Iterable[Shared]) -> Table:
+@under(
+    "experiment", "hardware", "devices", "machines", "epoch (median)", "speed", "scaling efficiency", "recorded",
+    "to be taken with care",
+)  # fmt: skip
+def sharing_table(shared: Iterable[Shared]) -> InOrder:
     """A row for each number of devices that shared a training."""
-    return [
-        {
-            "experiment": each.experiment,
-            "hardware": hardware(each.device, each.timings),
-            "devices": str(each.count),
-            "machines": str(each.timings.host.nodes),
-            "epoch (median)": seconds(each.speedup.device_seconds),
-            "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
-            "scaling efficiency": _with_interval(each.efficiency, each.efficiency_interval),
-            "recorded": each.machine or "here",
-            "to be taken with care": "; ".join(doubts(each.timings.load)) or "nothing noticed",
-        }
-        for each in shared
-    ]
-
-
-def _with_interval(share: float, interval: Interval | None) -> str:
-    return f"{share:.0%} ({interval[0]:.0%} to {interval[1]:.0%})" if interval else f"{share:.0%}"
+    for each in shared:
+        efficiency = f"{each.efficiency:.0%}"
+        if each.efficiency_interval:
+            low, high = each.efficiency_interval
+            efficiency += f" ({low:.0%} to {high:.0%})"
+        yield (
+            each.experiment, hardware(each.device, each.timings), str(each.count), str(each.timings.host.nodes),
+            seconds(each.speedup.device_seconds), f"{ratio(each.speedup.ratio)}x that of {each.fewest}", efficiency,
+            each.machine or "here", "; ".join(doubts(each.timings.load)) or "nothing noticed",
+        )  # fmt: skip
 
 
 def elsewhere_table(pairs: Sequence[Pair]) -> Table:
@@ -274,6 +249,45 @@ def elsewhere_table(pairs: Sequence[Pair]) -> Table:
             }
             rows.append(row | ({"time to target": _time(spent)} if aims else {}))
     return rows
+
+
+def renting_table(pairs: Sequence[Pair]) -> Table:
+    """A row for each experiment and accelerator."""
+    has_estimates = any(offer.estimate for pair in pairs for offer in pair.renting.offers)
+    rows = []
+    for pair in pairs:
+        goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
+        for offer in pair.renting.offers:
+            memory_gib = offer.accelerator.memory_gib
+            row = {
+                "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
+                "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
+                "the job at least": seconds(offer.job_seconds),
+                "cost": _least(offer, offer.cost),
+                "fits, memory at least": f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB",
+                "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
+                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
+            }
+            if has_estimates:
+                row[_ESTIMATED] = seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING
+            if goal is not None:
+                told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
+                cost = f", {_least(offer, offer.target_cost)}" if offer.target_cost is not None else ""
+                row[f"to {goal:g} accuracy at least"] = told + cost
+            rows.append(row | {"an hour": _hour(pair, offer), "machine": offer.price.where if offer.price else NOTHING})
+    return rows
+
+
+def _least(offer: Offer, amount: float | None) -> str:
+    return at_least(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
+
+
+def _hour(pair: Pair, offer: Offer) -> str:
+    price = offer.price
+    if price is None:
+        return "no price known"
+    old = ", old" if price.is_old(pair.renting.trained_on) else ""
+    return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
 
 
 _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -308,7 +322,7 @@ def shown_table(comparison: Rows) -> Table:
             row["overhead"] = f"{seconds(row['overhead_seconds'])} ({row['overhead_share']:.1%})"
             row["doubts"] = row["doubts"] or "nothing noticed"
         cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
-        rows.append({heading: write(cell) if is_known(cell) else NOTHING for heading, (cell, write) in cells.items()})
+        rows.append({heading: write(cell) if notna(cell) else NOTHING for heading, (cell, write) in cells.items()})
     if all(row["test_metrics"] is None for row in comparison):
         for shown in rows:
             del shown["test metrics"]

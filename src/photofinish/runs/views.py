@@ -50,19 +50,17 @@ class TrainingDisplay(Display):
     """What a person sees while a network trains: a bar on a terminal, a plain line an epoch anywhere else."""
 
     def __init__(self, title: str, trainer: Trainer) -> None:
-        super().__init__(title, lambda: _training_bar(trainer), sys.stdout)
         self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
-        if self._bar:
-            self._bar.add_task(title, total=self._epochs * trainer.steps_per_epoch, note="")
+        super().__init__(title, _training_bar(trainer), self._epochs * trainer.steps_per_epoch, sys.stdout)
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         """What it gave, and how fast."""
         text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], note=f"{text}  {_in_validation(metrics)}")
-        else:
+        if self._bar.disable:
             images_per_second = self._images / timing.training_seconds
             self.say(f"{text}  validation {_in_validation(metrics)}  {images_per_second:,.0f} images/s")
+        else:
+            self._bar.update(self._task, note=f"{text}  {_in_validation(metrics)}")
 
 
 def _in_validation(metrics: EpochMetrics) -> str:

@@ -38,6 +38,8 @@ _SHORT_OF_PATIENCE = {
 """so that the worker itself can tell what is wrong with a server"""
 READY_BUT_SLOW = "ready, but slow"
 """what the worker says of a server whose shortest answer takes long"""
+_WAITED = "mlflow-waited.json"
+"""In the state folder: when the last `dvc repro` that waited for a server began, and how long it did."""
 _FLUSH_SECONDS = 1.0
 _END_SECONDS = 1.0
 
@@ -220,17 +222,12 @@ class Tracker:
         self._answers.put(None)
 
 
-def _waited_file() -> Path:
-    """It holds when the last `dvc repro` that waited for a server began, and how long it did."""
-    return state_folder() / "mlflow-waited.json"
-
-
 def _waited_in_this_repro_seconds() -> float:
-    path, dvc = _waited_file(), dvc_began_at_unix_seconds()
+    path, dvc = state_folder() / _WAITED, dvc_began_at_unix_seconds()
     began, seconds = json.loads(path.read_text(encoding="utf-8")) if dvc and path.is_file() else (None, 0.0)
     return float(seconds) if began == dvc else 0.0
 
 
 def _note_waited_in_this_repro(seconds: float) -> None:
     if dvc := dvc_began_at_unix_seconds():
-        write_text_atomically(_waited_file(), json.dumps([dvc, seconds]))
+        write_text_atomically(state_folder() / _WAITED, json.dumps([dvc, seconds]))

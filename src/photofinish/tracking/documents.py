@@ -41,6 +41,7 @@ TAG_MIRRORED = "sha256.mirrored"
 TAG_RESTORED = "photofinish.restored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
+_DIGEST_CHARACTERS = 36  # as many as MLflow takes
 _KEY = re.compile(r"[\w. -]{1,250}")
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 
@@ -56,22 +57,14 @@ class Point:
 
 
 @dataclass(frozen=True)
-class DatasetFacts:
-    """What MLflow shows of the data that a run used."""
-
-    name: str
-    sha256: str
-    profile: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class RunFacts:
     """What is known of a run before it starts."""
 
     name: str
     tags: dict[str, str]
     params: dict[str, str]
-    dataset: DatasetFacts | None
+    dataset: dict[str, str] | None
+    """what MLflow's `Dataset` is made with"""
 
 
 @dataclass(frozen=True)
@@ -96,9 +89,15 @@ class RunDocument:
     """of the job"""
 
 
-def dataset_facts(name: str, sha256: str, shape: tuple[int, ...], class_names: tuple[str, ...]) -> DatasetFacts:
+def dataset_facts(name: str, sha256: str, shape: tuple[int, ...], class_names: tuple[str, ...]) -> dict[str, str]:
     """The data set as a run's input."""
-    return DatasetFacts(name, sha256, {"image_shape": list(shape), "classes": len(class_names)})
+    return {
+        "name": name,
+        "digest": sha256[:_DIGEST_CHARACTERS],
+        "source_type": "local",
+        "source": json.dumps({"uri": f"data/splits/{name}"}),
+        "profile": json.dumps({"image_shape": list(shape), "classes": len(class_names)}),
+    }
 
 
 def run_facts(
@@ -108,7 +107,7 @@ def run_facts(
     host: CpuHost | GpuHost | None,
     packages: dict[str, str],
     git_commit: str | None,
-    dataset: DatasetFacts | None,
+    dataset: dict[str, str] | None,
 ) -> RunFacts:
     """The name, tags and parameters of an experiment's run on one device."""
     tags = {TAG_EXPERIMENT: name, TAG_DEVICE: device, **_SOURCE}

@@ -7,10 +7,9 @@ import math
 import platform
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 _MOST_METRICS_A_CALL = 1000
 _MOST_TAGS_A_CALL = 100
-_DIGEST_CHARACTERS = 36  # as many as MLflow takes
 _AT = "@"
 """no experiment's name has it"""
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
@@ -70,14 +68,8 @@ def write_facts(client: MlflowClient, run_id: str, facts: RunFacts) -> None:
         part = slice(start, start + _MOST_TAGS_A_CALL)
         client.log_batch(run_id, tags=tags[part], params=params[part])
     if facts.dataset and not run.inputs.dataset_inputs:
-        dataset = entities.Dataset(
-            name=facts.dataset.name,
-            digest=facts.dataset.sha256[:_DIGEST_CHARACTERS],
-            source_type="local",
-            source=json.dumps({"uri": f"data/splits/{facts.dataset.name}"}),
-            profile=json.dumps(facts.dataset.profile),
-        )
-        client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        dataset = DatasetInput(entities.Dataset(**facts.dataset), [InputTag("mlflow.data.context", "training")])
+        client.log_inputs(run_id, [dataset])
 
 
 def write_points(client: MlflowClient, run_id: str, points: Iterable[Point], model_id: str | None = None) -> None:
@@ -118,11 +110,6 @@ def _replaced(store: Store, facts: RunFacts) -> list[Run]:
     return [run for run in found if all(run.data.tags.get(tag) == facts.tags.get(tag) for tag in _HARDWARE)]
 
 
-def is_complete(store: Store, run: Run, document: RunDocument) -> bool:
-    """Whether MLflow shows all of it, as what is on disk now."""
-    return run.data.tags.get(TAG_CURRENT) == "true" and is_whole(store, run, document)
-
-
 def is_whole(store: Store, run: Run, document: RunDocument) -> bool:
     """Whether MLflow has all of it; artifacts in a folder of this machine may have been deleted."""
     if run.data.tags.get(TAG_MIRRORED) != document.mirrored or run.info.status != "FINISHED":
@@ -158,9 +145,10 @@ def _write_missing_points(client: MlflowClient, run: Run, points: list[Point], m
 def _mirror_artifacts(store: Store, run: Run, artifacts: list[Artifact]) -> None:
     """Folder by folder: the tag that names a folder's content comes last, so what was cut off is sent anew."""
     run_id = str(run.info.run_id)
-    of_folder = itemgetter(1)
-    for folder, group in groupby(sorted(artifacts, key=of_folder), key=of_folder):
-        files = list(group)
+    by_folder = defaultdict(list)
+    for artifact in artifacts:
+        by_folder[artifact[1]].append(artifact)
+    for folder, files in by_folder.items():
         tag = f"{TAG_MIRRORED}.{folder}"
         named = [[path.name, sha256_of_file(path)] for path, _ in files]
         content = sha256_of_bytes(json.dumps(named).encode())

@@ -26,7 +26,7 @@ with quick_imports():
 
     from photofinish.results import EpochMetrics, EpochTiming
     from photofinish.tracking import documents
-    from photofinish.tracking.documents import DatasetFacts, RunFacts
+    from photofinish.tracking.documents import RunFacts
     from photofinish.tracking.mirror import create_run, mirror_run, write_facts, write_points
     from photofinish.tracking.store import MLFLOW_ERRORS, Process, first_line, is_live, open_store
     from photofinish.tracking.sync import sync_all, sync_experiments
@@ -58,8 +58,7 @@ class Worker:
         """Open the run of a training that begins, or go on with the one of a training that was killed."""
         store, client, own = self._store, self._store.client, Process.own()
         store.close_abandoned_runs()
-        dataset = facts.pop("dataset")
-        run_facts = RunFacts(**facts, dataset=DatasetFacts(**dataset) if dataset else None)
+        run_facts = RunFacts(**facts)
         tags = {documents.TAG_TRAINING_KEY: training_key, documents.TAG_PROCESS: own.as_tag()}
         for run in store.find_runs(f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"):
             before = Process.of(run)

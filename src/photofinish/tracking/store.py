@@ -147,11 +147,9 @@ def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
         logging.getLogger(library).setLevel(logging.ERROR)
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
-    database, artifacts = root / "mlflow.db", None
     given_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    uri = _in_project(given_uri, root)
-    if not uri:
-        uri, artifacts = f"sqlite:///{database}", root / "mlruns" / _OWN_EXPERIMENT
+    uri = _in_project(given_uri, root) if given_uri else f"sqlite:///{root / 'mlflow.db'}"
+    artifacts = None if given_uri else root / "mlruns" / _OWN_EXPERIMENT
     given_id, given_name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
     name = given_name or (_OWN_EXPERIMENT if artifacts else root.name)
     name = f"{name}-{sweep}" if sweep else name
@@ -182,10 +180,10 @@ def first_line(error: Exception) -> str:
     return "; ".join([line, *(remedy for sign, remedy in _REMEDIES.items() if sign in line)])
 
 
-def _in_project(uri: str | None, root: Path) -> str | None:
+def _in_project(uri: str, root: Path) -> str:
     """A relative path starts at the project: an experiment that DVC runs in a copy tells the project's store."""
-    path = (uri or "").removeprefix("sqlite:///")
-    if not uri or ":" in path or Path(path).is_absolute() or uri.startswith("databricks"):
+    path = uri.removeprefix("sqlite:///")
+    if ":" in path or Path(path).is_absolute() or uri.startswith("databricks"):
         return uri
     return f"sqlite:///{root / path}" if uri.startswith("sqlite:") else str(root / path)
 

@@ -21,7 +21,7 @@ from photofinish.files import folders_with_results, own_sweep, project_root, sta
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.tracking import documents
 from photofinish.tracking.documents import RunDocument
-from photofinish.tracking.mirror import create_run, is_complete, mirror_run
+from photofinish.tracking.mirror import create_run, is_whole, mirror_run
 from photofinish.tracking.store import MLFLOW_ERRORS, Process, Store, first_line, is_live, open_store
 
 _OURS = "**photofinish**"
@@ -41,7 +41,7 @@ def sync_all(store: Store, names: list[str], results: Path, report: Path, *, in_
     """Mirror experiments, report, and what stands above them; how many runs were created or completed."""
     count = sync_experiments(store, names, results, run_own_code=not in_compare)
     if (report / documents.REPORT_TABLE).is_file():
-        count += sync_report(store, report, restored=not in_compare)
+        count += _sync_document(store, documents.report_document(report), restored=not in_compare)
         _write_overview(store, names, results, report)
     if names and store.local_artifacts:  # without a plan nothing is known; elsewhere another's results may be told
         for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
@@ -64,17 +64,12 @@ def sync_experiments(store: Store, names: list[str], results: Path, *, run_own_c
 def _sync_training(store: Store, document: RunDocument) -> bool:
     """Code of the user's that has changed or fails is no reason to go without the other models and figures."""
     try:
-        return _sync_document(store, document, restored=True)
+        return _sync_document(store, document)
     except UserError as error:
         if not document.has_own_code:
             raise
         print(f"MLflow: {document.facts.name} goes without its model: {error}", file=sys.stderr)
-        return _sync_document(store, replace(document, learned=None), restored=True)
-
-
-def sync_report(store: Store, report: Path, *, restored: bool = True) -> bool:
-    """Mirror the comparison, which has a run of its own with the report as its artifact; False if that is there."""
-    return _sync_document(store, documents.report_document(report), restored=restored)
+        return _sync_document(store, replace(document, learned=None))
 
 
 def _written(name: str, results: Path) -> list[RunDocument]:
@@ -82,12 +77,17 @@ def _written(name: str, results: Path) -> list[RunDocument]:
     return [found for device in devices if (found := documents.training_document(name, device, results))]
 
 
-def _sync_document(store: Store, document: RunDocument, *, restored: bool) -> bool:
+def _sync_document(store: Store, document: RunDocument, *, restored: bool = True) -> bool:
+    """Whether a run had to be created or completed for it."""
     with store.mirroring:
-        found, own = _only_run_of(store, document), Process.own()
-        run = found or _unfinished_run_of(store, document)
-        is_anothers = run is not None and is_live(run) and (run is not found or Process.of(run) != own)
-        if run and (is_anothers or is_complete(store, run, document)):
+        found, own = _runs_of(store, document), Process.own()
+        for surplus in found[1:]:  # two clones that look for it in the same moment both make one
+            if not is_live(surplus):
+                store.client.delete_run(surplus.info.run_id)
+        run = found[0] if found else _unfinished_run_of(store, document)
+        if run and is_live(run) and (not found or Process.of(run) != own):
+            return False  # it is another's
+        if run and run.data.tags.get(documents.TAG_CURRENT) == "true" and is_whole(store, run, document):
             return False
         tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: own.as_tag()}
         if run:
@@ -106,15 +106,6 @@ def run_of(store: Store, document: RunDocument) -> Run | None:
     return next(iter(_runs_of(store, document)), None)
 
 
-def _only_run_of(store: Store, document: RunDocument) -> Run | None:
-    """The same. Two clones that look for it in the same moment both make one; all but the first go."""
-    found = _runs_of(store, document)
-    for run in found[1:]:
-        if not is_live(run):
-            store.client.delete_run(run.info.run_id)
-    return next(iter(found), None)
-
-
 def _runs_of(store: Store, document: RunDocument) -> list[Run]:
     tags = (documents.TAG_RESULT, documents.TAG_RESULT_BEFORE)
     found = [run for tag in tags for run in store.find_runs(f"tags.`{tag}` = '{document.result}'")]
@@ -128,8 +119,8 @@ def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
         return None
     wanted = (documents.TAG_EXPERIMENT, documents.TAG_DEVICE)
     for run in store.find_runs(" and ".join(f"tags.`{tag}` = '{tags[tag]}'" for tag in wanted)):
-        process, is_whole = Process.of(run), run.info.status == "FINISHED" or documents.TAG_RESTORED in run.data.tags
-        if process and process.host == tags["host.name"] and not is_whole:
+        process, is_done = Process.of(run), run.info.status == "FINISHED" or documents.TAG_RESTORED in run.data.tags
+        if process and process.host == tags["host.name"] and not is_done:
             earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
             if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
                 return run
