@@ -177,7 +177,6 @@ def _recorded_elsewhere(pair: Pair) -> dict[str, Point]:
     for each in pair.elsewhere:
         timings = each.reference.timings
         name = names.get(timings.device_name)
-        # The price is that of one.
         price = price_of(name, pair.settings.prices) if name and timings.device_count == 1 else None  # of one alone
         if name and (cost := cost_of(timings.total_seconds, price)):
             found[name] = (timings.total_seconds, cost)
