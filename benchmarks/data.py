@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from photofinish.data.images import PartName, decode_all
+from photofinish.data import PartName
+from photofinish.data.images import decode_all
 from photofinish.training.batches import Batches, Normaliser
 from photofinish.training.batches import Part as PlacedPart
 from photofinish.training.input_paths import make_batches

@@ -20,7 +20,8 @@ import pytest
 import warm_python
 import yaml
 
-from photofinish.data.images import Int64Array, LabelledImages, PartName, UInt8Array
+from photofinish.data import PartName
+from photofinish.data.images import Int64Array, LabelledImages, UInt8Array
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts

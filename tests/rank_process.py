@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts

@@ -18,7 +18,7 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish import machine
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.measuring import rehearsal
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model

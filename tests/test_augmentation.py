@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, augmented
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU

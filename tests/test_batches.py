@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.params.experiment import Augmentation, Experiment
 from photofinish.training.batches import (

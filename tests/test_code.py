@@ -48,10 +48,15 @@ def test_it_holds_exactly_the_files_that_python_would_import(script: Path) -> No
     assert f"stages/{script.name}" in code
 
 
-def test_a_change_to_the_report_does_not_touch_training() -> None:
-    later = ("photofinish/report/", "photofinish/comparing/")
-    assert [name for name in stage_code(ROOT / "stages/compare.py").root if name.startswith(later)]
-    assert not [name for name in stage_code(ROOT / "stages/train.py").root if name.startswith(later)]
+@pytest.mark.parametrize(
+    ("topics", "stage"),
+    [(("report/", "comparing/"), "compare"), (("data/images", "data/split", "data/fetching"), "split")],
+    ids=["the report", "how images are read"],
+)
+def test_a_change_to_what_training_does_not_run_does_not_touch_it(topics: tuple[str, ...], stage: str) -> None:
+    elsewhere = tuple(f"photofinish/{topic}" for topic in topics)
+    assert [name for name in stage_code(ROOT / f"stages/{stage}.py").root if name.startswith(elsewhere)]
+    assert not [name for name in stage_code(ROOT / "stages/train.py").root if name.startswith(elsewhere)]
 
 
 def test_each_file_has_its_sha256() -> None:

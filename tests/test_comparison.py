@@ -12,7 +12,7 @@ from result_files import change_a_digit, pair_of, paired, trained, write_results
 
 from photofinish.comparing.device_results import DeviceResult, Trained, read_result
 from photofinish.comparing.pairs import read_pair
-from photofinish.data.images import Task
+from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.report.rows import COMPARISON, comparison_metrics, comparison_rows, confusion_rows, history_rows
 from photofinish.results import records

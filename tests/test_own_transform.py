@@ -12,7 +12,7 @@ import torch
 import yaml
 from conftest import ROOT, MakeExperiment, OwnFiles
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan

@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT
 from torch import nn
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split

@@ -18,7 +18,8 @@ from image_files import plan_of
 from pydantic import ValidationError
 from result_files import change_a_digit
 
-from photofinish.data.images import Int64Array, LabelledImages, PartName
+from photofinish.data import PartName
+from photofinish.data.images import Int64Array, LabelledImages
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import divide, duplicates, fingerprints_of, split
 from photofinish.errors import MistakeError, UserError

@@ -16,7 +16,7 @@ from conftest import PARTS, MakeExperiment, OwnFiles
 from training_process import NoTracker
 
 from photofinish.comparing.pairs import read_pair
-from photofinish.data.images import PartName, Task
+from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_file, to_json, write_summed

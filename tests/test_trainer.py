@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up

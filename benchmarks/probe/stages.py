@@ -23,8 +23,7 @@ import numpy as np
 from benchmarks import data
 from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist
-from photofinish.data import MANIFEST
-from photofinish.data.images import PartName
+from photofinish.data import MANIFEST, PartName
 from photofinish.data.packed import Manifest, part_file
 from photofinish.files import sha256_of_file, write_summed
 from photofinish.machine.fingerprint import fingerprint

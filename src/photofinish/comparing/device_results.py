@@ -14,7 +14,7 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from photofinish.data.images import Task
+from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed
 from photofinish.params.experiment import Experiment

@@ -12,21 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from photofinish.data import Dtype, PartName, Task
 from photofinish.errors import MistakeError, UserError
 
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
-PartName = Literal["train", "validation", "test"]
-Task = Literal["classes", "values", "labels"]
-"""what is to be told of an item: which one class it is of, one value or more, or each of several labels, yes or no"""
-Dtype = Literal["uint8", "float32", "int64"]
-"""what items are packed in: bytes of images, or numbers as networks take them"""
 Size = tuple[int, int]
 """height, width"""
 Shape = tuple[int, int, int]

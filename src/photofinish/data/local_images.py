@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from photofinish.data import PartName
 from photofinish.data.images import (
     LabelledImages,
-    PartName,
     Shape,
     common_shape,
     decode,

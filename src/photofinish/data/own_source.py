@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photofinish.data.images import UNREADABLE, Dtype, LabelledImages, PartName, Task, pixels_of
+from photofinish.data import Dtype, PartName, Task
+from photofinish.data.images import UNREADABLE, LabelledImages, pixels_of
 from photofinish.display import ReadingDisplay
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import explained_when_full, write_json_atomically

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from photofinish.data import MANIFEST
-from photofinish.data.images import Dtype, PartName, Task
+from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, sha256_of_file
 from photofinish.params.base import Record

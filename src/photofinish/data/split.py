@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import train_test_split
 
-from photofinish.data import MANIFEST
-from photofinish.data.images import Int64Array, LabelledImages, PartName, save_array
+from photofinish.data import MANIFEST, PartName
+from photofinish.data.images import Int64Array, LabelledImages, save_array
 from photofinish.data.packed import Manifest, part_file
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed

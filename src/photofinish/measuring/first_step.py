@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from photofinish.data.images import Int64Array
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.own import same_bits, tensors_in
@@ -67,7 +66,7 @@ def first_step(
     batch: Batch,
     device: torch.device,
     precision: str,
-    labels: Int64Array,
+    labels: np.typing.NDArray[np.int64],
     seed: int,
 ) -> FirstStep:
     """Of a network with its initial weights; `labels` are those of all training images."""

@@ -21,7 +21,7 @@ from photofinish.errors import UserError
 from photofinish.own_code import TIMM, is_users_file, users_code, with_what_it_takes
 
 if TYPE_CHECKING:
-    from photofinish.data.images import Dtype
+    from photofinish.data import Dtype
     from photofinish.params.networks import OwnModel
 
 Shape = tuple[int, ...]

@@ -27,7 +27,7 @@ from photofinish.own_code import is_reference
 from photofinish.params.catalogue import input_problem
 
 if TYPE_CHECKING:
-    from photofinish.data.images import Dtype
+    from photofinish.data import Dtype
     from photofinish.params.networks import Init, Model, OwnModel, TorchvisionModel
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

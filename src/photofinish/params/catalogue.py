@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from photofinish.own_code import is_reference
 
 if TYPE_CHECKING:
-    from photofinish.data.images import Dtype, PartName, Task
+    from photofinish.data import Dtype, PartName, Task
     from photofinish.params.networks import CnnModel, Model, TorchvisionModel
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]

@@ -27,7 +27,7 @@ from photofinish.params.base import (
 from photofinish.params.catalogue import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
 
 if TYPE_CHECKING:
-    from photofinish.data.images import PartName
+    from photofinish.data import PartName
 
 
 LONGEST_CLASS_NAME = 100

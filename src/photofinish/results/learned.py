@@ -11,7 +11,7 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from photofinish.data.images import Dtype
+from photofinish.data import Dtype
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
-from photofinish.data.images import Dtype, Task
+from photofinish.data import Dtype, Task
 from photofinish.errors import UserError
 from photofinish.files import read_summed, write_summed
 from photofinish.machine.energy import Energy

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from photofinish.data.images import Int64Array, Task
+from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError, run_stage
 from photofinish.files import write_summed
@@ -33,6 +33,7 @@ from photofinish.training.torch_device import CPU
 _BATCH_SIZE = 1000
 _MOST_TRIED_ITEMS = 1000
 Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
 _FOR_TORCHMETRICS: dict[Task, dict[str, Any]] = {
     "classes": {"task": "multiclass"},
     "labels": {"task": "multilabel"},
@@ -137,7 +138,7 @@ def predictions_csv(judged: Judged) -> str:
 
 
 def scores_of_classes(
-    actual: Int64Array, predicted: Int64Array, loss: float, class_names: tuple[str, ...]
+    actual: Integers, predicted: Integers, loss: float, class_names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
     """Of a network that took items of these classes for those."""
     count = len(class_names)
@@ -154,7 +155,7 @@ def scores_of_classes(
 
 
 def scores_of_labels(
-    actual: Int64Array, predicted: Int64Array, loss: float, names: tuple[str, ...]
+    actual: Integers, predicted: Integers, loss: float, names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
     """Of several labels an item, a column each: 1 for yes, 0 for no. The accuracy is the share of right ones."""
     right, taken, counts = (actual & predicted).sum(axis=0), predicted.sum(axis=0), actual.sum(axis=0)
@@ -216,7 +217,7 @@ def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Ten
 
 
 def _of_each(
-    right: Int64Array, taken: Int64Array, counts: Int64Array, names: tuple[str, ...]
+    right: Integers, taken: Integers, counts: Integers, names: tuple[str, ...]
 ) -> tuple[float, dict[str, records.ClassScores]]:
     """The mean F1, and the scores of each class or label."""
     # What divides by nothing has nothing above either, and scores 0.

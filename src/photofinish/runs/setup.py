@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from photofinish.data.images import PartName
+from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import add_sums, sha256_of_bytes, state_folder, write_bytes_atomically

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from photofinish.data.images import Dtype
+from photofinish.data import Dtype
 from photofinish.data.packed import Manifest
 from photofinish.display import Display
 from photofinish.files import write_summed

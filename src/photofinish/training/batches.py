@@ -23,7 +23,7 @@ from photofinish.errors import UserError
 from photofinish.own_code import Reference, users_code
 
 if TYPE_CHECKING:
-    from photofinish.data.images import PartName
+    from photofinish.data import PartName
     from photofinish.params.experiment import Augmentation, OwnTransform
 
 _MOST_SEED = 2**32

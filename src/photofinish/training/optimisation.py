@@ -18,7 +18,7 @@ from photofinish.params.catalogue import LOSSES, loss_problem
 from photofinish.training.torch_device import is_accelerator, sent
 
 if TYPE_CHECKING:
-    from photofinish.data.images import Task
+    from photofinish.data import Task
     from photofinish.params import experiment as params
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {

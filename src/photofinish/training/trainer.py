@@ -24,7 +24,7 @@ from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
 
 if TYPE_CHECKING:
-    from photofinish.data.images import Task
+    from photofinish.data import Task
     from photofinish.params.experiment import Experiment
 
 
