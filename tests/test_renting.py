@@ -224,11 +224,13 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
     assert [on_top in verdict(pair).text for pair in (quiet, busy)] == [False, True]
 
 
-def test_what_was_not_counted_tells_nothing(make_pair: MakePair) -> None:
-    pair = make_pair(None)
-    assert pair.renting.offers == ()
+def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_data_sheets(make_pair: MakePair) -> None:
+    pair, nothing_told = make_pair(None), "Of the accelerators asked for, nothing is told by their data sheets: "
     assert renting_table([pair]) == list(renting_pictures([pair])) == []
-    assert "accelerators asked for" not in verdict(pair).text
+    assert f"{nothing_told}several processes." in verdict(pair).text
+    of_before = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"not_counted": None}))
+    assert f"{nothing_told}a step's operations were not counted." in verdict(pair_of(of_before)).text
+    assert "accelerators asked for" not in verdict(make_pair(None, accelerators=())).text
 
 
 def test_a_step_of_nothing_that_is_counted_has_no_bound(make_pair: MakePair) -> None:

@@ -31,6 +31,11 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_as_recorded(path: Path, sha256: str | None) -> bool:
+    """Whether the file is there, and is the one that was recorded."""
+    return path.is_file() and sha256_of_file(path) == sha256
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A temporary file beside `path`, which is forced to disk and renamed into place if all goes well, else removed."""

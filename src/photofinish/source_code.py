@@ -24,7 +24,7 @@ from pydantic import RootModel
 
 import photofinish
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import sha256_of_bytes, sha256_of_file
+from photofinish.files import is_as_recorded, sha256_of_bytes, sha256_of_file
 from photofinish.own_code import Reference
 
 NO_PART_OF_A_RESULT = frozenset({"photofinish.tracking.mlflow_worker", "photofinish.runs.evaluation"})
@@ -109,7 +109,7 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
 def refuse_changed_code(own_code: dict[str, str]) -> None:
     """What the user wrote must be what `plan` saw, or a result would be told to be of other code than it is of."""
     for name, expected in own_code.items():
-        if not name.startswith(PACKAGE) and not (Path(name).is_file() and sha256_of_file(Path(name)) == expected):
+        if not name.startswith(PACKAGE) and not is_as_recorded(Path(name), expected):
             raise UserError(f"{name} is not what it was when `plan` read it: run `dvc repro` again")
 
 

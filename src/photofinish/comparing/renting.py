@@ -85,6 +85,8 @@ class Renting:
     offers: tuple[Offer, ...]
     trained_on: date
     """the day that prices are held against"""
+    untold: str | None
+    """why there are none"""
     without: str | None
     """why start-up and loading, which stay on the CPU, aren't in them"""
 
@@ -101,7 +103,9 @@ class Renting:
 
     @property
     def sentence(self) -> str | None:
-        """The quickest that may be had and the cheapest, by their bounds."""
+        """The quickest that may be had and the cheapest, by their bounds; or why there are none."""
+        if self.untold:
+            return f"Of the accelerators asked for, nothing is told by their data sheets: {self.untold}."
         fitting = [offer for offer in self.offers if offer.fits != "no"]
         if not fitting:
             return None
@@ -128,7 +132,9 @@ def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings
         for name in settings.accelerators
         if operations
     ]
-    return Renting(tuple(offers), trained_on.date(), stays.untold)
+    why_none = run.timings.not_counted or "a step's operations were not counted"
+    untold = why_none if settings.accelerators and not operations else None
+    return Renting(tuple(offers), trained_on.date(), untold, stays.untold)
 
 
 def _offer(

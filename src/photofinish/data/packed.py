@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.errors import UserError
-from photofinish.files import read_summed, sha256_of_file
+from photofinish.files import is_as_recorded, read_summed
 from photofinish.params.base import Record
 
 
@@ -53,7 +53,7 @@ class PackedSplit:
 
     def _checked(self, name: str) -> Path:
         path = self.folder / name
-        if not path.is_file() or sha256_of_file(path) != self.manifest.sha256.get(name):
+        if not is_as_recorded(path, self.manifest.sha256.get(name)):
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force split`")
         return path
 

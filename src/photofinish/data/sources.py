@@ -18,6 +18,7 @@ from photofinish.data.images import Int64Array, LabelledImages, UInt8Array, save
 from photofinish.errors import UserError
 from photofinish.files import (
     explained_when_full,
+    is_as_recorded,
     sha256_of_file,
     whole_folder,
     write_json_atomically,
@@ -52,7 +53,7 @@ def read_raw(plan: DatasetPlan, folder: Path) -> LabelledImages:
         raise UserError(f"{listing} can't be read ({error}): run `dvc repro --force download`") from error
     for name, expected in checksums.items():
         path = folder / name
-        if not path.is_file() or sha256_of_file(path) != expected:
+        if not is_as_recorded(path, expected):
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force download`")
     return _source_of(plan.dataset).read(plan, folder)
 

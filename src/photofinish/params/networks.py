@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validator
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_file
+from photofinish.files import is_as_recorded
 from photofinish.own_code import TIMM
 from photofinish.params.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode, PositiveInt, Settings, built_in_or_own
 from photofinish.params.catalogue import CLASSIFIERS
@@ -143,6 +143,6 @@ def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
 def checked_file(fetched: FetchedWeights, folder: Path) -> Path:
     """The weights' file, which has the sha256 that its record says."""
     path = folder / fetched.file
-    if not path.is_file() or sha256_of_file(path) != fetched.sha256:
+    if not is_as_recorded(path, fetched.sha256):
         raise UserError(f"{path} is missing or damaged: {_ADVICE}")
     return path

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import add_sums, sha256_of_bytes, sha256_of_file, write_bytes_atomically
+from photofinish.files import add_sums, is_as_recorded, sha256_of_bytes, write_bytes_atomically
 from photofinish.locks import remove_forgotten_locks, remove_unheld
 
 CHECKPOINT_SECONDS = 1.0
@@ -118,7 +118,7 @@ class EpochWeights:
     def resume(self, sha256: list[str]) -> Path | None:
         """Go on after these epochs; or, where one's file is damaged or gone, name it and change nothing."""
         for path, expected in self._files(sha256):
-            if not path.is_file() or sha256_of_file(path) != expected:
+            if not is_as_recorded(path, expected):
                 return path
         self.sha256 = list(sha256)
         return None
