@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import warm_python
 import yaml
+from hypothesis import settings
 
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, LabelledImages, UInt8Array
@@ -47,6 +48,10 @@ ONE_THREAD = {"cpu": {"threads": 1}}
 
 # MLflow's server starts ten processes of 2 s for jobs (of language models' judges) that nobody here has.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+
+# By itself, hypothesis times each example by the wall's clock.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -382,7 +382,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(suffix=st.sampled_from(sorted(MAKERS)), share=st.floats(0, 1, exclude_max=True))
 def test_an_archive_cut_anywhere_is_an_error_and_leaves_nothing(tmp_path: Path, suffix: str, share: float) -> None:
     archive = MAKERS[suffix](tmp_path / f"data{suffix}")
@@ -393,7 +393,7 @@ def test_an_archive_cut_anywhere_is_an_error_and_leaves_nothing(tmp_path: Path, 
         assert_refused(archive, "damaged, cut short")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(suffix=st.sampled_from(sorted(MAKERS)), changes=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255))))
 def test_whatever_is_damaged_it_is_unpacked_or_refused_in_words(
     tmp_path: Path, suffix: str, changes: list[tuple[float, int]]

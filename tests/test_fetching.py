@@ -282,7 +282,7 @@ def test_without_etag_date_and_checksum_a_download_does_not_go_on_but_starts_ane
     assert site.server.ranges == [None, None]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(CONTENT)), max_size=3), checked=st.booleans())
 def test_wherever_connections_are_lost_the_file_is_whole_in_the_end(site: Site, cuts: list[int], checked: bool) -> None:
     shutil.rmtree(site.cache, ignore_errors=True)

@@ -26,7 +26,7 @@ VALUES = st.recursive(
 SECTIONS = st.sampled_from(["defaults", "devices", "datasets", "experiments"])
 
 quickly = settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -80,7 +80,7 @@ def test_sizes_are_fractions_or_counts(
     assert tuple(len(rows[part]) for part in PARTS) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.integers(0, 3), min_size=1, max_size=60),
     validation=st.one_of(st.integers(1, 30), st.floats(0.01, 0.99)),

@@ -39,7 +39,7 @@ def test_images_have_the_shape_and_the_classes_that_are_asked_for(images: Labell
 
 
 @given(rows=st.lists(st.integers(0, 499), min_size=1, max_size=30))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_image_is_the_same_whichever_are_read_with_it(images: LabelledImages, rows: list[int]) -> None:
     everything = images.read(np.arange(500))
     assert np.array_equal(images.read(np.array(rows)), everything[rows])
