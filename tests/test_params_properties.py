@@ -25,9 +25,7 @@ VALUES = st.recursive(
 )
 SECTIONS = st.sampled_from(["defaults", "devices", "datasets", "experiments"])
 
-quickly = settings(
-    max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quickly = settings(max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read_or_refuse(params_file: Path, text: str) -> Params | None:
