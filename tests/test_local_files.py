@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_stage
 from image_files import write_picture
 
 from photofinish.data.local_files import CsvFile, Row, class_folders, misplaced, parse_csv, sha256_of_local_files
@@ -177,13 +177,7 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
     (photos / "birds.csv").unlink()
     wrong = PARAMS.replace("path: photos,", "path: fotos,")
     (photos.parent / "params.yaml").write_text(wrong.replace("model: linear", "model: lineer", 1), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "stages/plan.py"), "--out", "plan"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_stage("plan", "--out", "plan", cwd=photos.parent)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert 'datasets.listed.path = "photos/birds.csv"\n    there is no such CSV file' in ran.stderr
     assert 'datasets.sorted.path = "fotos"\n    there is no such folder' in ran.stderr
