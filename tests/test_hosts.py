@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pynvml
@@ -23,6 +24,7 @@ from photofinish.errors import MistakeError
 from photofinish.machine import accelerators
 from photofinish.machine import fingerprint as hosts
 from photofinish.machine import host as facts
+from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -54,26 +56,18 @@ def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -
     monkeypatch.setattr(platform, "machine", lambda: machine)
 
 
-def refusing(code: int) -> Callable[..., NoReturn]:
+def refusing(code: int) -> Mock:
     """In place of a function of NVIDIA's driver."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise pynvml.NVMLError(code)
-
-    return refuse
+    return Mock(side_effect=pynvml.NVMLError(code))
 
 
 @pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """A machine with one NVIDIA GPU; counts how often its driver was opened and closed."""
-    calls = {"opened": 0, "closed": 0}
-
-    def count(call: str) -> None:
-        calls[call] += 1
-
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """A machine with one NVIDIA GPU; how its driver was `opened` and `closed`."""
+    driver = Mock()
     answers: dict[str, Any] = {
-        "nvmlInit": lambda: count("opened"),
-        "nvmlShutdown": lambda: count("closed"),
+        "nvmlInit": driver.opened,
+        "nvmlShutdown": driver.closed,
         "nvmlSystemGetDriverVersion": lambda: "580.65.06",
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index:08x}-0000",
@@ -86,14 +80,14 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(pynvml, name, answer)
     monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return calls
+    return driver
 
 
 @pytest.fixture
-def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int]) -> None:
+def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: Mock) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 4)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: f"GPU {index}")
-    assert one_gpu["opened"] == 0
+    assert not one_gpu.opened.called
 
 
 @pytest.fixture
@@ -124,7 +118,7 @@ def threads_of(**cpu: Any) -> int:
     return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
 
 
-def found_here(kind: str) -> tuple[list[accelerators.AcceleratorFacts], str | None]:
+def found_here(kind: str) -> tuple[list[AcceleratorFacts], str | None]:
     wanted = GpuDevice.model_validate({"kind": kind, "count": "all"})
     return accelerators.accelerators_to_use(wanted, accelerators.all_accelerators())
 
@@ -241,11 +235,10 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
 # -- accelerators -------------------------------------------------------------------------------------
 
 
-def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dict[str, int]) -> None:
-    found, missing = found_here("auto")
-    assert found == [accelerators.AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, driver="580.65.06")]
-    assert missing is None
-    assert one_gpu == {"opened": 1, "closed": 1}
+def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: Mock) -> None:
+    gpu = AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, driver="580.65.06")
+    assert found_here("auto") == ([gpu], None)
+    assert (one_gpu.opened.call_count, one_gpu.closed.call_count) == (1, 1)
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -283,11 +276,11 @@ def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
 def test_a_driver_that_fails_is_a_reason_and_no_crash(
-    monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int], call: str
+    monkeypatch: pytest.MonkeyPatch, one_gpu: Mock, call: str
 ) -> None:
     monkeypatch.setattr(pynvml, call, refusing(pynvml.NVML_ERROR_GPU_IS_LOST))
     assert why_none("cuda").startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
-    assert one_gpu["closed"] == 1
+    assert one_gpu.closed.call_count == 1
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -391,7 +384,7 @@ def test_only_the_gpus_that_cuda_may_see_count(
 
 @pytest.mark.usefixtures("no_gpu")
 def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = accelerators.AcceleratorFacts("cuda", "AMD GPU", memory_bytes=None, driver="6.8")
+    gpu = AcceleratorFacts("cuda", "AMD GPU", memory_bytes=None, driver="6.8")
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [("GPU-1", gpu)])
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
     assert found_here("auto") == ([gpu], None)
@@ -401,7 +394,7 @@ def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("no_gpu", "apple_silicon")
 def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip() -> None:
-    chip = accelerators.AcceleratorFacts("mps", "Apple M4 Pro", memory_bytes=None, driver="15.5")
+    chip = AcceleratorFacts("mps", "Apple M4 Pro", memory_bytes=None, driver="15.5")
     assert found_here("auto") == ([chip], None)
 
 
@@ -425,7 +418,7 @@ def test_rocms_own_variables_hide_gpus_too(
 ) -> None:
     alike = (0, "gfx1036")  # which has no number of its own
     gpus = [
-        (f"GPU-{number:016x}", accelerators.AcceleratorFacts("cuda", name, None, "6.8"))
+        (f"GPU-{number:016x}", AcceleratorFacts("cuda", name, None, "6.8"))
         for number, name in ((176, "gfx90a 0"), (177, "gfx90a 1"), alike, alike)
     ]
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: gpus)
@@ -501,7 +494,7 @@ def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
     asked_cuda(ORIN)
     assert found_here("cuda")[0] == []
     monkeypatch.setattr(accelerators, "_NODES", ("null",))
-    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
+    assert found_here("cuda") == ([AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
     asked_cuda(error="cuInit gives error 100")
     assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", why_none("cuda"))
     asked_cuda()
@@ -517,7 +510,7 @@ def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     asked_cuda(SLICE)
-    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
+    assert found_here("cuda") == ([AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
     asked_cuda(error="CUDA's driver can't be loaded")
     assert why_none("cuda") == "cuda: a GPU is divided (MIG), and CUDA's driver can't be loaded"
 
@@ -537,7 +530,7 @@ def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
     monkeypatch.setattr(accelerators, "_NODES", ("null",))
     monkeypatch.setattr(accelerators, "_KERNEL_MODULE", Path("/nowhere"))
     command = asked_cuda(ORIN)
-    assert found_here("cuda")[0] == [accelerators.AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
+    assert found_here("cuda")[0] == [AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
     assert command[1:] == ["-m", "photofinish.machine.accelerators"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)  # for real, maybe without a driver
     assert ran.returncode == 0 or re.match(r"CUDA's driver can't be (loaded|used): ", ran.stderr)
@@ -547,13 +540,10 @@ def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
 
 
 def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sysctl(command: list[str], **_: Any) -> SimpleNamespace:
-        assert command[0] == "sysctl"
-        return SimpleNamespace(stdout="Apple M4 Pro\n")
-
+    run = Mock(return_value=SimpleNamespace(stdout="Apple M4 Pro\n"))
     pretend_files(monkeypatch, {})
     pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(facts.subprocess, "run", sysctl)
+    monkeypatch.setattr(facts.subprocess, "run", run)
     monkeypatch.delattr(facts.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 12)
     assert facts.cpu_facts() == facts.CpuFacts(
@@ -564,6 +554,7 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
         instruction_sets=(),
         system="Darwin",
     )
+    assert {call.args[0][0] for call in run.call_args_list} == {"sysctl"}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ SETTINGS = (
     "seed, augmentation, deterministic, steps, save_weights"
 )
 LONG_NAME = "x" * 65
+NO_MIRRORS = ('""', '" "', '"ftp://somewhere/data"', '"file:///data"', '"http://"')
 
 # What is changed in GOOD, to what, and where that must be reported as what value; below it what stands for "…" in the
 # latter two, case by case, and what must be said about it.
@@ -69,11 +70,7 @@ MISTAKES: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {
     ],
     ("datasets:", "…", "…"): [("datasts:", "12  datasts = {", "did you mean 'datasets'?")],
     ("defaults:", "mirror: …\ndefaults:", "1  mirror = …"): [
-        ('""', '""', "must be a folder or an address (http://, https://)"),
-        ('" "', '" "', "must be a folder or an address (http://, https://)"),
-        ('"ftp://somewhere/data"', '"ftp://somewhere/data"', "must be a folder or an address (http://, https://)"),
-        ('"file:///data"', '"file:///data"', "must be a folder or an address (http://, https://)"),
-        ('"http://"', '"http://"', "must be a folder or an address (http://, https://)"),
+        *((wrong, wrong, "must be a folder or an address (http://, https://)") for wrong in NO_MIRRORS),
     ],
     ("defaults:", "…", "…"): [("default:", "1  default = {", "did you mean 'defaults'?")],
     # defaults
@@ -246,16 +243,8 @@ MISTAKES: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {
     ],
     # experiments and their names, which become folders
     ("linear: {", "…: {", "15  experiments.…"): [
-        ("../x", '"../x"', A_NAME_IS),
-        ("a/b", '"a/b"', A_NAME_IS),
-        ("..", '".."', A_NAME_IS),
-        ('""', '""', A_NAME_IS),
-        ('" "', '" "', A_NAME_IS),
-        ('"a\\n"', '"a\\n"', A_NAME_IS),
-        ("a.b", '"a.b"', A_NAME_IS),
-        ("-x", "-x", A_NAME_IS),
-        ("größe", "größe", A_NAME_IS),
-        (LONG_NAME, LONG_NAME, A_NAME_IS),
+        *((name, f'"{name}"', A_NAME_IS) for name in ("../x", "a/b", "..", "a.b")),
+        *((name, name, A_NAME_IS) for name in ('""', '" "', '"a\\n"', "-x", "größe", LONG_NAME)),
         ("3", "3", "YAML reads this key as a number: put it in quotes"),
         ("007", "007", "YAML reads this key as a number: put it in quotes"),
         ("1.5", '"1.5"', "YAML reads this key as a number: put it in quotes"),
