@@ -83,17 +83,12 @@ def little_time_of_the_processor() -> Iterator[None]:
 
 def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(folder: Path) -> None:
     assert files_in(folder) == {
-        "hosts/cpu.json",
-        "hosts/gpu.json",
-        "datasets/digits.json",
-        "datasets/few-digits.json",
-        "experiments/linear.json",
-        "experiments/long.json",
-        "experiments/adam.json",
-        *(f"metrics/{name}.json" for name in ("linear", "long", "adam")),
-        "weights.json",
+        *("hosts/cpu.json", "hosts/gpu.json"),
+        *("datasets/digits.json", "datasets/few-digits.json"),
+        *("experiments/linear.json", "experiments/long.json", "experiments/adam.json"),
+        *("metrics/linear.json", "metrics/long.json", "metrics/adam.json"),
+        *("weights.json", "compare.json"),
         *STAGE_CODE,
-        "compare.json",
     }
 
 
@@ -167,13 +162,10 @@ def test_the_variable_for_a_mirror_is_checked_as_the_setting_is(
     assert written_since(folder) == set()
 
 
-def test_the_same_params_write_nothing(folder: Path) -> None:
-    assert planned_anew(folder) == set()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "written"),
     [
+        ("epochs: 50", "epochs: 50", set()),
         ("epochs: 50", "epochs: 60", {"experiments/long.json"}),
         ("epochs: 10", "epochs: 11", {"experiments/linear.json", "experiments/adam.json"}),
         ("lr: 0.1", "lr: 0.2", {"experiments/linear.json", "experiments/long.json"}),
