@@ -287,9 +287,10 @@ def test_a_driver_that_fails_is_a_reason_and_no_crash(
 def test_neither_a_driver_without_a_gpu_nor_a_torch_without_cuda_counts_as_no_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: None)
-    assert "driver 580.65.06 lists NVIDIA H200, but this torch" in why_none("cuda")
-    assert "built without CUDA: install" in why_none("cuda")
+    with monkeypatch.context() as without_cuda:
+        without_cuda.setattr(accelerators, "torch_cuda_version", lambda: None)
+        assert "driver 580.65.06 lists NVIDIA H200, but this torch" in why_none("cuda")
+        assert "built without CUDA: install" in why_none("cuda")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
     assert why_none("cuda") == "cuda: the NVIDIA driver lists no GPU"
 
@@ -309,6 +310,7 @@ def test_neither_a_driver_without_a_gpu_nor_a_torch_without_cuda_counts_as_no_dr
         ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
         ({"strategy": "data_parallel", "count": "all", "output_device": 3}, [f"GPU {index}" for index in range(4)], 1),
     ],
+    ids=str,
 )
 def test_the_fingerprint_holds_the_gpus_that_are_used_and_how_many_processes_use_them(
     settings: dict[str, Any], names: list[str], processes: int
@@ -328,6 +330,7 @@ def test_the_fingerprint_holds_the_gpus_that_are_used_and_how_many_processes_use
             "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3",
         ),
     ],
+    ids=str,
 )
 def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], reason: str) -> None:
     host = host_of(**settings)
