@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import ROOT
+from conftest import ROOT, run_stage
 from PIL import Image
 
 from photofinish.data.images import UInt8Array
@@ -55,15 +53,7 @@ def plan_of(**dataset: Any) -> DatasetPlan:
 def run_download(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
     """The stage as DVC runs it, in `folder`, into its data/raw/birds."""
     write_summed(folder / "plan.json", plan.model_dump_json().encode())
-    return subprocess.run(
-        [sys.executable, str(ROOT / "stages/download.py"), "--dataset", "plan.json", "--out", "data/raw/birds"],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-        | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_stage("download", "--dataset", "plan.json", "--out", "data/raw/birds", cwd=folder)
 
 
 def through_pil(path: Path, mode: str = "RGB", size: tuple[int, int] | None = None) -> UInt8Array:

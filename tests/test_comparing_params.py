@@ -82,9 +82,8 @@ def test_accelerators_are_a_short_list_all_none_or_ones_own(params_file: Path) -
     own = comparing(params_file, "compare: {accelerators: [H200, RTX-4090], prices: {accelerator_hour: {H200: 3}}}\n")
     assert own.accelerators == ("H200", "RTX-4090")
     assert own.prices.accelerator_hour == {"H200": 3.0}
-    assert (
-        ComparePlan.model_validate_json(ComparePlan(**dict(own), experiments=()).model_dump_json()).prices == own.prices
-    )
+    planned = ComparePlan(**dict(own), experiments=()).model_dump_json()
+    assert ComparePlan.model_validate_json(planned).prices == own.prices
 
 
 def test_each_wrong_accelerator_is_told_on_its_line(params_file: Path) -> None:

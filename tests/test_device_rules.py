@@ -9,6 +9,13 @@ import pytest
 from conftest import MakeExperiment
 
 from photofinish.params.devices import Devices, misfits
+from photofinish.params.experiment import Experiment
+from photofinish.params.mistakes import Mistake
+
+
+def misfits_of(devices: dict[str, Any], **experiments: Experiment) -> list[Mistake]:
+    """With these settings, as params.yaml has them."""
+    return list(misfits(Devices.model_validate_json(json.dumps(devices)), experiments))
 
 
 @pytest.mark.parametrize(
@@ -17,21 +24,19 @@ from photofinish.params.devices import Devices, misfits
         ({"cpu": {"processes": 9}}, "9 ... (devices.cpu.processes)"),
         ({"gpu": {"count": 9}}, "9 ... (devices.gpu.count)"),
         ({"gpu": {"count": 3, "nodes": 3}}, "9 ... (devices.gpu.count on each of 3 nodes)"),
-        (
-            {"cpu": {"processes": 9}, "gpu": {"count": 10}},
-            "10 ... (devices.gpu.count)",
-        ),
+        ({"cpu": {"processes": 9}, "gpu": {"count": 10}}, "10 ... (devices.gpu.count)"),
         (
             {"gpu": {"count": "all", "strategy": "data_parallel", "device_ids": list(range(9))}},
             "9 ... (devices.gpu.count)",
         ),
     ],
+    ids=str,
 )
 def test_a_batch_without_an_image_for_each_device_is_a_mistake_of_its_experiment(
     make_experiment: MakeExperiment, devices: dict[str, Any], problem: str
 ) -> None:
-    experiments = {"small": make_experiment(batch_size=8), "large": make_experiment(batch_size=10)}
-    [mistake] = misfits(Devices.model_validate_json(json.dumps(devices)), experiments)
+    small, large = make_experiment(batch_size=8), make_experiment(batch_size=10)
+    [mistake] = misfits_of(devices, small=small, large=large)
     assert (mistake.path, mistake.value) == (("experiments", "small", "batch_size"), 8)
     assert mistake.problem.replace("devices or processes share each batch", "...").startswith(problem)
 
@@ -42,15 +47,13 @@ def test_a_batch_without_an_image_for_each_device_is_a_mistake_of_its_experiment
 def test_what_fits_or_only_the_machine_can_tell_is_let_through(
     make_experiment: MakeExperiment, devices: dict[str, Any]
 ) -> None:
-    experiments = {"small": make_experiment(batch_size=8)}
-    assert list(misfits(Devices.model_validate_json(json.dumps(devices)), experiments)) == []
+    assert misfits_of(devices, small=make_experiment(batch_size=8)) == []
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("auto", False), ("cuda", False), ("mps", True), ("xpu", True)])
 def test_data_parallel_is_for_cuda(kind: str, wrong: bool) -> None:
-    settings = {"gpu": {"kind": kind, "count": 2, "strategy": "data_parallel"}}
-    devices = Devices.model_validate_json(json.dumps(settings))
-    assert [mistake.path for mistake in misfits(devices, {})] == [("devices", "gpu", "strategy")] * wrong
+    mistakes = misfits_of({"gpu": {"kind": kind, "count": 2, "strategy": "data_parallel"}})
+    assert [mistake.path for mistake in mistakes] == [("devices", "gpu", "strategy")] * wrong
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,6 @@ def test_data_parallel_is_for_cuda(kind: str, wrong: bool) -> None:
 )
 def test_data_parallel_has_no_bf16(make_experiment: MakeExperiment, strategy: str, precision: str, wrong: bool) -> None:
     """Its threads enter autocast without the dtype, and each thread has fp16 of its own as the default."""
-    devices = Devices.model_validate_json(json.dumps({"gpu": {"count": 2, "strategy": strategy}}))
-    mistakes = list(misfits(devices, {"small": make_experiment(precision=precision)}))
+    mistakes = misfits_of({"gpu": {"count": 2, "strategy": strategy}}, small=make_experiment(precision=precision))
     assert [mistake.path for mistake in mistakes] == [("experiments", "small", "precision")] * wrong
     assert all("use strategy ddp, which computes in bf16" in mistake.problem for mistake in mistakes)

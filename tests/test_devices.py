@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import psutil
@@ -56,13 +57,10 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("device", "precision", "allowed"),
     [
-        (CPU, "fp32", False),
-        (CPU, "tf32", False),
-        (CUDA, "fp32", False),
-        (CUDA, "bf16", False),
-        (CUDA, "fp16", False),
         (CUDA, "tf32", True),
-        (MPS, "tf32", False),
+        *((CUDA, other, False) for other in ("fp32", "bf16", "fp16")),
+        *((other, "tf32", False) for other in (CPU, MPS)),
+        (CPU, "fp32", False),
     ],
     ids=str,
 )
@@ -98,6 +96,7 @@ def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.backends.cudnn.benchmark is False
+    assert torch.utils.deterministic.fill_uninitialized_memory is False  # no time is spent on filling new memory
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     apply_policy(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -107,12 +106,6 @@ def test_only_images_have_an_order_in_memory() -> None:
     images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3)
     assert laid_out(images, torch.channels_last).is_contiguous(memory_format=torch.channels_last)
     assert laid_out(rows, torch.channels_last) is rows
-
-
-@pytest.mark.usefixtures("_restored_policy")
-def test_no_time_is_spent_on_filling_new_memory() -> None:
-    apply_policy(CPU, "fp32", threads=1)
-    assert torch.utils.deterministic.fill_uninitialized_memory is False
 
 
 @pytest.mark.usefixtures("_restored_policy")
@@ -132,12 +125,10 @@ def test_torch_computes_with_the_threads_it_is_given(threads: int) -> None:
 @pytest.mark.parametrize(
     ("device", "asked", "effective"),
     [
+        *((device, "tf32", "fp32") for device in (CPU, MPS, XPU)),
         (CPU, "fp32", "fp32"),
-        (CPU, "tf32", "fp32"),
         (CPU, "bf16", "bf16"),
         (CUDA, "fp16", "fp16"),
-        (MPS, "tf32", "fp32"),
-        (XPU, "tf32", "fp32"),
     ],
     ids=str,
 )
@@ -156,16 +147,19 @@ def test_tf32_is_on_record_only_where_the_gpu_has_it(
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+    ("precision", "dtype", "scaled"),
+    [
+        ("fp32", torch.float32, False),
+        ("tf32", torch.float32, False),
+        ("bf16", torch.bfloat16, False),
+        ("fp16", torch.float16, True),
+    ],
 )
-def test_matrices_are_multiplied_in_the_precision_asked_for(precision: str, dtype: torch.dtype) -> None:
+def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of_fp16_is_scaled(
+    precision: str, dtype: torch.dtype, scaled: bool
+) -> None:
     with autocast(CPU, precision):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-
-
-@pytest.mark.parametrize(("precision", "scaled"), [("fp32", False), ("tf32", False), ("bf16", False), ("fp16", True)])
-def test_only_the_loss_of_fp16_is_scaled(precision: str, scaled: bool) -> None:
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
@@ -247,11 +241,8 @@ def test_freed_memory_stays_on_the_cpu_where_the_c_library_is_glibc(monkeypatch:
 def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(_device: torch.device) -> None:
-        raise RuntimeError("The device doesn't support querying the available free memory.")
-
     silent = SimpleNamespace(
-        mem_get_info=refuse,
+        mem_get_info=Mock(side_effect=RuntimeError("The device doesn't support querying the available free memory.")),
         memory_allocated=lambda _device: GIB,
         get_device_properties=lambda _device: SimpleNamespace(total_memory=8 * GIB),
     )
@@ -261,15 +252,6 @@ def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_m
     assert free_memory_bytes(XPU) == 8 * GIB
     monkeypatch.setattr(torch, "get_device_module", lambda _device: SimpleNamespace())
     assert free_memory_bytes(torch.device("meta")) is None
-
-
-def test_an_accelerator_that_the_driver_lists_and_torch_can_not_use_is_a_failure_that_may_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    with pytest.raises(UnusableAcceleratorError, match=r"torch .* finds no accelerator.* run `dvc repro` again"):
-        accelerator("auto")
 
 
 @pytest.fixture
@@ -305,51 +287,48 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             UnusableAcceleratorError,
             r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
         ),
+        (None, UnusableAcceleratorError, r"torch .* finds no accelerator.* run `dvc repro` again"),
     ],
 )
-def test_why_torch_can_not_use_a_gpu_is_told_in_its_own_words(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], said: str
+def test_why_torch_can_not_use_what_the_driver_lists_is_told_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, kind: type[Exception], said: str
 ) -> None:
-    def fail() -> None:
-        raise error
-
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=error))
     with pytest.raises(kind, match=said):
         accelerator("auto")
 
 
-def test_each_process_takes_the_device_of_its_own_number(two_xpus: list[int]) -> None:
-    assert accelerator("xpu", 1) == torch.device("xpu", 1)
-    assert two_xpus == [1]
+@pytest.mark.parametrize(("asked", "number"), [(("auto",), 0), (("xpu",), 0), (("xpu", 1), 1)])
+def test_each_process_takes_the_device_of_its_own_number_or_the_first(
+    two_xpus: list[int], asked: tuple[Any, ...], number: int
+) -> None:
+    assert accelerator(*asked) == torch.device("xpu", number)
+    assert two_xpus == [number]
 
 
 @pytest.mark.usefixtures("two_xpus")
-def test_a_device_beyond_those_that_torch_sees_is_not_taken() -> None:
-    with pytest.raises(UnusableAcceleratorError, match=r"xpu device 2 is asked for .*torch sees 2"):
-        accelerator("auto", 2)
+@pytest.mark.parametrize(
+    ("asked", "kind", "said"),
+    [
+        (("auto", 2), UnusableAcceleratorError, "xpu device 2 is asked for .*torch sees 2"),
+        (("cuda",), NoAcceleratorError, r"'xpu', and devices\.gpu\.kind is 'cuda'"),
+    ],
+    ids=["beyond those that torch sees", "of another kind"],
+)
+def test_no_other_device_is_taken_instead_of_one_that_is_not_there(
+    asked: tuple[Any, ...], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        accelerator(*asked)
 
 
 @pytest.mark.usefixtures("two_xpus")
 def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_index: int) -> None:
-        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
-
-    monkeypatch.setattr(torch.accelerator, "set_device_index", fail)
+    busy = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
+    monkeypatch.setattr(torch.accelerator, "set_device_index", Mock(side_effect=busy))
     with pytest.raises(UnusableAcceleratorError, match=r"^xpu:1 can't be used: .* busy or unavailable\. Another"):
         accelerator("auto", 1)
-
-
-@pytest.mark.usefixtures("two_xpus")
-@pytest.mark.parametrize("kind", ["auto", "xpu"])
-def test_the_first_accelerator_of_the_wanted_kind_is_taken(kind: str) -> None:
-    assert accelerator(kind) == torch.device("xpu", 0)
-
-
-@pytest.mark.usefixtures("two_xpus")
-def test_an_accelerator_of_another_kind_is_never_taken_instead() -> None:
-    with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):
-        accelerator("cuda")
 
 
 def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
@@ -13,11 +15,11 @@ from photofinish.machine.energy import CounterError, CpuPackages, Energy, Energy
 RANGE = 262_143_328_850
 
 
+@dataclass
 class Clock:
     """Time that passes when a test says so."""
 
-    def __init__(self) -> None:
-        self.seconds = 1000.0
+    seconds: float = 1000.0
 
     def monotonic(self) -> float:
         return self.seconds
@@ -30,11 +32,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def add_zone(powercap: Path, zone: str, name: str, microjoules: int) -> None:
-    folder = powercap / zone
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, value in (("name", name), ("energy_uj", microjoules), ("max_energy_range_uj", RANGE)):
-        (folder / file).write_text(f"{value}\n", encoding="utf-8")
+ZONES = {
+    "intel-rapl:0": ("package-0", 1_000_000),
+    "intel-rapl:0:0": ("core", 7_000_000),
+    "intel-rapl:1": ("package-1", 2_000_000),
+    "intel-rapl:2": ("psys", 9_000_000),
+    "intel-rapl-mmio:0": ("package-0", 1_000_000),
+}
+"""Two packages, with the parts in one of them and the whole machine around them; what they have counted."""
 
 
 def set_counter(powercap: Path, zone: str, microjoules: int) -> None:
@@ -43,12 +48,11 @@ def set_counter(powercap: Path, zone: str, microjoules: int) -> None:
 
 @pytest.fixture
 def powercap(tmp_path: Path) -> Path:
-    """Two packages, with the parts in one of them and the whole machine around them."""
-    add_zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
-    add_zone(tmp_path, "intel-rapl:0:0", "core", 7_000_000)
-    add_zone(tmp_path, "intel-rapl:1", "package-1", 2_000_000)
-    add_zone(tmp_path, "intel-rapl:2", "psys", 9_000_000)
-    add_zone(tmp_path, "intel-rapl-mmio:0", "package-0", 1_000_000)
+    for zone, (name, microjoules) in ZONES.items():
+        (tmp_path / zone).mkdir()
+        (tmp_path / zone / "name").write_text(f"{name}\n", encoding="utf-8")
+        (tmp_path / zone / "max_energy_range_uj").write_text(f"{RANGE}\n", encoding="utf-8")
+        set_counter(tmp_path, zone, microjoules)
     return tmp_path
 
 
@@ -59,7 +63,7 @@ def meter_of(powercap: Path) -> EnergyMeter:
 def test_whole_packages_are_added_up_and_nothing_is_counted_twice(powercap: Path, clock: Clock) -> None:
     meter = meter_of(powercap)
     meter.begin()
-    for zone in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl:2", "intel-rapl-mmio:0"):
+    for zone in ZONES:
         set_counter(powercap, zone, 51_000_000)
     clock.seconds += 10
     assert meter.training_ended() == Energy(of="cpu", status="measured", joules=50 + 49, source="rapl")
@@ -125,40 +129,40 @@ def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     assert "has no counter of a CPU's energy (RAPL)" in str(found.reason)
 
 
-class Driver:
-    """Of GPUs that each count so many millijoules, and one that doesn't tell."""
+@pytest.fixture
+def energy_of(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Energy]:
+    """What the meter tells of these GPUs, which count so many millijoules meanwhile; `silent` never tells."""
+    millijoules = {"GPU-one": 5_000, "GPU-two": 7_000}
 
-    def __init__(self, **millijoules: int) -> None:
-        self.millijoules = millijoules
-
-    def read(self, handle: str) -> int:
+    def read(handle: str) -> int:
         if handle == "GPU-silent":
             raise pynvml.NVMLError_NotSupported
-        return self.millijoules[handle.removeprefix("GPU-")]
+        return millijoules[handle]
 
+    def measured(*uuids: str, seconds: float = 10, **counted: int) -> Energy:
+        meter = EnergyMeter("gpu", "nvml", lambda: NvidiaGpus(list(uuids)))
+        meter.begin()
+        for uuid, more in counted.items():
+            millijoules[f"GPU-{uuid}"] += more
+        clock.seconds += seconds
+        return meter.training_ended()
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver(one=5_000, two=7_000)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", str)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", driver.read)
-    return driver
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
+    return measured
 
 
-def test_the_gpus_in_use_are_added_up(driver: Driver, clock: Clock) -> None:
-    meter = EnergyMeter("gpu", "nvml", lambda: NvidiaGpus(["one", "two"]))
-    meter.begin()
-    driver.millijoules |= {"one": 15_500, "two": 9_000}
-    clock.seconds += 10
-    assert meter.training_ended() == Energy(of="gpu", status="measured", joules=12.5, source="nvml")
+def test_the_gpus_in_use_are_added_up(energy_of: Callable[..., Energy]) -> None:
+    found = energy_of("one", "two", one=10_500, two=2_000)
+    assert found == Energy(of="gpu", status="measured", joules=12.5, source="nvml")
 
 
 @pytest.mark.parametrize(
     ("known_by", "told"), [("GPU-", "the GPU is divided (MIG)"), ("MIG-", "it is a slice of a GPU (MIG)")]
 )
 def test_a_slice_of_a_gpu_has_no_counter_of_its_own(
-    driver: Driver, clock: Clock, monkeypatch: pytest.MonkeyPatch, known_by: str, told: str
+    energy_of: Callable[..., Energy], monkeypatch: pytest.MonkeyPatch, known_by: str, told: str
 ) -> None:
     def handle(uuid: str) -> str:
         if not uuid.startswith(known_by):
@@ -167,24 +171,16 @@ def test_a_slice_of_a_gpu_has_no_counter_of_its_own(
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handle)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda _handle: [pynvml.NVML_DEVICE_MIG_ENABLE, 1])
-    meter = EnergyMeter("gpu", "nvml", lambda: NvidiaGpus(["one"]))
-    meter.begin()
-    driver.millijoules["one"] += 9000
-    clock.seconds += 10
-    found = meter.training_ended()
+    found = energy_of("one", one=9_000)
     assert (found.status, found.joules) == ("unavailable", None)
     assert told in str(found.reason)
 
 
 @pytest.mark.parametrize(("uuid", "seconds", "told"), [("silent", 10, "Not Supported"), ("one", 0.5, "too short")])
 def test_a_gpu_that_does_not_tell_gives_a_reason(
-    driver: Driver, clock: Clock, uuid: str, seconds: float, told: str
+    energy_of: Callable[..., Energy], uuid: str, seconds: float, told: str
 ) -> None:
-    meter = EnergyMeter("gpu", "nvml", lambda: NvidiaGpus([uuid]))
-    meter.begin()
-    driver.millijoules["one"] += 1000
-    clock.seconds += seconds
-    found = meter.training_ended()
+    found = energy_of(uuid, seconds=seconds, one=1_000)
     assert found.status == "unavailable"
     assert told in str(found.reason)
 

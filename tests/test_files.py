@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
-from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from photofinish import files
-
-
-def fail(*_: Any) -> NoReturn:
-    raise OSError(28, "No space left on device")
 
 
 def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
@@ -31,29 +28,21 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("step", ["fdopen", "fsync", "chmod", "replace"])
-def test_a_failed_write_leaves_what_was_there_and_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [("fdopen", FULL), ("fsync", FULL), ("chmod", FULL), ("replace", FULL), ("fsync", KeyboardInterrupt("made up"))],
+    ids=str,
+)
+def test_a_failed_or_interrupted_write_leaves_what_was_there_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="No space left"):
-        files.write_bytes_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_interrupted_write_leaves_what_was_there_and_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(_: int) -> NoReturn:
-        raise KeyboardInterrupt
-
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(os, step, Mock(side_effect=error))
+    with pytest.raises(type(error), match=re.escape(str(error))):
         files.write_bytes_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]

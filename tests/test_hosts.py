@@ -9,10 +9,11 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pynvml
@@ -23,6 +24,7 @@ from photofinish.errors import MistakeError
 from photofinish.machine import accelerators
 from photofinish.machine import fingerprint as hosts
 from photofinish.machine import host as facts
+from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -42,56 +44,56 @@ def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> No
         monkeypatch.setattr(module, "read_or_empty", pretend)
 
 
+def pretend_cores(monkeypatch: pytest.MonkeyPatch, usable: Iterable[int], files: dict[Path, str]) -> None:
+    """This process may use these, and nothing but the system's files says otherwise."""
+    pretend_files(monkeypatch, files)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: set(usable), raising=False)
+
+
 def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
 
 
+def refusing(code: int) -> Mock:
+    """In place of a function of NVIDIA's driver."""
+    return Mock(side_effect=pynvml.NVMLError(code))
+
+
 @pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """A machine with one NVIDIA GPU; counts how often its driver was opened and closed."""
-    calls = {"opened": 0, "closed": 0}
-
-    def count(call: str) -> None:
-        calls[call] += 1
-
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """A machine with one NVIDIA GPU; how its driver was `opened` and `closed`."""
+    driver = Mock()
     answers: dict[str, Any] = {
-        "nvmlInit": lambda: count("opened"),
-        "nvmlShutdown": lambda: count("closed"),
+        "nvmlInit": driver.opened,
+        "nvmlShutdown": driver.closed,
         "nvmlSystemGetDriverVersion": lambda: "580.65.06",
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index:08x}-0000",
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetName": lambda _: "NVIDIA H200",
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=H200_BYTES),
+        "nvmlDeviceGetMigMode": refusing(pynvml.NVML_ERROR_NOT_SUPPORTED),  # for it isn't divided
     }
-
-    def whole_ones(_handle: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    answers["nvmlDeviceGetMigMode"] = whole_ones
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
     monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return calls
+    return driver
 
 
 @pytest.fixture
-def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int]) -> None:
+def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: Mock) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 4)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: f"GPU {index}")
-    assert one_gpu["opened"] == 0
+    assert not one_gpu.opened.called
 
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Linux machine without an accelerator of any kind."""
-
-    def no_driver() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+    monkeypatch.setattr(pynvml, "nvmlInit", refusing(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
     monkeypatch.setattr(accelerators, "_amd_gpus", list)
     monkeypatch.setattr(accelerators, "_NODES", ())
     for name in VISIBLE:
@@ -99,9 +101,32 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Linux", "x86_64")
 
 
-def found_here(kind: str) -> tuple[list[accelerators.AcceleratorFacts], str | None]:
+@pytest.fixture
+def apple_silicon(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_system(monkeypatch, "Darwin", "arm64")
+    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
+
+
+def host_of(**gpu: Any) -> hosts.GpuHost:
+    """The fingerprint with these settings of the GPU."""
+    return hosts.fingerprint(Devices(gpu=GpuDevice(**gpu)))[1]
+
+
+def threads_of(**cpu: Any) -> int:
+    """On the CPU, with these settings of it."""
+    return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
+
+
+def found_here(kind: str) -> tuple[list[AcceleratorFacts], str | None]:
     wanted = GpuDevice.model_validate({"kind": kind, "count": "all"})
     return accelerators.accelerators_to_use(wanted, accelerators.all_accelerators())
+
+
+def why_none(kind: str) -> str:
+    found, missing = found_here(kind)
+    assert found == []
+    return str(missing)
 
 
 def python(code: str) -> str:
@@ -117,16 +142,14 @@ def keys_of(value: Any) -> set[str]:
     return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
 
 
-def test_the_fingerprint_is_the_same_at_every_call() -> None:
-    assert hosts.fingerprint(Devices()) == hosts.fingerprint(Devices())
-
-
-def test_the_fingerprint_is_the_same_in_another_process() -> None:
+def test_the_fingerprint_is_the_same_at_every_call_and_in_another_process() -> None:
+    here = hosts.fingerprint(Devices())
     code = (
         "from photofinish.machine import fingerprint as hosts; from photofinish.params.devices import Devices; "
         "print(hosts.fingerprint(Devices())[0].model_dump_json())"
     )
-    assert python(code) == hosts.fingerprint(Devices())[0].model_dump_json()
+    assert hosts.fingerprint(Devices()) == here
+    assert python(code) == here[0].model_dump_json()
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -134,25 +157,11 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     documents = [json.loads(host.model_dump_json()) for host in hosts.fingerprint(Devices())]
     variables = set().union(*(document["software"]["variables"] for document in documents))
     assert keys_of(documents) - variables == {
-        *(
-            "nodes",
-            "processes",
-            "keep_freed_memory",
-            "threads",
-            "cpu",
-            "software",
-            "kind",
-            "count",
-            "strategy",
-            "device_ids",
-            "output_device",
-            "if_missing",
-            "accelerators",
-            "missing",
-        ),
-        *("model", "architecture", "usable_cores", "cgroup_cores_limit", "instruction_sets", "system"),
-        *("python", "torch", "torchvision", "cuda", "variables", "name", "memory_bytes", "driver"),
-    }
+        "nodes", "processes", "keep_freed_memory", "threads", "cpu", "software", "kind", "count", "strategy", "missing",
+        "device_ids", "output_device", "if_missing", "accelerators", "model", "architecture", "usable_cores", "system",
+        "cgroup_cores_limit", "instruction_sets", "python", "torch", "torchvision", "cuda", "variables", "name",
+        "memory_bytes", "driver",
+    }  # fmt: skip
     assert variables <= set(facts.GPU_VARIABLES)
 
 
@@ -180,17 +189,9 @@ def test_a_fingerprint_reads_back_as_it_was_and_with_nothing_unknown_or_of_anoth
                 type(host).model_validate_json(json.dumps(document))
 
 
-@pytest.mark.usefixtures("one_gpu")
-def test_which_gpu_is_chosen_counts_by_what_it_is_not_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    before = hosts.fingerprint(Devices())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert hosts.fingerprint(Devices()) == before
-
-
 def test_the_threads_follow_the_variable_that_torch_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert hosts.fingerprint(Devices())[0].threads == 7
+    assert threads_of() == 7
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY"])
@@ -203,9 +204,17 @@ def test_a_variable_that_changes_speed_changes_the_fingerprint(monkeypatch: pyte
     assert with_one.software.variables[name] == "1"
 
 
-def test_any_other_variable_leaves_the_fingerprint_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("EDITOR", "another"), ("CUDA_VISIBLE_DEVICES", "0")],
+    ids=["of another program", "which GPU is chosen: what it is counts, not its number"],
+)
+def test_any_other_variable_leaves_the_fingerprint_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     before = hosts.fingerprint(Devices())
-    monkeypatch.setenv("EDITOR", "another")
+    monkeypatch.setenv(name, value)
     assert hosts.fingerprint(Devices()) == before
 
 
@@ -226,46 +235,32 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
 # -- accelerators -------------------------------------------------------------------------------------
 
 
-def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: dict[str, int]) -> None:
-    found, missing = found_here("auto")
-    assert found == [
-        accelerators.AcceleratorFacts(kind="cuda", name="NVIDIA H200", memory_bytes=H200_BYTES, driver="580.65.06")
-    ]
-    assert missing is None
-    assert one_gpu == {"opened": 1, "closed": 1}
+def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: Mock) -> None:
+    gpu = AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, driver="580.65.06")
+    assert found_here("auto") == ([gpu], None)
+    assert (one_gpu.opened.call_count, one_gpu.closed.call_count) == (1, 1)
 
 
 @pytest.mark.usefixtures("one_gpu")
 def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
-    cpu_host, gpu_host = hosts.fingerprint(Devices(cpu=CpuDevice.model_validate({"threads": 1})))
+    cpu_host, gpu_host = hosts.fingerprint(Devices(cpu=CpuDevice(threads=1)))
     assert gpu_host.cpu == cpu_host.cpu
     assert gpu_host.software
     assert gpu_host.software.torch == cpu_host.software.torch
     assert gpu_host.missing is None
     assert cpu_host.threads == 1
-    assert gpu_host.threads == hosts.fingerprint(Devices())[0].threads  # the setting is about training on the CPU
-
-
-@pytest.mark.usefixtures("one_gpu")
-@pytest.mark.parametrize("hidden", ["", "-1", " "])
-def test_a_gpu_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found, missing = found_here("cuda")
-    assert found == []
-    assert missing == "cuda: CUDA_VISIBLE_DEVICES hides every GPU"
+    assert gpu_host.threads == threads_of()  # the setting is about training on the CPU
 
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_gpu_of_another_kind_than_asked_for_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_system(monkeypatch, "Linux", "x86_64")
-    found, missing = found_here("mps")
-    assert found == []
-    assert missing == "mps: this is not Apple silicon"
+    assert why_none("mps") == "mps: this is not Apple silicon"
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_without_an_accelerator_the_host_says_why_of_each_kind_and_holds_nothing_of_the_cpu() -> None:
-    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(if_missing="fail")))
+    host = host_of(if_missing="fail")
     assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)
     assert host.if_missing == "fail"
     assert host.missing is not None
@@ -273,33 +268,31 @@ def test_without_an_accelerator_the_host_says_why_of_each_kind_and_holds_nothing
     assert "no NVIDIA driver answers" in host.missing
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
-def test_a_driver_that_fails_is_a_reason_and_no_crash(
-    monkeypatch: pytest.MonkeyPatch, one_gpu: dict[str, int], call: str
-) -> None:
-    def fail(*_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-
-    monkeypatch.setattr(pynvml, call, fail)
-    found, missing = found_here("cuda")
-    assert found == []
-    assert str(missing).startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
-    assert one_gpu["closed"] == 1
-
-
 @pytest.mark.usefixtures("one_gpu")
 def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_supported(_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", not_supported)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", refusing(pynvml.NVML_ERROR_NOT_SUPPORTED))
     assert [gpu.memory_bytes for gpu in found_here("cuda")[0]] == [None]
 
 
+@pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_a_driver_that_fails_is_a_reason_and_no_crash(
+    monkeypatch: pytest.MonkeyPatch, one_gpu: Mock, call: str
+) -> None:
+    monkeypatch.setattr(pynvml, call, refusing(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert why_none("cuda").startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
+    assert one_gpu.closed.call_count == 1
+
+
 @pytest.mark.usefixtures("one_gpu")
-def test_a_driver_without_a_gpu_is_told_apart_from_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_a_driver_without_a_gpu_nor_a_torch_without_cuda_counts_as_no_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as without_cuda:
+        without_cuda.setattr(accelerators, "torch_cuda_version", lambda: None)
+        assert "driver 580.65.06 lists NVIDIA H200, but this torch" in why_none("cuda")
+        assert "built without CUDA: install" in why_none("cuda")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
-    assert found_here("cuda") == ([], "cuda: the NVIDIA driver lists no GPU")
+    assert why_none("cuda") == "cuda: the NVIDIA driver lists no GPU"
 
 
 # -- several accelerators -----------------------------------------------------------------------------
@@ -317,11 +310,12 @@ def test_a_driver_without_a_gpu_is_told_apart_from_no_driver(monkeypatch: pytest
         ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
         ({"strategy": "data_parallel", "count": "all", "output_device": 3}, [f"GPU {index}" for index in range(4)], 1),
     ],
+    ids=str,
 )
 def test_the_fingerprint_holds_the_gpus_that_are_used_and_how_many_processes_use_them(
     settings: dict[str, Any], names: list[str], processes: int
 ) -> None:
-    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(**settings)))
+    host = host_of(**settings)
     assert [gpu.name for gpu in host.accelerators] == names
     assert (host.count, host.processes, host.missing) == (len(names), processes, None)
 
@@ -336,32 +330,29 @@ def test_the_fingerprint_holds_the_gpus_that_are_used_and_how_many_processes_use
             "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3",
         ),
     ],
+    ids=str,
 )
 def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], reason: str) -> None:
-    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(**settings)))
+    host = host_of(**settings)
     assert (host.accelerators, host.missing, host.processes) == ((), reason, 1)
 
 
 @pytest.mark.usefixtures("four_gpus")
 def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
-    settings = GpuDevice(count="all", strategy="data_parallel", output_device=30)
     with pytest.raises(MistakeError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"):
-        hosts.fingerprint(Devices(gpu=settings))
+        host_of(count="all", strategy="data_parallel", output_device=30)
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
+@pytest.mark.usefixtures("no_gpu", "apple_silicon")
+def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind() -> None:
     with pytest.raises(MistakeError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
-        hosts.fingerprint(Devices(gpu=GpuDevice(strategy="data_parallel")))
+        host_of(strategy="data_parallel")
 
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(("settings", "count"), [({}, 1), ({"device_ids": (0, 1)}, 2)])
 def test_gpus_are_counted_where_no_count_is_given(settings: dict[str, Any], count: int) -> None:
-    _, host = hosts.fingerprint(Devices(gpu=GpuDevice(strategy="data_parallel", **settings)))
-    assert host.count == count
+    assert host_of(strategy="data_parallel", **settings).count == count
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -375,73 +366,39 @@ def test_how_gpus_talk_to_each_other_is_part_of_their_fingerprint(monkeypatch: p
 
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
-    ("visible", "names"),
+    ("visible", "names", "missing"),
     [
-        ("2", ["GPU 2"]),
-        ("3, 0", ["GPU 3", "GPU 0"]),
-        ("1,9,2", ["GPU 1"]),
-        ("GPU-00000002", ["GPU 2"]),
-        ("7", []),
-        ("1,2,1", []),  # the driver then shows none
+        ("2", ["GPU 2"], None),
+        ("3, 0", ["GPU 3", "GPU 0"], None),
+        ("1,9,2", ["GPU 1"], None),
+        ("GPU-00000002", ["GPU 2"], None),
+        ("7", [], "cuda: CUDA_VISIBLE_DEVICES=7 hides every GPU"),
+        ("1,2,1", [], "cuda: CUDA_VISIBLE_DEVICES=1,2,1 hides every GPU"),  # the driver then shows none
+        *((nothing, [], "cuda: CUDA_VISIBLE_DEVICES hides every GPU") for nothing in ("", " ", "-1")),
     ],
 )
-def test_only_the_gpus_that_cuda_may_see_count(monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
+def test_only_the_gpus_that_cuda_may_see_count(
+    monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str], missing: str | None
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found, missing = found_here("cuda")
-    assert [gpu.name for gpu in found] == names
-    assert missing == (None if names else f"cuda: CUDA_VISIBLE_DEVICES={visible} hides every GPU")
-
-
-@pytest.mark.usefixtures("one_gpu")
-def test_a_gpu_under_a_torch_without_cuda_is_told_apart_from_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: None)
-    found, missing = found_here("cuda")
-    assert found == []
-    assert "driver 580.65.06 lists NVIDIA H200, but this torch" in str(missing)
-    assert "built without CUDA: install" in str(missing)
-
-
-def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = Path("/sys/devices/system/cpu")
-    siblings = {
-        topology / f"cpu{each}/topology/thread_siblings_list": f"{each % 4},{each % 4 + 4}\n" for each in range(8)
-    }
-    pretend_files(monkeypatch, siblings)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for usable, cores in ((range(8), 4), ((0, 4, 5), 2)):
-        monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _, usable=usable: set(usable), raising=False)
-        assert hosts.fingerprint(Devices())[0].threads == cores
-
-
-def test_processes_on_the_cpu_divide_its_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    pretend_files(monkeypatch, {})
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    host, _ = hosts.fingerprint(Devices(cpu=CpuDevice(processes=4)))
-    assert (host.processes, host.threads) == (4, 2)
-    assert hosts.fingerprint(Devices(cpu=CpuDevice(processes=4, threads=8)))[0].threads == 8
+    found, reason = found_here("cuda")
+    assert ([gpu.name for gpu in found], reason) == (names, missing)
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = accelerators.AcceleratorFacts(kind="cuda", name="AMD GPU", memory_bytes=None, driver="6.8")
+    gpu = AcceleratorFacts("cuda", "AMD GPU", memory_bytes=None, driver="6.8")
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [("GPU-1", gpu)])
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
     assert found_here("auto") == ([gpu], None)
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: None)
-    found, missing = found_here("cuda")
-    assert found == []
-    assert "for the AMD GPU this torch" in str(missing)
+    assert "for the AMD GPU this torch" in why_none("cuda")
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
-    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
-    found, missing = found_here("auto")
-    assert found == [accelerators.AcceleratorFacts(kind="mps", name="Apple M4 Pro", memory_bytes=None, driver="15.5")]
-    assert missing is None
+@pytest.mark.usefixtures("no_gpu", "apple_silicon")
+def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip() -> None:
+    chip = AcceleratorFacts("mps", "Apple M4 Pro", memory_bytes=None, driver="15.5")
+    assert found_here("auto") == ([chip], None)
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -463,9 +420,10 @@ def test_rocms_own_variables_hide_gpus_too(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], names: list[str]
 ) -> None:
     alike = (0, "gfx1036")  # which has no number of its own
-    numbered = ((176, "gfx90a 0"), (177, "gfx90a 1"), alike, alike)
-    found = [(f"GPU-{number:016x}", name) for number, name in numbered]
-    gpus = [(uuid, accelerators.AcceleratorFacts("cuda", name, None, "6.8")) for uuid, name in found]
+    gpus = [
+        (f"GPU-{number:016x}", AcceleratorFacts("cuda", name, None, "6.8"))
+        for number, name in ((176, "gfx90a 0"), (177, "gfx90a 1"), alike, alike)
+    ]
     monkeypatch.setattr(accelerators, "_amd_gpus", lambda: gpus)
     monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
     for name, value in variables.items():
@@ -539,11 +497,11 @@ def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
     asked_cuda(ORIN)
     assert found_here("cuda")[0] == []
     monkeypatch.setattr(accelerators, "_NODES", ("null",))
-    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
+    assert found_here("cuda") == ([AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
     asked_cuda(error="cuInit gives error 100")
-    assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", str(found_here("cuda")[1]))
+    assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", why_none("cuda"))
     asked_cuda()
-    assert str(found_here("cuda")[1]).endswith("; CUDA lists none")
+    assert why_none("cuda").endswith("; CUDA lists none")
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -555,9 +513,9 @@ def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     asked_cuda(SLICE)
-    assert found_here("cuda") == ([accelerators.AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
+    assert found_here("cuda") == ([AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
     asked_cuda(error="CUDA's driver can't be loaded")
-    assert found_here("cuda") == ([], "cuda: a GPU is divided (MIG), and CUDA's driver can't be loaded")
+    assert why_none("cuda") == "cuda: a GPU is divided (MIG), and CUDA's driver can't be loaded"
 
 
 def test_cudas_driver_tells_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,7 +533,7 @@ def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
     monkeypatch.setattr(accelerators, "_NODES", ("null",))
     monkeypatch.setattr(accelerators, "_KERNEL_MODULE", Path("/nowhere"))
     command = asked_cuda(ORIN)
-    assert found_here("cuda")[0] == [accelerators.AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
+    assert found_here("cuda")[0] == [AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
     assert command[1:] == ["-m", "photofinish.machine.accelerators"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)  # for real, maybe without a driver
     assert ran.returncode == 0 or re.match(r"CUDA's driver can't be (loaded|used): ", ran.stderr)
@@ -585,13 +543,10 @@ def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
 
 
 def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sysctl(command: list[str], **_: Any) -> SimpleNamespace:
-        assert command[0] == "sysctl"
-        return SimpleNamespace(stdout="Apple M4 Pro\n")
-
+    run = Mock(return_value=SimpleNamespace(stdout="Apple M4 Pro\n"))
     pretend_files(monkeypatch, {})
     pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(facts.subprocess, "run", sysctl)
+    monkeypatch.setattr(facts.subprocess, "run", run)
     monkeypatch.delattr(facts.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else 12)
     assert facts.cpu_facts() == facts.CpuFacts(
@@ -602,6 +557,7 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
         instruction_sets=(),
         system="Darwin",
     )
+    assert {call.args[0][0] for call in run.call_args_list} == {"sysctl"}
 
 
 @pytest.mark.parametrize(
@@ -644,22 +600,34 @@ def test_the_limit_of_a_container_is_read_in_cores(
     assert facts.cpu_facts().cgroup_cores_limit == limit
 
 
+def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Path("/sys/devices/system/cpu")
+    siblings = {
+        topology / f"cpu{each}/topology/thread_siblings_list": f"{each % 4},{each % 4 + 4}\n" for each in range(8)
+    }
+    for usable, cores in ((range(8), 4), ((0, 4, 5), 2)):
+        pretend_cores(monkeypatch, usable, siblings)
+        assert threads_of() == cores
+
+
 @pytest.mark.parametrize(
-    ("setting", "cores", "quota", "threads"),
+    ("settings", "cores", "quota", "threads"),
     [
-        ("auto", 8, "max", 8),
-        ("auto", 8, "400000", 4),
-        ("auto", 8, "150000", 1),
-        ("auto", 8, "50000", 1),
-        ("auto", 2, "400000", 2),
-        (6, 8, "400000", 6),
+        ({"threads": "auto"}, 8, "max", 8),
+        ({"threads": "auto"}, 8, "400000", 4),
+        ({"threads": "auto"}, 8, "150000", 1),
+        ({"threads": "auto"}, 8, "50000", 1),
+        ({"threads": "auto"}, 2, "400000", 2),
+        ({"threads": 6}, 8, "400000", 6),
+        ({"processes": 4}, 8, "max", 2),
+        ({"processes": 4, "threads": 8}, 8, "max", 8),
     ],
+    ids=str,
 )
-def test_auto_threads_are_the_cores_this_process_may_use(
-    monkeypatch: pytest.MonkeyPatch, setting: str | int, cores: int, quota: str, threads: int
+def test_auto_threads_are_the_cores_this_process_may_use_and_several_divide_among_them(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], cores: int, quota: str, threads: int
 ) -> None:
-    pretend_files(monkeypatch, {CPU_MAX: f"{quota} 100000"})
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    cpu = CpuDevice.model_validate({"threads": setting})
-    assert hosts.fingerprint(Devices(cpu=cpu))[0].threads == threads
+    pretend_cores(monkeypatch, range(cores), {CPU_MAX: f"{quota} 100000"})
+    cpu = CpuDevice.model_validate(settings)
+    host, _ = hosts.fingerprint(Devices(cpu=cpu))
+    assert (host.threads, host.processes) == (threads, cpu.processes)

@@ -7,26 +7,27 @@ import sys
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import pynvml
 import pytest
 
 from photofinish.machine import load as watch
 from photofinish.machine.load import LoadWindow, MachineWatch, doubts, nvidia_gpu_state
 
-
-def window(**figures: Any) -> LoadWindow:
-    quiet = {
-        "repeat": 1,
-        "last_epoch": 1,
-        "wall_seconds": 10.0,
-        "cores": 4,
-        "own_cpu_seconds": 10.0,
-        "others_cpu_seconds": 1.0,
-        "waited_for_core_seconds": 0.5,
-        "major_page_faults": 3,
-        "swapped_pages": 0,
-    }
-    return LoadWindow(**quiet | figures)
+BURN_A_CORE = "import time\nwhile time.process_time() < 0.3:\n    pass"
+QUIET = LoadWindow(
+    repeat=1,
+    last_epoch=1,
+    wall_seconds=10.0,
+    cores=4,
+    own_cpu_seconds=10.0,
+    others_cpu_seconds=1.0,
+    waited_for_core_seconds=0.5,
+    major_page_faults=3,
+    swapped_pages=0,
+)
+BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
 
 
 @pytest.mark.parametrize(
@@ -44,32 +45,24 @@ def window(**figures: Any) -> LoadWindow:
         ({"major_page_faults": 5000, "swapped_pages": 0}, []),
         ({"major_page_faults": 5000, "swapped_pages": None}, ["memory was read back from a disk in 100% of the time"]),
         ({"gpu_slowdowns": ("heat",)}, ["the GPU held its clock down (heat) in 100% of the time"]),
+        # a few ticks of the system's clock are no evidence
+        ({"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "waited_for_core_seconds": 0, "others_cpu_seconds": 0.08}, []),
     ],
+    ids=str,
 )
 def test_what_makes_times_doubtful_is_told_in_words(figures: dict[str, Any], told: list[str]) -> None:
-    assert doubts([window(**figures)]) == told
+    assert doubts([QUIET.model_copy(update=figures)]) == told
 
 
-def test_what_happened_in_less_than_a_tenth_of_the_time_is_passed_over() -> None:
-    busy = window(others_cpu_seconds=40.0)
-    assert doubts([busy, *[window()] * 19]) == []
-    assert doubts([busy, *[window()] * 4]) == ["other programs used 100% of the cores in 20% of the time"]
-
-
-def test_a_few_ticks_of_the_system_clock_are_no_evidence() -> None:
-    assert (
-        doubts([window(wall_seconds=0.1, own_cpu_seconds=0.1, waited_for_core_seconds=0, others_cpu_seconds=0.08)])
-        == []
-    )
-
-
-def test_nothing_watched_is_no_doubt() -> None:
+def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_is_passed_over() -> None:
+    assert doubts([BUSY, *[QUIET] * 4]) == ["other programs used 100% of the cores in 20% of the time"]
+    assert doubts([BUSY, *[QUIET] * 19]) == []
     assert doubts([]) == []
 
 
 def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
     observer = MachineWatch(nvidia_gpu_state(None))
-    subprocess.run([sys.executable, "-c", _BURN], check=True)
+    subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
     observer.epoch_ended(1, 1)
     observer.training_ended()
     (seen,) = observer.windows
@@ -81,7 +74,7 @@ def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
 def test_a_watch_sees_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_tree_cpu_seconds", lambda _root: 0.0)  # nothing is its own
     observer = MachineWatch(nvidia_gpu_state(None))
-    subprocess.run([sys.executable, "-c", _BURN], check=True)
+    subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
     observer.look(1, 1)
     assert observer.windows[0].others_cpu_seconds > 0.25
 
@@ -116,8 +109,6 @@ def test_the_state_of_the_gpu_goes_into_the_window() -> None:
 
 
 def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
     power_cap_and_heat = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
@@ -129,18 +120,7 @@ def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(monkeypatc
 
 
 def test_without_a_driver_nothing_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
-    def refuse() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    no_driver = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=no_driver))
     assert nvidia_gpu_state("a-b")() == (None, ())
     assert nvidia_gpu_state(None)() == (None, ())
-
-
-_BURN = """
-import time
-while time.process_time() < 0.3:
-    pass
-"""

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_stage
 from image_files import write_picture
 
 from photofinish.data.local_files import CsvFile, Row, class_folders, misplaced, parse_csv, sha256_of_local_files
@@ -27,6 +28,11 @@ datasets:
 experiments:
   first: {dataset: digits, model: linear}
 """
+LISTED = "path,label\nowl/a.png,owl\ncat/a.png,cat\n"
+
+
+def write_params(photos: Path, text: str) -> None:
+    (photos.parent / "params.yaml").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
@@ -34,10 +40,10 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder with photos that are listed in a CSV, and are in a folder a class."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    (tmp_path / "params.yaml").write_text(PARAMS, encoding="utf-8")
+    write_params(tmp_path / "photos", PARAMS)
     for name in ("owl/a.png", "owl/b.png", "cat/a.png"):
         write_picture(tmp_path / "photos" / name)
-    (tmp_path / "photos/birds.csv").write_text("path,label\nowl/a.png,owl\ncat/a.png,cat\n", encoding="utf-8")
+    (tmp_path / "photos/birds.csv").write_text(LISTED, encoding="utf-8")
     return tmp_path / "photos"
 
 
@@ -55,51 +61,33 @@ def test_only_data_sets_of_local_files_have_a_state(photos: Path) -> None:
     assert state(photos).keys() == {"listed", "sorted"}
 
 
-def test_an_image_that_was_touched_changes_the_data_sets_it_is_in(photos: Path) -> None:
+# What is done to the photos, and which data sets it changes.
+CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "an image of both is touched": (lambda photos: os.utime(photos / "owl/a.png", ns=(1, 1)), {"listed", "sorted"}),
+    "an image of one is touched": (lambda photos: os.utime(photos / "owl/b.png", ns=(1, 1)), {"sorted"}),
+    "an image of both goes": (lambda photos: (photos / "owl/a.png").unlink(), {"listed", "sorted"}),
+    "an image of one goes": (lambda photos: (photos / "owl/b.png").unlink(), {"sorted"}),
+    "an image comes": (lambda photos: write_picture(photos / "owl/c.png"), {"sorted"}),
+    "an image is renamed": (lambda photos: (photos / "owl/b.png").rename(photos / "owl/c.png"), {"sorted"}),
+    "a class comes": (lambda photos: write_picture(photos / "emu/c.png"), {"sorted"}),
+    "an empty class comes": (lambda photos: (photos / "emu").mkdir(), {"sorted"}),
+    "an image's name is no text": (lambda photos: write_picture(photos / os.fsdecode(b"owl/\xff.png")), {"sorted"}),
+    "a class's name is no text": (lambda photos: write_picture(photos / os.fsdecode(b"\xfe/a.png")), {"sorted"}),
+    "a label changes": (lambda photos: (photos / "birds.csv").write_text(LISTED.replace("owl\n", "emu\n")), {"listed"}),
+    "the CSV is touched": (lambda photos: os.utime(photos / "birds.csv", ns=(1, 1)), set()),
+    "a folder is touched": (lambda photos: os.utime(photos / "owl", ns=(1, 1)), set()),
+    "text comes": (lambda photos: (photos / "owl/notes.txt").touch(), set()),
+    "a hidden image comes": (lambda photos: write_picture(photos / "owl/.hidden.png"), set()),
+}
+
+
+@pytest.mark.parametrize(("change", "changed"), CHANGES.values(), ids=CHANGES)
+def test_a_change_changes_the_data_sets_that_it_is_part_of(
+    photos: Path, change: Callable[[Path], object], changed: set[str]
+) -> None:
     before = state(photos)
-    os.utime(photos / "owl/a.png", ns=(1, 1))
-    assert changed_by(photos, before) == {"listed", "sorted"}
-    before = state(photos)
-    os.utime(photos / "owl/b.png", ns=(1, 1))
-    assert changed_by(photos, before) == {"sorted"}
-
-
-def test_a_changed_csv_changes_its_data_set_only(photos: Path) -> None:
-    before = state(photos)
-    (photos / "birds.csv").write_text("path,label\nowl/a.png,emu\ncat/a.png,cat\n", encoding="utf-8")
-    assert changed_by(photos, before) == {"listed"}
-
-
-@pytest.mark.parametrize("change", ["added", "gone", "renamed", "new class", "empty class"])
-def test_a_file_that_comes_or_goes_changes_the_folder(photos: Path, change: str) -> None:
-    before = state(photos)
-    match change:
-        case "added":
-            write_picture(photos / "owl/c.png")
-        case "gone":
-            (photos / "owl/b.png").unlink()
-        case "renamed":
-            (photos / "owl/b.png").rename(photos / "owl/c.png")
-        case "new class":
-            write_picture(photos / "emu/c.png")
-        case "empty class":
-            (photos / "emu").mkdir()
-    assert changed_by(photos, before) == {"sorted"}
-
-
-def test_a_listed_image_that_goes_missing_changes_the_data_set(photos: Path) -> None:
-    before = state(photos)
-    (photos / "owl/a.png").unlink()
-    assert "listed" in changed_by(photos, before)
-
-
-def test_what_is_no_part_of_the_data_changes_nothing(photos: Path) -> None:
-    before = state(photos)
-    (photos / "owl/notes.txt").touch()
-    write_picture(photos / "owl/.hidden.png")
-    os.utime(photos / "birds.csv", ns=(1, 1))
-    os.utime(photos / "owl", ns=(1, 1))
-    assert changed_by(photos, before) == set()
+    change(photos)
+    assert changed_by(photos, before) == changed
 
 
 @pytest.mark.parametrize(
@@ -108,15 +96,6 @@ def test_what_is_no_part_of_the_data_changes_nothing(photos: Path) -> None:
 def test_a_csv_that_is_wrong_is_left_for_download_to_explain(photos: Path, data: bytes) -> None:
     (photos / "birds.csv").write_bytes(data)
     assert len(state(photos)["listed"]) == 64
-
-
-def test_names_that_are_not_text_count_too(photos: Path) -> None:
-    before = state(photos)
-    write_picture(photos / os.fsdecode(b"owl/\xff.png"))
-    assert changed_by(photos, before) == {"sorted"}
-    before = state(photos)
-    write_picture(photos / os.fsdecode(b"\xfe/a.png"))
-    assert changed_by(photos, before) == {"sorted"}
 
 
 def test_beside_links_that_are_not_followed_all_folders_are(photos: Path) -> None:
@@ -168,26 +147,17 @@ def test_a_column_that_the_header_names_twice_is_told() -> None:
 
 
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
-    write_plan(
-        read_params(photos.parent / "params.yaml"), photos.parent / "plan", photos.parent / "splits", ROOT / "stages"
-    )
-    states = state(photos)
-    for name in ("listed", "sorted"):
-        assert states[name] in (photos.parent / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
-    assert '"local_files": null' in (photos.parent / "plan/datasets/digits.json").read_text(encoding="utf-8")
+    project = photos.parent
+    write_plan(read_params(project / "params.yaml"), project / "plan", project / "splits", ROOT / "stages")
+    for name, told in {**state(photos), "digits": '"local_files": null'}.items():
+        assert told in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
 
 
 def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_written(photos: Path) -> None:
     (photos / "birds.csv").unlink()
     wrong = PARAMS.replace("path: photos,", "path: fotos,")
-    (photos.parent / "params.yaml").write_text(wrong.replace("model: linear", "model: lineer", 1), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "stages/plan.py"), "--out", "plan"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    write_params(photos, wrong.replace("model: linear", "model: lineer", 1))
+    ran = run_stage("plan", "--out", "plan", cwd=photos.parent)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert 'datasets.listed.path = "photos/birds.csv"\n    there is no such CSV file' in ran.stderr
     assert 'datasets.sorted.path = "fotos"\n    there is no such folder' in ran.stderr
@@ -198,7 +168,7 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
 
 def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
     for mirror in ("photos", str(photos), "https://example.org/data", "HTTP://127.0.0.1:8000"):
-        (photos.parent / "params.yaml").write_text(f"mirror: {mirror}\n{PARAMS}", encoding="utf-8")
+        write_params(photos, f"mirror: {mirror}\n{PARAMS}")
         assert state(photos)
 
 
@@ -206,35 +176,31 @@ def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
     ("old", "new", "expected"),
     [
         (
-            "path: photos/birds.csv",
-            "path: photos",
+            "photos/birds.csv",
+            "photos",
             'datasets.listed.path = "photos"\n    this must be a CSV file, and {photos} is a folder',
         ),
-        ("path: photos,", "path: nests,", "put it there, or correct the path; relative paths start at the folder of"),
-        (
-            "path: photos,",
-            "path: /no/nests,",
-            "there is no such folder (/no/nests): put it there, or correct the path\n",
-        ),
-        ("path: photos/birds.csv", "path: photos/pipe", "must be a CSV file, and {photos}/pipe is a device or a pipe"),
-        ("path: photos/birds.csv", "path: /dev/zero", "must be a CSV file, and /dev/zero is a device or a pipe"),
-        ("path: photos,", f"path: {'x/' * 2500},", "this can't be the path of a folder: File name too long"),
-        ("path: photos,", 'path: "photos\\0",', "this can't be the path of a folder: embedded null byte"),
-        ("defaults:", f"mirror: {'x/' * 2500}\ndefaults:", "there is no such folder"),
-        ("path: photos,", "path: '',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
-        ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
-        ("path: photos,", "path: photos/birds.csv,", "this must be a folder, and {photos}/birds.csv is a file"),
+        ("photos/birds.csv", "photos/pipe", "must be a CSV file, and {photos}/pipe is a device or a pipe"),
+        ("photos/birds.csv", "/dev/zero", "must be a CSV file, and /dev/zero is a device or a pipe"),
         (
             "path: photos/birds.csv, validation: 1, test: 1",
             "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
             'datasets.listed.parts.test = "photos/test.csv"\n    there is no such CSV file',
         ),
+        ("photos,", "nests,", "put it there, or correct the path; relative paths start at the folder of"),
+        ("photos,", "/no/nests,", "there is no such folder (/no/nests): put it there, or correct the path\n"),
+        ("photos,", f"{'x/' * 2500},", "this can't be the path of a folder: File name too long"),
+        ("photos,", '"photos\\0",', "this can't be the path of a folder: embedded null byte"),
+        ("photos,", "'',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
+        ("photos,", "photos/birds.csv,", "this must be a folder, and {photos}/birds.csv is a file"),
+        ("defaults:", f"mirror: {'x/' * 2500}\ndefaults:", "there is no such folder"),
+        ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
     ],
 )
 def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, new: str, expected: str) -> None:
     assert old in PARAMS
     os.mkfifo(photos / "pipe")
-    (photos.parent / "params.yaml").write_text(PARAMS.replace(old, new), encoding="utf-8")
+    write_params(photos, PARAMS.replace(old, new))
     with pytest.raises(MistakeError) as caught:
         state(photos)
     assert expected.replace("{photos}", str(photos)) in f"{caught.value}\n"
@@ -250,13 +216,12 @@ def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, 
 def test_a_reference_that_is_not_there_is_a_mistake(photos: Path, folders: tuple[str, ...], problem: str) -> None:
     for each in folders:
         (photos.parent / "reference" / each).mkdir(parents=True)
-    params = photos.parent / "params.yaml"
-    params.write_text(PARAMS + "compare:\n  references:\n    - old-bix\n", encoding="utf-8")
+    write_params(photos, PARAMS + "compare:\n  references:\n    - old-bix\n")
     with pytest.raises(MistakeError) as caught:
         state(photos)
     assert 'params.yaml:10  compare.references.0 = "old-bix"\n' in str(caught.value)
     assert problem in str(caught.value)
-    params.write_text(PARAMS + f"compare: {{references: [{', '.join(folders)}]}}\n", encoding="utf-8")
+    write_params(photos, PARAMS + f"compare: {{references: [{', '.join(folders)}]}}\n")
     state(photos)
 
 
@@ -268,7 +233,7 @@ def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
     monkeypatch.chdir(tmp_path_factory.mktemp("copy"))
     assert changed_by(photos, before) == set()
     monkeypatch.setenv("HOME", str(photos.parent))
-    (photos.parent / "params.yaml").write_text(PARAMS.replace("path: photos", "path: ~/photos"), encoding="utf-8")
+    write_params(photos, PARAMS.replace("path: photos", "path: ~/photos"))
     assert changed_by(photos, before) == set()
 
 

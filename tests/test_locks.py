@@ -31,15 +31,21 @@ with sole_writer(Path(sys.argv[1]), *sys.argv[2:]):
 """
 
 
-@pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which holds `results/a` and `results/b` until it reads a line."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(tmp_path), "results/a", "results/b"],
+def start_holder(folder: Path, *names: str) -> subprocess.Popen[str]:
+    """Another process, which holds these until it reads a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(folder), *names],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    ) as process:
+    )
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """One of `results/a` and `results/b`."""
+    with start_holder(tmp_path, "results/a", "results/b") as process:
         read_until(process, "held")
         yield process
 
@@ -60,13 +66,7 @@ def test_the_second_writer_waits_with_a_message_then_names_the_process_and_ends(
 
 
 def test_the_second_writer_works_as_soon_as_the_first_is_done(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(tmp_path), "results/b", "results/a"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as second:
+    with start_holder(tmp_path, "results/b", "results/a") as second:
         assert second.stdout is not None
         assert second.stdout.readline() == f"waiting: process {holder.pid} is writing results/a\n"
         holder.communicate("done\n")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,7 @@ from conftest import ROOT, MakeExperiment
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError
-from photofinish.machine import memory as main_memory_module
-from photofinish.machine import memory as memory_check
+from photofinish.machine import memory
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.memory import (
     Room,
@@ -43,8 +43,8 @@ experiments:
 
 @pytest.fixture
 def one_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "total_memory_bytes", lambda: GIB)
-    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: GIB // 2)
+    monkeypatch.setattr(memory, "total_memory_bytes", lambda: GIB)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB // 2)
 
 
 def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: resident") -> Path:
@@ -56,10 +56,15 @@ def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: re
 
 def gpu_host(*memory_bytes: int | None) -> GpuHost:
     accelerators = [{"kind": "cuda", "name": "Some GPU", "memory_bytes": size, "driver": "1"} for size in memory_bytes]
-    facts: dict[str, Any] = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": None, "threads": 1}
+    facts = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": None, "threads": 1}
     return GpuHost.model_validate_json(
         json.dumps({**facts, "accelerators": accelerators, "cpu": None, "software": None})
     )
+
+
+@pytest.fixture
+def run(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> Run:
+    return Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
 
 
 def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, packed_split: PackedSplit) -> None:
@@ -70,26 +75,23 @@ def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, pac
     manifest = packed_split.manifest
     size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
     experiment = make_experiment(batch_size=1000)
-    taken = 0
+    taken, normalise = 0, Normaliser(manifest.mean, manifest.std)
     for part in ("train", "validation"):
-        images = Part(
-            part, packed_split.images(part), packed_split.labels(part), Normaliser(manifest.mean, manifest.std)
-        )
+        images = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
         ((batch, _),) = make_batches(experiment, images, CPU).in_order()
         taken += batch.nbytes
     assert resident_bytes(experiment, size) == taken
 
 
-def test_a_border_for_random_crops_counts(make_experiment: MakeExperiment) -> None:
+def test_a_border_for_random_crops_counts_and_what_is_no_image_takes_what_it_is_packed_in(
+    make_experiment: MakeExperiment,
+) -> None:
     plain, cropped = make_experiment(), make_experiment(augmentation={"crop_padding": 2})
     size = SplitSize((1, 8, 8), train=10, validation=5)
     assert resident_bytes(plain, size) == 4 * 64 * 15
     assert resident_bytes(cropped, size) == 4 * (144 * 10 + 64 * 5)
-
-
-def test_items_that_are_no_images_take_what_they_are_packed_in(make_experiment: MakeExperiment) -> None:
-    assert resident_bytes(make_experiment(), SplitSize((10,), train=10, validation=5, dtype="float32")) == 4 * 150
-    assert resident_bytes(make_experiment(), SplitSize((10,), train=10, validation=5, dtype="int64")) == 8 * 150
+    assert resident_bytes(plain, SplitSize((10,), train=10, validation=5, dtype="float32")) == 4 * 150
+    assert resident_bytes(plain, SplitSize((10,), train=10, validation=5, dtype="int64")) == 8 * 150
 
 
 def test_the_message_names_the_key_both_figures_and_the_alternative(make_experiment: MakeExperiment) -> None:
@@ -98,17 +100,17 @@ def test_the_message_names_the_key_both_figures_and_the_alternative(make_experim
         refuse_too_large("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
     for said in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
         assert said in str(refused.value)
-    with pytest.raises(
-        MistakeError, match=r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
-    ):
+    border = r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
+    with pytest.raises(MistakeError, match=border):
         refuse_too_large("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
 
 
-def test_processes_that_share_the_memory_hold_a_copy_each(make_experiment: MakeExperiment) -> None:
+def test_processes_that_share_the_memory_hold_a_copy_each_and_the_loader_none(make_experiment: MakeExperiment) -> None:
     size = SplitSize((1, 16, 16), train=900, validation=100)
     refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
     with pytest.raises(MistakeError, match="once in each of 2 processes"):
         refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
+    refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
 
 
 def test_on_a_gpu_the_batches_of_a_graph_count(make_experiment: MakeExperiment) -> None:
@@ -128,23 +130,19 @@ def test_on_a_gpu_the_batches_of_a_graph_count(make_experiment: MakeExperiment) 
     assert window_bytes(cropped, size) == batches_bytes * (32 + 40) // 32
 
 
-def test_the_loader_needs_no_room(make_experiment: MakeExperiment) -> None:
-    size = SplitSize((1, 16, 16), train=900, validation=100)
-    refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
-
-
 @pytest.mark.usefixtures("one_gibibyte")
 def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_planning(cpu_host: CpuHost) -> None:
-    assert [room.available_bytes for room in room_now(cpu_host, 1)] == [GIB // 2]
-    assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(8 * GIB, None))] == [GIB, 8 * GIB]
-    assert room_ever(cpu_host, gpu_host(None, None))[0].copies == 2
-    assert [room.available_bytes for room in room_ever(cpu_host, gpu_host(GIB), cpu_is_here=False)] == [GIB]
-    assert [room.has_graphs for room in room_ever(cpu_host, gpu_host(8 * GIB))] == [False, True]
-    rooms = room_now(gpu_host(8 * GIB, 6 * GIB), 2)
-    assert not any(room.has_graphs for room in rooms)
-    assert [(room.available_bytes, room.copies) for room in rooms] == [(8 * GIB, 1), (6 * GIB, 1)]
-    without_memory_of_its_own = room_now(gpu_host(None), 2)
-    assert [(room.available_bytes, room.copies) for room in without_memory_of_its_own] == [(GIB // 2, 2)]
+    def told(rooms: Iterable[Room]) -> list[tuple[int, int, bool]]:
+        return [(room.available_bytes, room.copies, room.has_graphs) for room in rooms]
+
+    assert told(room_now(cpu_host, 1)) == [(GIB // 2, 1, False)]
+    assert told(room_now(gpu_host(8 * GIB, 6 * GIB), 2)) == [(8 * GIB, 1, False), (6 * GIB, 1, False)]
+    without_memory_of_its_own = gpu_host(None)
+    assert told(room_now(without_memory_of_its_own, 2)) == [(GIB // 2, 2, False)]
+    assert told(room_ever(cpu_host, gpu_host(8 * GIB))) == [(GIB, 1, False), (8 * GIB, 1, True)]
+    assert told(room_ever(cpu_host, gpu_host(8 * GIB, None))) == [(GIB, 2, False), (8 * GIB, 1, False)]
+    assert told(room_ever(cpu_host, gpu_host(None, None)))[0] == (GIB, 2, False)
+    assert told(room_ever(cpu_host, gpu_host(GIB), cpu_is_here=False)) == [(GIB, 1, True)]
 
 
 @pytest.mark.usefixtures("one_gibibyte")
@@ -170,34 +168,21 @@ def test_plan_knows_a_split_that_was_made_from_it_and_no_other(params_file: Path
     plan(params_file, images=2000)
 
 
-def test_a_training_is_refused_before_it_loads_anything(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
+def test_a_training_is_refused_before_it_loads_anything(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.check()
-    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
     monkeypatch.setattr(np, "load", None)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input"):
         run.check()
 
 
-def test_what_other_programs_hold_on_the_device_is_no_room(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_other_programs_hold_on_the_device_is_no_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from photofinish.runs import setup
     from photofinish.training.teams import Team
 
-    run, meta = Run("small", "gpu", make_experiment(), cpu_host, packed_split.folder, tmp_path), torch.device("meta")
+    run, meta = replace(run, device="gpu"), torch.device("meta")
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, Team(meta))
@@ -211,37 +196,35 @@ def test_what_other_programs_hold_on_the_device_is_no_room(
 
 
 @pytest.mark.parametrize(
-    ("own_groups", "files", "expected"),
+    ("own_groups", "files", "total_and_available"),
     [
-        pytest.param("0::/", {"memory.max": "max"}, None, id="version 2, no limit"),
-        pytest.param(
+        ("0::/", {"memory.max": "max"}, None),
+        (
             "0::/job/step",
             {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000", "job/step/memory.max": "max"},
             (9000, 5000),
-            id="version 2, the group around it",
         ),
-        pytest.param(
+        (
             "3:cpu,memory:/of-the-host",
             {"memory/memory.limit_in_bytes": "9000", "memory/memory.stat": "cache 1\ntotal_rss 9500"},
             (9000, 0),
-            id="version 1, in a container",
         ),
     ],
+    ids=["version 2, no limit", "version 2, the group around it", "version 1, in a container"],
 )
 def test_a_control_group_limits_the_memory(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     own_groups: str,
     files: dict[str, str],
-    expected: tuple[int, int] | None,
+    total_and_available: tuple[int, int] | None,
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text, encoding="utf-8")
-    (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
-    monkeypatch.setattr(main_memory_module, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(main_memory_module, "_OWN_CGROUPS", tmp_path / "own")
-    if expected is None:
+    for name, text in {"own": own_groups, **{f"groups/{name}": text for name, text in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "_OWN_CGROUPS", tmp_path / "own")
+    if total_and_available is None:
         assert total_memory_bytes() > GIB
     else:
-        assert (total_memory_bytes(), available_memory_bytes()) == expected
+        assert (total_memory_bytes(), available_memory_bytes()) == total_and_available

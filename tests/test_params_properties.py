@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,22 +72,19 @@ def edited(document: Any, path: tuple[Any, ...], edit: str, new_key: Any, new_va
     return document
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        VALUES.map(lambda document: yaml.safe_dump(document, allow_unicode=True)),
+        st.dictionaries(SECTIONS, VALUES, max_size=4).map(yaml.safe_dump),
+        st.text(max_size=60),
+    ],
+    ids=["any document", "any content of the sections", "any text"],
+)
 @quickly
-@given(document=VALUES)
-def test_any_document_is_read_or_refused(params_file: Path, document: Any) -> None:
-    assert read_or_refuse(params_file, yaml.safe_dump(document, allow_unicode=True)) is None
-
-
-@quickly
-@given(document=st.dictionaries(SECTIONS, VALUES, max_size=4))
-def test_any_content_of_the_sections_is_read_or_refused(params_file: Path, document: dict[str, Any]) -> None:
-    assert read_or_refuse(params_file, yaml.safe_dump(document)) is None
-
-
-@quickly
-@given(text=st.text(max_size=60))
-def test_any_text_is_read_or_refused(params_file: Path, text: str) -> None:
-    assert read_or_refuse(params_file, text) is None
+@given(data=st.data())
+def test_anything_is_refused(params_file: Path, texts: st.SearchStrategy[str], data: st.DataObject) -> None:
+    assert read_or_refuse(params_file, data.draw(texts)) is None
 
 
 @quickly

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_stage
 from image_files import write_picture
 from result_files import change_a_digit
 
@@ -44,24 +44,9 @@ STAGE_CODE = {f"code/{script.stem}.json" for script in (ROOT / "stages").glob("[
 LONG_AGO = 1_000_000_000
 
 
-def plan(params_file: Path, folder: Path, text: str) -> None:
-    params_file.write_text(text, encoding="utf-8")
-    write_plan(read_params(params_file), folder, folder.parent / "splits", ROOT / "stages")
-
-
 def files_in(folder: Path) -> set[str]:
     """But for the SHA256SUMS, which go with them."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != SUMS}
-
-
-@pytest.fixture
-def folder(params_file: Path) -> Path:
-    """The plan of PARAMS, all of it written long ago."""
-    folder = params_file.parent / "plan"
-    plan(params_file, folder, PARAMS)
-    for name in files_in(folder):
-        os.utime(folder / name, (LONG_AGO, LONG_AGO))
-    return folder
 
 
 def written_since(folder: Path) -> set[str]:
@@ -70,60 +55,59 @@ def written_since(folder: Path) -> set[str]:
 
 def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
     """The files that are written when the plan is made once more, as at every `dvc repro`."""
-    plan(folder.parent / "params.yaml", folder, text)
+    params_file = folder.parent / "params.yaml"
+    params_file.write_text(text, encoding="utf-8")
+    write_plan(read_params(params_file), folder, folder.parent / "splits", ROOT / "stages")
     written = written_since(folder)
     for name in written:
         os.utime(folder / name, (LONG_AGO, LONG_AGO))
     return written
 
 
-def test_the_comparison_is_told_the_order_of_params_yaml(folder: Path) -> None:
-    assert read_plan(folder / "compare.json", ComparePlan).experiments == ("linear", "long", "adam")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The plan of PARAMS, all of it written long ago."""
+    planned_anew(tmp_path / "plan")
+    return tmp_path / "plan"
 
 
-def run_stage(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The stage as DVC runs it, in an empty folder of its own."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "stages" / "plan.py"), *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@contextmanager
+def little_time_of_the_processor() -> Iterator[None]:
+    """For the processes that end meanwhile; not by the clock: other programs must not decide what a test says."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
 
 
 def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(folder: Path) -> None:
     assert files_in(folder) == {
-        "hosts/cpu.json",
-        "hosts/gpu.json",
-        "datasets/digits.json",
-        "datasets/few-digits.json",
-        "experiments/linear.json",
-        "experiments/long.json",
-        "experiments/adam.json",
-        *(f"metrics/{name}.json" for name in ("linear", "long", "adam")),
-        "weights.json",
+        *("hosts/cpu.json", "hosts/gpu.json"),
+        *("datasets/digits.json", "datasets/few-digits.json"),
+        *("experiments/linear.json", "experiments/long.json", "experiments/adam.json"),
+        *("metrics/linear.json", "metrics/long.json", "metrics/adam.json"),
+        *("weights.json", "compare.json"),
         *STAGE_CODE,
-        "compare.json",
     }
 
 
 def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path) -> None:
     params = read_params(params_file)
-    assert read_plan(folder / "experiments/adam.json", ExperimentPlan) == ExperimentPlan(
-        **dict(params.experiments["adam"])
-    )
+    adam = ExperimentPlan(**dict(params.experiments["adam"]))
+    assert read_plan(folder / "experiments/adam.json", ExperimentPlan) == adam
     assert read_plan(folder / "datasets/few-digits.json", DatasetPlan).dataset == params.datasets["few-digits"]
     assert read_plan(folder / "hosts/cpu.json", CpuHost).threads >= 1
     assert read_plan(folder / "hosts/gpu.json", GpuHost).if_missing == "skip"
+    order_in_params_yaml = ("linear", "long", "adam")
+    assert read_plan(folder / "compare.json", ComparePlan).experiments == order_in_params_yaml
 
 
 def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
-    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHOTOFINISH_MIRROR", "https://example.org/data")
-    plan(params_file, folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
+    planned_anew(folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
     mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
     assert mirrors == {"mnist": "https://example.org/data", "digits": None, "few-digits": None}
 
@@ -141,21 +125,21 @@ def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
     ],
 )
 def test_a_mirrors_password_is_refused_and_repeated_nowhere(
-    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str
 ) -> None:
     if "yaml" not in place:
         monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
     with pytest.raises(MistakeError) as caught:
-        plan(params_file, folder, f"mirror: {address!r}\n{PARAMS}" if "yaml" in place else PARAMS)
+        planned_anew(folder, f"mirror: {address!r}\n{PARAMS}" if "yaml" in place else PARAMS)
     assert place in str(caught.value)
     assert "~/.netrc" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert written_since(folder) == set()
 
 
-def test_no_message_shows_a_mirror_with_an_at_sign(params_file: Path, folder: Path) -> None:
+def test_no_message_shows_a_mirror_with_an_at_sign(folder: Path) -> None:
     with pytest.raises(MistakeError, match="must be a folder or an address") as caught:
-        plan(params_file, folder, f"mirror: ['https://anna:secret@example.org']\n{PARAMS}")
+        planned_anew(folder, f"mirror: ['https://anna:secret@example.org']\n{PARAMS}")
     assert "secret" not in str(caught.value)
 
 
@@ -170,22 +154,18 @@ def test_what_has_a_port_or_an_at_sign_in_its_path_has_no_password(address: str)
     ("mirror", "told"), [("ftp://example.org", "must be a folder or"), ("/nowhere", "no such folder")]
 )
 def test_the_variable_for_a_mirror_is_checked_as_the_setting_is(
-    params_file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str, told: str
 ) -> None:
     monkeypatch.setenv("PHOTOFINISH_MIRROR", mirror)
     with pytest.raises(MistakeError, match=f"PHOTOFINISH_MIRROR: .*{told}"):
-        plan(params_file, folder, PARAMS)
-    assert written_since(folder) == set()
-
-
-def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
-    plan(params_file, folder, PARAMS)
+        planned_anew(folder)
     assert written_since(folder) == set()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "written"),
     [
+        ("epochs: 50", "epochs: 50", set()),
         ("epochs: 50", "epochs: 60", {"experiments/long.json"}),
         ("epochs: 10", "epochs: 11", {"experiments/linear.json", "experiments/adam.json"}),
         ("lr: 0.1", "lr: 0.2", {"experiments/linear.json", "experiments/long.json"}),
@@ -198,42 +178,36 @@ def test_the_same_params_write_nothing(params_file: Path, folder: Path) -> None:
         ("datasets:", "compare: {prices: {gpu_hour: null}, references: all}\ndatasets:", set()),
     ],
 )
-def test_a_change_writes_only_the_files_it_touches(
-    params_file: Path, folder: Path, old: str, new: str, written: set[str]
-) -> None:
+def test_a_change_writes_only_the_files_it_touches(folder: Path, old: str, new: str, written: set[str]) -> None:
     assert old in PARAMS
-    plan(params_file, folder, PARAMS.replace(old, new, 1))
-    assert written_since(folder) == written
+    assert planned_anew(folder, PARAMS.replace(old, new, 1)) == written
 
 
-def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(params_file: Path, folder: Path) -> None:
-    plan(params_file, folder, PARAMS[: PARAMS.index("  adam:")].replace("  few-digits", "  # few-digits"))
-    assert files_in(folder) == {
-        "hosts/cpu.json",
-        "hosts/gpu.json",
-        "datasets/digits.json",
-        "experiments/linear.json",
-        "experiments/long.json",
-        "metrics/linear.json",
-        "metrics/long.json",
-        "weights.json",
-        *STAGE_CODE,
-        "compare.json",
-    }
-    assert written_since(folder) == {"compare.json", "weights.json"}  # which name the experiments
+def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(folder: Path) -> None:
+    before, less = files_in(folder), PARAMS[: PARAMS.index("  adam:")].replace("  few-digits", "  # few-digits")
+    assert planned_anew(folder, less) == {"compare.json", "weights.json"}  # which name the experiments
+    assert before - files_in(folder) == {"datasets/few-digits.json", "experiments/adam.json", "metrics/adam.json"}
+    assert files_in(folder) < before
 
 
-def test_a_damaged_file_is_written_again(params_file: Path, folder: Path) -> None:
-    (folder / "experiments/long.json").write_bytes(b"\xff\xfe")
-    plan(params_file, folder, PARAMS)
-    assert written_since(folder) == {"experiments/long.json"}
-    assert read_plan(folder / "experiments/long.json", ExperimentPlan).epochs == 50
+@pytest.mark.parametrize(
+    "damage", [change_a_digit, lambda path: path.write_bytes(b"\xff\xfe")], ids=["another digit", "no text"]
+)
+def test_a_damaged_plan_is_refused_by_name_and_the_next_plan_mends_it(
+    folder: Path, damage: Callable[[Path], object]
+) -> None:
+    damaged = folder / "experiments/long.json"
+    damage(damaged)
+    with pytest.raises(UserError, match=f"{damaged} is damaged: its sha256"):
+        read_plan(damaged, ExperimentPlan)
+    assert planned_anew(folder) == {"experiments/long.json"}
+    assert read_plan(damaged, ExperimentPlan).epochs == 50
 
 
-def test_files_beside_the_plans_own_folders_are_left_alone(params_file: Path, folder: Path) -> None:
+def test_files_beside_the_plans_own_folders_are_left_alone(folder: Path) -> None:
     (folder / "experiments/left-over.json").touch()
     (folder / "notes.txt").touch()
-    plan(params_file, folder, PARAMS)
+    planned_anew(folder)
     assert "notes.txt" in files_in(folder)
     assert "experiments/left-over.json" not in files_in(folder)
 
@@ -288,22 +262,11 @@ def test_an_image_of_the_users_that_changes_begins_its_data_set_anew(folder: Pat
     assert planned_anew(folder, params) == {"datasets/mine.json"}
 
 
-def test_a_plan_with_another_digit_is_refused_by_name_and_the_next_plan_mends_it(
-    folder: Path,
-) -> None:
-    changed = folder / "experiments" / "long.json"
-    change_a_digit(changed)
-    with pytest.raises(UserError, match=f"{changed} is damaged: its sha256"):
-        read_plan(changed, ExperimentPlan)
-    assert planned_anew(folder) == {"experiments/long.json"}
-    assert read_plan(changed, ExperimentPlan).epochs == 50
-
-
 # -- the stage ------------------------------------------------------------------------------------------
 
 
 def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> None:
-    ran = run_stage(tmp_path, "--params", str(ROOT / "params.yaml"), "--out", "data/plan")
+    ran = run_stage("plan", "--params", str(ROOT / "params.yaml"), "--out", "data/plan", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     planned = {path.stem for path in (tmp_path / "data/plan/experiments").glob("*.json")}
     assert planned == read_params(ROOT / "params.yaml").experiments.keys()
@@ -313,10 +276,7 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            PARAMS.replace("lr: 0.1,", "lr: -1,").replace("epochs: 50", "epoch: 50"),
-            "has 2 mistakes; nothing was started",
-        ),
+        (PARAMS.replace("0.1,", "-1,").replace("epochs: 50", "epoch: 50"), "has 2 mistakes; nothing was started"),
         ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
         ("", "params.yaml has 1 mistake; nothing was started"),
     ],
@@ -325,17 +285,13 @@ def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
     tmp_path: Path, params_file: Path, text: str, told: str
 ) -> None:
     params_file.write_text(text, encoding="utf-8")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with little_time_of_the_processor():
+        ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr.startswith("error: params.yaml")
     assert told in ran.stderr
     assert "Traceback" not in ran.stderr + ran.stdout
     assert files_in(tmp_path) == {"params.yaml"}
-    # Of the processor, not by the clock: other programs must not decide what this test says.
-    used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
 
 
 def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
@@ -344,17 +300,14 @@ def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_
         for width in range(1, 1001)
     )
     params_file.write_text(PARAMS + experiments, encoding="utf-8")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = run_stage(tmp_path, "--params", "params.yaml", "--out", "data/plan")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with little_time_of_the_processor():
+        ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(list((tmp_path / "data/plan/experiments").glob("*.json"))) == 1003
-    used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
 
 
-def test_a_bad_file_leaves_the_plan_before_it_as_it_was(params_file: Path, folder: Path) -> None:
-    ran = run_stage(params_file.parent, "--params", "no-such.yaml", "--out", "plan")
+def test_a_bad_file_leaves_the_plan_before_it_as_it_was(folder: Path) -> None:
+    ran = run_stage("plan", "--params", "no-such.yaml", "--out", "plan", cwd=folder.parent)
     assert ran.returncode == 2
     assert "no-such.yaml  there is no such file" in ran.stderr
     assert written_since(folder) == set()
