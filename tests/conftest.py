@@ -160,6 +160,12 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     return make
 
 
+@pytest.fixture
+def trainer_of(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> MakeTrainer:
+    """The same by the settings of the experiment: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
+    return lambda network=None, **settings: make_trainer(make_experiment(**settings), network)
+
+
 def network_with_state() -> nn.Module:
     """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
     import torch
