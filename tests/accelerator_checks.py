@@ -257,9 +257,7 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
-def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
-    make_job: MakeJob,
-) -> None:
+def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(make_job: MakeJob) -> None:
     """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above."""
     trainer = make_job(input=LOADER, batch_size=30).new_trainer()
     batches = trainer.training.shuffled(0)

@@ -203,9 +203,7 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
 
 
-def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"^strategy data_parallel needs CUDA, which torch can't use here$"):
         DataParallelTeam((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))

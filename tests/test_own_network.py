@@ -171,9 +171,7 @@ def test_what_cannot_be_trained_or_repeated_is_told_before_the_training(try_it: 
         try_it(source)
 
 
-def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_taken(
-    own_files: OwnFiles,
-) -> None:
+def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_taken(own_files: OwnFiles) -> None:
     source = f"{HEAD}def Net(shape, width, *, classes):\n    return nn.Linear(width, classes * shape[2])\n"
     name = own_files.write("net.py", source) + ":Net"
     network = build_model(OwnModel.model_validate({"name": name, "width": 5}), (1, 6, 7), 4, seed=0)
