@@ -10,6 +10,8 @@ from torch import nn
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.results.learned import weights_of
 
+COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
+
 
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
@@ -34,8 +36,7 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_network_as_it_was(
     shapes: list[tuple[int, bool]], trainer_of: MakeTrainer
 ) -> None:
-    model = {"name": "mlp", "hidden": (8,), "compile": True}
-    trainer = trainer_of(model=model, epochs=1, batch_size=16, validation_batch_size=10)
+    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
     before = weights_of(trainer.network)
     warm_up(trainer)
     assert weights_of(trainer.network) == before
@@ -48,8 +49,7 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
 def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
     shapes: list[tuple[int, bool]], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = {"name": "mlp", "hidden": (8,), "compile": True}
-    trainer = trainer_of(model=model, epochs=1, batch_size=16)
+    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16)
     monkeypatch.setattr(trainer.team, "rank", 1)
     monkeypatch.setattr(trainer.team, "size", 3)
     warm_up(trainer)
@@ -59,7 +59,7 @@ def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
 def test_what_is_not_compiled_learns_the_same_as_ever(shapes: list[tuple[int, bool]], trainer_of: MakeTrainer) -> None:
     learned = []
     for compiled in (False, True):
-        trainer = trainer_of(model={"name": "mlp", "hidden": (8,), "compile": compiled}, epochs=1)
+        trainer = trainer_of(model=COMPILED | {"compile": compiled}, epochs=1)
         warm_up(trainer)
         trainer.train(lambda _metrics, _timing: None)
         learned.append(weights_of(trainer.network))
