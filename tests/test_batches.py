@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 LOADERS = {name: {"name": "loader"} | settings for name, settings in SETTINGS.items()}
 AS_THEY_ARE_AND_AUGMENTED = pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
-SOURCES = pytest.mark.parametrize(
-    "source",
-    [{"name": "resident"}, LOADERS["loader"], LOADERS["persistent"]],
-    ids=["resident", "loader", "persistent"],
-)
 
 
 @pytest.fixture
@@ -56,6 +52,12 @@ def numbered(make_experiment: MakeExperiment) -> MakeBatches:
         return make_batches(make_experiment(**settings), part, device, *process)
 
     return make
+
+
+@pytest.fixture(params=["resident", "loader", "persistent"])
+def on_each_path(request: pytest.FixtureRequest, numbered: MakeBatches) -> MakeBatches:
+    """The same, on one input path after the other."""
+    return partial(numbered, input=LOADERS.get(request.param, {"name": "resident"}))
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
@@ -107,54 +109,46 @@ def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     assert_same_batches(resident, loaded)
 
 
-@SOURCES
-def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(
-    numbered: MakeBatches, source: dict[str, Any]
-) -> None:
-    fresh, used = (numbered(input=source, batch_size=2, augmentation=AUGMENTED) for _ in range(2))
+def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: MakeBatches) -> None:
+    fresh, used = (on_each_path(batch_size=2, augmentation=AUGMENTED) for _ in range(2))
     left_halfway = used.shuffled(0)
     next(left_halfway)
     next(used.in_order())
     assert_same_batches(list(fresh.shuffled(1)), list(used.shuffled(1)))
 
 
-@SOURCES
-def test_every_image_comes_exactly_once_an_epoch(numbered: MakeBatches, source: dict[str, Any]) -> None:
-    batches = numbered(input=source, batch_size=5)
+def test_every_image_comes_exactly_once_an_epoch(on_each_path: MakeBatches) -> None:
+    batches = on_each_path(batch_size=5)
     assert sorted(numbers(batches, epoch=0)) == list(range(IMAGES))
     assert [len(labels) for _, labels in batches.shuffled(0)] == [5, 5, 5, 5, 2]
 
 
-@SOURCES
-def test_for_evaluation_the_images_come_in_their_stored_order(numbered: MakeBatches, source: dict[str, Any]) -> None:
-    batches = numbered("validation", input=source, batch_size=5)
+def test_for_evaluation_the_images_come_in_their_stored_order(on_each_path: MakeBatches) -> None:
+    batches = on_each_path("validation", batch_size=5)
     assert [label for _, labels in batches.in_order() for label in labels.tolist()] == list(range(IMAGES))
 
 
-@SOURCES
-def test_the_shares_of_processes_make_up_each_batch(numbered: MakeBatches, source: dict[str, Any]) -> None:
-    settings = {"input": source, "batch_size": 7}  # 22 images: the last batch has but one
-    whole = [labels.tolist() for _, labels in numbered(**settings).shuffled(2)]
-    first, second = (list(numbered("train", rank, 2, **settings).shuffled(2)) for rank in (0, 1))
+def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -> None:
+    # of 22 images: the last batch has but one
+    whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).shuffled(2)]
+    first, second = (list(on_each_path("train", rank, 2, batch_size=7).shuffled(2)) for rank in (0, 1))
     assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
     assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
     assert second[-1][0].shape == (0, 3, 4, 4)
     assert second[-1][0].dtype == torch.float32
 
 
-@SOURCES
-def test_validation_has_a_batch_size_of_its_own_if_asked(numbered: MakeBatches, source: dict[str, Any]) -> None:
-    own = {"input": source, "batch_size": 5, "validation_batch_size": 20}
-    assert [len(labels) for _, labels in numbered("validation", **own).in_order()] == [20, 2]
-    assert numbered(**own).batch_size == 5
+def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatches) -> None:
+    own = {"batch_size": 5, "validation_batch_size": 20}
+    assert [len(labels) for _, labels in on_each_path("validation", **own).in_order()] == [20, 2]
+    assert on_each_path(**own).batch_size == 5
 
 
-@SOURCES
 @pytest.mark.parametrize(("batch_size", "expected"), [(5, 21845), (30000, 30000)])
 def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training_are_larger(
-    numbered: MakeBatches, source: dict[str, Any], batch_size: int, expected: int
+    on_each_path: MakeBatches, batch_size: int, expected: int
 ) -> None:
-    assert numbered("validation", input=source, batch_size=batch_size).batch_size == expected
+    assert on_each_path("validation", batch_size=batch_size).batch_size == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
@@ -208,13 +202,10 @@ def test_what_a_network_draws_is_of_the_seed_the_epoch_and_the_process() -> None
     assert len(set(seeds)) == len(seeds)
 
 
-@SOURCES
-def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(
-    numbered: MakeBatches, source: dict[str, Any]
-) -> None:
+def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(on_each_path: MakeBatches) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    three_passes(numbered(input=source, augmentation=AUGMENTED))
+    three_passes(on_each_path(augmentation=AUGMENTED))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), str(np.random.get_state())) == before[1:]
 
