@@ -232,14 +232,6 @@ def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
     return count
 
 
-def assert_copied_ahead(told: list[str]) -> None:
-    """Of three batches each was copied aside before the step on the one before it, and waited for before its own."""
-    aside = next(entry[1:] for entry in told if entry.startswith("c"))
-    assert aside != "0"
-    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
-    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
-
-
 @variants
 def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_an_epoch_has(
     count_epoch: Callable[..., Counts], settings: dict[str, Any]
@@ -257,27 +249,26 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
-def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(make_job: MakeJob) -> None:
-    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above."""
-    trainer = make_job(input=LOADER, batch_size=30).new_trainer()
-    batches = trainer.training.shuffled(0)
-    order()
-    for number, batch in enumerate(batches):
-        trainer.step(trainer.state, number, batch)
-    assert_copied_ahead(order())
-
-
-def test_a_pinned_batch_is_copied_ahead_of_a_recorded_step_and_into_its_place_on_the_usual_stream(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["eager", "graph"])
+def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above.
+
+    Into the place of a recorded step's batch it comes on the usual stream.
+    """
     monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: OperationRecorder())
-    trainer = make_job(input=LOADER, batch_size=30).new_trainer()
+    trainer = make_job(input=LOADER, batch_size=30, steps=kind).new_trainer()
     warm_up(trainer)
-    assert trainer.steps.kind == "graph", trainer.steps.why
+    assert trainer.steps.kind == kind, trainer.steps.why
     order()
     for _losses in trainer.steps.epoch(trainer, trainer.state, 0):
         pass
-    assert_copied_ahead(order())
+    told = order()
+    aside = next(entry[1:] for entry in told if entry.startswith("c"))
+    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
+    assert aside != "0"
+    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
 
 
 def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:

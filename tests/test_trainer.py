@@ -30,11 +30,18 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {"name": "constant"},
-    "step": {"name": "step", "step_size": 1},
+    "step": {"name": "step", "step_size": 2, "gamma": 0.5},
     "cosine": {"name": "cosine"},
     "one_cycle": {"name": "one_cycle", "max_lr": 0.05},
     "reduce_on_plateau": {"name": "reduce_on_plateau", "patience": 0},
 }
+THEIR_SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "step": lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5),
+    "cosine": lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4),
+    "one_cycle": lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
+    "reduce_on_plateau": lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0),
+}
+"""of four epochs of five steps"""
 GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 
@@ -111,32 +118,20 @@ def test_every_optimizer_trains_under_every_schedule(trainer_of: MakeTrainer, op
     assert metrics[0].learning_rate == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "theirs"),
-    [
-        ({"name": "step", "step_size": 2, "gamma": 0.5}, lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5)),
-        ({"name": "cosine"}, lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4)),
-        (
-            {"name": "one_cycle", "max_lr": 0.05},
-            lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
-        ),
-        ({"name": "reduce_on_plateau", "patience": 0}, lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0)),
-    ],
-    ids=["step", "cosine", "one_cycle", "reduce_on_plateau"],
-)
+@pytest.mark.parametrize("schedule", THEIR_SCHEDULERS)
 def test_each_epoch_begins_with_the_learning_rate_of_pytorchs_own_scheduler(
-    trainer_of: MakeTrainer, schedule: dict[str, Any], theirs: Callable[[torch.optim.Optimizer], Any]
+    trainer_of: MakeTrainer, schedule: str
 ) -> None:
-    trainer = trainer_of(schedule=schedule, epochs=4)
+    trainer = trainer_of(schedule=SCHEDULES[schedule], epochs=4)
     trainer.network.register_forward_hook(lambda _network, _images, outputs: outputs * 0)  # losses stay on a plateau
     metrics = trained(trainer).progress.metrics
     sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    scheduler, expected = theirs(sgd), []
+    scheduler, expected = THEIR_SCHEDULERS[schedule](sgd), []
     for epoch in metrics:
         expected.append(sgd.param_groups[0]["lr"])
         sgd.step()
-        for _ in range(5 if schedule["name"] == "one_cycle" else 1):
-            scheduler.step(*[epoch.validation_loss] * (schedule["name"] == "reduce_on_plateau"))
+        for _ in range(5 if schedule == "one_cycle" else 1):
+            scheduler.step(*[epoch.validation_loss] * (schedule == "reduce_on_plateau"))
     assert [epoch.learning_rate for epoch in metrics] == expected
     assert len(set(expected)) > 1
 
