@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, digits_plan, learnable_images
+from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
 from rehearsal_device import Counts, counts, order
 from torch import nn
@@ -136,8 +136,7 @@ def test_it_learns_the_same_bits_as_the_cpu(
     assert devices_of(there.network) == {device}
     monkeypatch.setattr(optimisation, "SGD", FusedSgd)  # as on every accelerator; the CPU's own rounds otherwise
     on_cpu = trained(make_job(CPU, **settings))
-    assert there.progress.metrics == on_cpu.progress.metrics
-    assert weights_of(there.network) == weights_of(on_cpu.network)
+    assert_same_run(there, on_cpu)
 
 
 @variants
@@ -156,8 +155,7 @@ def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path
     assert resumed.progress.epochs_done == 1
     warm_up(resumed)
     resumed.train(lambda _metrics, _timing: None)
-    assert resumed.progress.metrics == whole.progress.metrics
-    assert weights_of(resumed.network) == weights_of(whole.network)
+    assert_same_run(resumed, whole)
 
 
 def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
@@ -306,8 +304,7 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
         recorded.steps.why
     )
-    assert recorded.progress.metrics == eager.progress.metrics
-    assert weights_of(recorded.network) == weights_of(eager.network)
+    assert_same_run(recorded, eager)
     with rehearsed_steps(recorded, at_once=4) as (four,):
         four()
         found = counted(four)

@@ -176,6 +176,15 @@ def network_with_state() -> nn.Module:
         return Sequential(Flatten(), Linear(64, 16), BatchNorm1d(16), Dropout(0.5), Linear(16, 3))
 
 
+def assert_same_run(one: Trainer, other: Trainer) -> None:
+    """To the last bit."""
+    from photofinish.results.learned import weights_of
+
+    assert one.progress.metrics == other.progress.metrics
+    assert one.steps_done == other.steps_done
+    assert weights_of(one.network) == weights_of(other.network)
+
+
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""

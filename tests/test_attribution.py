@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
+from conftest import HeldClock, MakeExperiment, MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.optim import SGD
 
@@ -24,7 +24,6 @@ from photofinish.measuring.attribution import (
     plan_attribution,
 )
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -146,9 +145,7 @@ def test_the_same_bits_are_learned_after_it(trainer_of: MakeTrainer, source: dic
     undisturbed.train(lambda _metrics, _timing: None)
     measured.train(lambda _metrics, _timing: found.append(attribute(measured, plan)))
     assert all(each.bf16 for each in found)
-    assert weights_of(measured.network) == weights_of(undisturbed.network)
-    assert measured.progress.metrics == undisturbed.progress.metrics
-    assert measured.steps_done == undisturbed.steps_done
+    assert_same_run(measured, undisturbed)
 
 
 def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import assert_same_run
 from recorded_jobs import (
     ADAM,
     ADAMW,
@@ -43,9 +44,8 @@ def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **sett
     eager, recorded = make_job(network, **settings), trained(make_job(network, **settings))
     eager.train(lambda _metrics, _timing: None)
     assert_recorded(recorded)
-    assert recorded.progress.metrics == eager.progress.metrics
-    assert weights_of(recorded.network) == weights_of(eager.network)
-    assert recorded.steps_done == eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
+    assert_same_run(recorded, eager)
+    assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
 
 
 # -- the same bits ---------------------------------------------------------------------------------
@@ -131,8 +131,7 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob
         resumed = make_job(with_state(), **settings)
         resumed.load_state_dict(state)
         assert_recorded(trained(resumed))
-        assert resumed.progress.metrics == whole.progress.metrics
-        assert weights_of(resumed.network) == weights_of(whole.network)
+        assert_same_run(resumed, whole)
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, DAMPED], ids=str)

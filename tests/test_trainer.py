@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import MakeTrainer, network_with_state
+from conftest import MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
@@ -92,12 +92,6 @@ def normalised(split: PackedSplit, part: PartName) -> tuple[torch.Tensor, torch.
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (split.manifest.mean, split.manifest.std))
     images = torch.from_numpy(np.array(split.images(part))).float()
     return (images / 255 - mean) / std, torch.from_numpy(split.labels(part))
-
-
-def assert_same_run(one: Trainer, other: Trainer) -> None:
-    assert one.progress.metrics == other.progress.metrics
-    for name, tensor in one.network.state_dict().items():
-        assert torch.equal(tensor, other.network.state_dict()[name]), name
 
 
 def test_it_learns_the_small_data_set(trainer_of: MakeTrainer) -> None:
