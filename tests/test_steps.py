@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_run
+from conftest import assert_same_run, network_with_state
 from recorded_jobs import (
     ADAM,
     ADAMW,
@@ -106,29 +106,24 @@ def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settin
     assert_same_bits(make_job, **settings)
 
 
-def with_state() -> nn.Module:
-    """What draws at random and what a step changes besides weights."""
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
-    return nn.Sequential(*layers)
+FOR_STATE: dict[str, Any] = {"shape": (1, 8, 8), "images": 17}  # of one image alone nothing can be normalised
 
 
 def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob) -> None:
-    assert_same_bits(make_job, with_state(), images=17)  # of one image alone nothing can be normalised
+    assert_same_bits(make_job, network_with_state(), **FOR_STATE)
 
 
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
 def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob, source: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "images": 17}
-    settings["input"] = source
-    whole, states = make_job(with_state(), **settings), []
+    settings = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "input": source, **FOR_STATE}
+    whole, states = make_job(network_with_state(), **settings), []
 
     def keep(_metrics: EpochMetrics, _timing: object) -> None:
         states.append(copy.deepcopy(whole.state_dict()))
 
     warmed(whole).train(keep)
     for state in states:
-        resumed = make_job(with_state(), **settings)
+        resumed = make_job(network_with_state(), **settings)
         resumed.load_state_dict(state)
         assert_recorded(trained(resumed))
         assert_same_run(resumed, whole)
@@ -166,8 +161,8 @@ def test_repeats_learn_the_same_bits_and_only_one_of_them_is_recorded_at_a_time(
         return made
 
     monkeypatch.setattr(recorder, "record", noted)
-    first, again = trained(make_job(with_state(), images=17)), make_job(with_state(), images=17)
-    repeat_training(first, again, "small", 2, lambda _epoch: None)  # which refuses other bits
+    first, again = (make_job(network_with_state(), **FOR_STATE) for _ in range(2))
+    repeat_training(trained(first), again, "small", 2, lambda _epoch: None)  # which refuses other bits
     assert_recorded(again)
 
 
