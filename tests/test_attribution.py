@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -236,9 +237,7 @@ def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why
     team: Team,
     why: str,
 ) -> None:
-    def too_much(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
+    too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
     monkeypatch.setattr("photofinish.runs.setup.attribute", too_much)
     monkeypatch.setattr("photofinish.runs.setup.count_operations", too_much)
     setup = Setup(Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()), CPU, team)

@@ -136,9 +136,7 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
 def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
-        raise ConnectionResetError("Connection reset by peer")
-
+    broken = Mock(side_effect=ConnectionResetError("Connection reset by peer"))
     monkeypatch.setattr(input_paths, "_DEATH_NOTICE_SECONDS", 0)
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
     message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"

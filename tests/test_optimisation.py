@@ -147,12 +147,11 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that nothing was written to is no number."""
     monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
-    before = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
-    torch.utils.deterministic.fill_uninitialized_memory = True
     yield
-    torch.set_deterministic_debug_mode(before[0])
-    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+    torch.set_deterministic_debug_mode(before)
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")

@@ -21,7 +21,7 @@ from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order, derived_seed
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import NonFiniteLossError, Trainer, TrainState
+from photofinish.training.trainer import NonFiniteLossError, Trainer
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
@@ -349,18 +349,12 @@ def test_warming_up_changes_no_result(
 def test_a_warm_up_takes_a_few_steps_on_a_copy_and_stops(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of()
-    steps: list[nn.Module] = []
+    trainer, stepped = trainer_of(), list[nn.Module]()
     step = trainer.step
-
-    def counted_step(state: TrainState, *arguments: Any) -> torch.Tensor:
-        steps.append(state.network)
-        return step(state, *arguments)
-
-    monkeypatch.setattr(trainer, "step", counted_step)
+    monkeypatch.setattr(trainer, "step", lambda state, *given: stepped.append(state.network) or step(state, *given))
     warm_up(trainer)
-    assert len(steps) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
-    assert not any(network is trainer.network for network in steps)
+    assert len(stepped) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
+    assert not any(network is trainer.network for network in stepped)
     assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
 
 

@@ -240,9 +240,7 @@ def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMoc
 
 
 def test_after_a_recording_that_failed_steps_go_on_where_they_were_and_may_draw(cuda: MagicMock) -> None:
-    def fail() -> torch.Tensor:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
+    fail = MagicMock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     with pytest.raises(RuntimeError, match="not permitted"):
         steps.CudaRecorder(torch.device("cuda", 0)).record(fail)
     cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)
