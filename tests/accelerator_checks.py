@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, digits_plan, learnable_images
+from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
 from rehearsal_device import Counts, counts, order
 from torch import nn
@@ -28,7 +28,6 @@ from photofinish.measuring import rehearsal
 from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
 from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
-from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
@@ -40,7 +39,7 @@ from photofinish.training.teams import Team, accelerator
 from photofinish.training.torch_device import CPU, Clock, apply_policy, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 
-MakeJob = Callable[[Experiment, torch.device], Setup]
+MakeJob = Callable[..., Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
 """at a rate that float32 holds, as an accelerator reads it, and the CPU's float64 holds too"""
@@ -87,11 +86,16 @@ def device() -> Iterator[torch.device]:
 
 
 @pytest.fixture
-def make_job(small_split: PackedSplit, cpu_host: CpuHost, tmp_path: Path) -> Iterator[MakeJob]:
-    def make(experiment: Experiment, device: torch.device) -> Setup:
-        apply_policy(device, experiment.precision, threads=1)
+def make_job(
+    make_experiment: MakeExperiment, small_split: PackedSplit, cpu_host: CpuHost, device: torch.device, tmp_path: Path
+) -> Iterator[MakeJob]:
+    """On the accelerator, or on another device: `make_job(epochs=2)`, `make_job(CPU, epochs=2)`."""
+
+    def make(on: torch.device = device, **settings: Any) -> Setup:
+        experiment = make_experiment(**settings)
+        apply_policy(on, experiment.precision, threads=1)
         run = Run("small", "gpu", experiment, cpu_host, small_split.folder, tmp_path)
-        return Setup(run, device, Team(device))
+        return Setup(run, on, Team(on))
 
     yield make
     torch.set_deterministic_debug_mode("default")
@@ -124,28 +128,20 @@ class FusedSgd(SGD):
 
 @variants
 def test_it_learns_the_same_bits_as_the_cpu(
-    make_experiment: MakeExperiment,
-    make_job: MakeJob,
-    device: torch.device,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
+    make_job: MakeJob, device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    experiment = make_experiment(**settings)
     before = counts()
-    there = trained(make_job(experiment, device))
+    there = trained(make_job(**settings))
     assert (counts() - before).operations > 100
     assert devices_of(there.network) == {device}
     monkeypatch.setattr(optimisation, "SGD", FusedSgd)  # as on every accelerator; the CPU's own rounds otherwise
-    on_cpu = trained(make_job(experiment, CPU))
-    assert there.progress.metrics == on_cpu.progress.metrics
-    assert weights_of(there.network) == weights_of(on_cpu.network)
+    on_cpu = trained(make_job(CPU, **settings))
+    assert_same_run(there, on_cpu)
 
 
 @variants
-def test_a_resumed_run_ends_with_the_same_bits(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    job, store = make_job(make_experiment(**settings), device), CheckpointStore(tmp_path)
+def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]) -> None:
+    job, store = make_job(**settings), CheckpointStore(tmp_path)
     whole = job.new_trainer()
 
     def save_after_the_first(metrics: EpochMetrics, _timing: object) -> None:
@@ -159,18 +155,16 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert resumed.progress.epochs_done == 1
     warm_up(resumed)
     resumed.train(lambda _metrics, _timing: None)
-    assert resumed.progress.metrics == whole.progress.metrics
-    assert weights_of(resumed.network) == weights_of(whole.network)
+    assert_same_run(resumed, whole)
 
 
 def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+    make_job: MakeJob, device: torch.device
 ) -> None:
-    experiment = make_experiment(model=CNN, repeats=2)
-    job, on_cpu = make_job(experiment, device), make_job(experiment, CPU)
+    job, on_cpu = (make_job(each, model=CNN, repeats=2) for each in (device, CPU))
     first, repeats = trained(job), Repeats()
     assert list(job.repeats(first, repeats)) == [2]  # which refuses other bits
-    assert [len(timings) for timings in repeats] == [experiment.epochs]
+    assert [len(timings) for timings in repeats] == [first.experiment.epochs]
     first_on_cpu = trained(on_cpu)
     there, here = job.measure_further(first), on_cpu.measure_further(first_on_cpu)
     assert job.first_step(first.criterion) == on_cpu.first_step(first_on_cpu.criterion)
@@ -181,10 +175,8 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
 
 
-def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_none_of_them(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
-) -> None:
-    trainer = trained(make_job(make_experiment(model=CNN, precision="fp16"), device))
+def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_none_of_them(make_job: MakeJob) -> None:
+    trainer = trained(make_job(model=CNN, precision="fp16"))
     found = []
 
     def taken_apart(steps: int) -> Callable[[], None]:
@@ -199,9 +191,9 @@ def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_no
 
 
 def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+    make_job: MakeJob, device: torch.device
 ) -> None:
-    job = make_job(make_experiment(model=CNN, optimizer=ADAM), device)
+    job = make_job(model=CNN, optimizer=ADAM)
     trainer = trained(job)
     state = trainer.state_dict() | {"optimizer": on_cpu(trainer.state_dict()["optimizer"])}
     forget_optimizer(trainer)
@@ -213,27 +205,24 @@ def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
     assert {tensor.device for tensor in back} == {device}
 
 
-def test_a_second_device_is_used_alone(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
-) -> None:
-    experiment, second = make_experiment(model=CNN, optimizer=ADAM), accelerator("auto", 1)
-    there = trained(make_job(experiment, second))
+def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) -> None:
+    second = accelerator("auto", 1)
+    there = trained(make_job(second, model=CNN, optimizer=ADAM))
     assert (device.index, second) == (0, torch.device(device.type, 1))
     assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
     assert devices_of(there.network) == {second}
-    assert weights_of(there.network) == weights_of(trained(make_job(experiment, CPU)).network)
+    assert weights_of(there.network) == weights_of(trained(make_job(CPU, model=CNN, optimizer=ADAM)).network)
 
 
 # -- what the host waits for -----------------------------------------------------------------------
 
 
 @pytest.fixture
-def count_epoch(make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device) -> Callable[..., Counts]:
+def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
     """What one epoch of a trained network takes, by its batch size: 90 images."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
-        experiment = make_experiment(**settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size)
-        job = make_job(experiment, device)
+        job = make_job(**settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size)
         trainer, at_ends = job.new_trainer(), [counts()]
         warm_up(trainer)
         trainer.train(lambda _metrics, _timing: at_ends.append(counts()))
@@ -259,36 +248,25 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
+@pytest.mark.parametrize("kind", ["eager", "graph"])
 def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above."""
-    experiment = make_experiment(input=LOADER, batch_size=30)
-    trainer = make_job(experiment, device).new_trainer()
-    batches = trainer.training.shuffled(0)
-    order()
-    for number, batch in enumerate(batches):
-        trainer.step(trainer.state, number, batch)
-    told = order()
-    aside = next(entry[1:] for entry in told if entry.startswith("c"))
-    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
-    assert aside != "0"
-    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
+    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above.
 
-
-def test_a_pinned_batch_is_copied_ahead_of_a_recorded_step_and_into_its_place_on_the_usual_stream(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    Into the place of a recorded step's batch it comes on the usual stream.
+    """
     monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: OperationRecorder())
-    trainer = make_job(make_experiment(input=LOADER, batch_size=30), device).new_trainer()
+    trainer = make_job(input=LOADER, batch_size=30, steps=kind).new_trainer()
     warm_up(trainer)
-    assert trainer.steps.kind == "graph", trainer.steps.why
+    assert trainer.steps.kind == kind, trainer.steps.why
     order()
     for _losses in trainer.steps.epoch(trainer, trainer.state, 0):
         pass
     told = order()
     aside = next(entry[1:] for entry in told if entry.startswith("c"))
     copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
+    assert aside != "0"
     assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
 
 
@@ -303,10 +281,8 @@ def test_memory_that_the_device_does_not_count_is_told_as_unknown(device: torch.
     assert peak_memory_bytes(device) is None
 
 
-def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
-) -> None:
-    trainer = trained(make_job(make_experiment(model=CNN, optimizer=ADAM), device))
+def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
+    trainer = trained(make_job(model=CNN, optimizer=ADAM))
     with rehearsed_steps(trainer) as (step,):
         step()
         found = counted(lambda: [step() for _ in range(5)])
@@ -320,22 +296,16 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(
     ids=["linear", "cnn, Adam", "loader"],
 )
 def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
-    make_experiment: MakeExperiment,
-    make_job: MakeJob,
-    device: torch.device,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-    at_once: int,
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at_once: int
 ) -> None:
     recorder = OperationRecorder()
     monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: recorder)
     monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
-    eager, recorded = (trained(make_job(make_experiment(**settings, steps=kind), device)) for kind in ("eager", "auto"))
+    eager, recorded = (trained(make_job(**settings, steps=kind)) for kind in ("eager", "auto"))
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
         recorded.steps.why
     )
-    assert recorded.progress.metrics == eager.progress.metrics
-    assert weights_of(recorded.network) == weights_of(eager.network)
+    assert_same_run(recorded, eager)
     with rehearsed_steps(recorded, at_once=4) as (four,):
         four()
         found = counted(four)
@@ -344,28 +314,21 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
 
 
 def test_a_warm_up_lasts_until_an_idle_device_is_awake(
-    make_experiment: MakeExperiment,
-    make_job: MakeJob,
-    device: torch.device,
-    clock: HeldClock,
-    awake_after_seconds: float,
-    monkeypatch: pytest.MonkeyPatch,
+    make_job: MakeJob, clock: HeldClock, awake_after_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "WARM_UP_SECONDS", awake_after_seconds)
-    trainer = make_job(make_experiment(batch_size=16), device).new_trainer()
+    trainer = make_job(batch_size=16).new_trainer()
     trainer.network.register_forward_pre_hook(lambda network, _inputs: clock.take(0.03 * network.training))
     assert warm_up(trainer) == pytest.approx(2 * 4 * 0.03)  # three steps, and one on as many images as the last batch
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_one_operation_takes_all_parameters_a_step_further(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, name: str
-) -> None:
-    experiment = make_experiment(optimizer={"name": name, "lr": 0.01})
-    network = make_job(experiment, device).new_network().to(device)
+def test_one_operation_takes_all_parameters_a_step_further(make_job: MakeJob, device: torch.device, name: str) -> None:
+    job = make_job(optimizer={"name": name, "lr": 0.01})
+    network = job.new_network().to(device)
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizer = optimisation.build_optimizer(experiment.optimizer, network.parameters())
+    optimizer = optimisation.build_optimizer(job.run.experiment.optimizer, network.parameters())
     optimizer.step()
     found = counted(optimizer.step)
     counters = 0 if name == "sgd" else len(list(network.parameters()))  # a real device counts up all steps in one, too
@@ -387,17 +350,6 @@ class _ImagesStay:
             yield tuple(tensor.cpu() if part == self._part else tensor for part, tensor in enumerate(batch))
 
     in_order = shuffled
-
-
-class _Shifts(nn.Module):
-    """A constant that is no buffer, so it stays where it was made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = torch.zeros(16)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images + self.shift
 
 
 def _explained(job: Setup, act: Callable[[], object]) -> str:
@@ -423,14 +375,9 @@ TWO_TYPES = r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloat
     ids=["images", "labels", "images to convolve", "their labels", "bf16"],
 )
 def test_a_batch_left_on_the_cpu_is_refused_in_words(
-    make_experiment: MakeExperiment,
-    make_job: MakeJob,
-    device: torch.device,
-    settings: dict[str, Any],
-    part: int,
-    said: str,
+    make_job: MakeJob, settings: dict[str, Any], part: int, said: str
 ) -> None:
-    job = make_job(make_experiment(**settings), device)
+    job = make_job(**settings)
     job.training = _ImagesStay(job.training, part)  # type: ignore[assignment]
     told = _explained(job, lambda: warm_up(job.new_trainer()))
     assert re.match(rf"one step had tensors on two devices \({said}", told), told
@@ -438,29 +385,25 @@ def test_a_batch_left_on_the_cpu_is_refused_in_words(
     assert "make it on `images.device`, and keep constants with `register_buffer`" in told
 
 
-def test_a_constant_left_on_the_cpu_is_refused_in_words(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job(make_experiment(), device)
-    trainer = job.new_trainer(nn.Sequential(_Shifts(), job.new_network()))
+def test_a_constant_left_on_the_cpu_is_refused_in_words(make_job: MakeJob) -> None:
+    job, shift = make_job(), torch.zeros(16)
+    trainer = job.new_trainer()
+    trainer.network.register_forward_pre_hook(lambda _network, inputs: (inputs[0] + shift,))
     told = _explained(job, lambda: warm_up(trainer))
     assert "found at least two devices, rehearsal:0 and cpu" in told
     assert "a part of model mlp makes or keeps a tensor elsewhere" in told
 
 
-def test_what_lies_on_another_accelerator_is_refused_too(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job(make_experiment(), device)
+def test_what_lies_on_another_accelerator_is_refused_too(make_job: MakeJob, device: torch.device) -> None:
+    job = make_job()
     trainer = job.new_trainer()
     trainer.network.to(torch.device(device.type, 1))
     assert "rehearsal:0" in _explained(job, lambda: warm_up(trainer))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_counts_the_same_there(
-    make_experiment: MakeExperiment, make_job: MakeJob, device: torch.device, precision: str
-) -> None:
-    experiment = make_experiment(model=CNN, precision=precision)
-    here, there = (count_operations(make_job(experiment, each).new_trainer()) for each in (CPU, device))
+def test_a_step_counts_the_same_there(make_job: MakeJob, device: torch.device, precision: str) -> None:
+    here, there = (
+        count_operations(make_job(each, model=CNN, precision=precision).new_trainer()) for each in (CPU, device)
+    )
     assert (there.flops, there.products, there.kept_values) == (here.flops, here.products, here.kept_values)

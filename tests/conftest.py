@@ -176,6 +176,12 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     return make
 
 
+@pytest.fixture
+def trainer_of(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> MakeTrainer:
+    """The same by the settings of the experiment: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
+    return lambda network=None, **settings: make_trainer(make_experiment(**settings), network)
+
+
 def network_with_state() -> nn.Module:
     """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
     import torch
@@ -184,6 +190,15 @@ def network_with_state() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Sequential(Flatten(), Linear(64, 16), BatchNorm1d(16), Dropout(0.5), Linear(16, 3))
+
+
+def assert_same_run(one: Trainer, other: Trainer) -> None:
+    """To the last bit."""
+    from photofinish.results.learned import weights_of
+
+    assert one.progress.metrics == other.progress.metrics
+    assert one.steps_done == other.steps_done
+    assert weights_of(one.network) == weights_of(other.network)
 
 
 @pytest.fixture(scope="session")

@@ -57,11 +57,7 @@ def job_maker(
     """A trainer on noise, by the settings of an experiment: `make_job(model={...})`."""
 
     def make(
-        network: nn.Module | None = None,
-        *,
-        shape: tuple[int, ...] = (1, 6, 6),
-        images: int = IMAGES,
-        **settings: Any,
+        network: nn.Module | None = None, *, shape: tuple[int, ...] = (1, 6, 6), images: int = IMAGES, **settings: Any
     ) -> Trainer:
         experiment = make_experiment(**{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings})
         monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
@@ -78,9 +74,13 @@ def job_maker(
     return make
 
 
-def trained(trainer: Trainer) -> Trainer:
+def warmed(trainer: Trainer) -> Trainer:
     warm_up(trainer)
-    trainer.train(lambda _metrics, _timing: None)
+    return trainer
+
+
+def trained(trainer: Trainer) -> Trainer:
+    warmed(trainer).train(lambda _metrics, _timing: None)
     return trainer
 
 

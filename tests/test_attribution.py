@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
+from conftest import HeldClock, MakeExperiment, MakeTrainer, assert_same_run, network_with_state
 from torch import nn
+from torch.optim import SGD
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
@@ -23,7 +25,6 @@ from photofinish.measuring.attribution import (
     plan_attribution,
 )
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -36,46 +37,20 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 NAP_SECONDS = 1.0
-Nap = Callable[[], None]
 LOADER = {"name": "loader", "workers": 0}
 PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
-
-
-class _SlowBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, images: torch.Tensor, nap: Nap) -> torch.Tensor:  # type: ignore[override]
-        context.nap = nap
-        return images.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        context.nap()
-        return gradient, None
-
-
-class _Network(nn.Module):
-    """One that naps in one of its passes, or in none."""
-
-    def __init__(self, naps_in: str, nap: Nap = lambda: None) -> None:
-        super().__init__()
-        self._layer, self._naps_in, self._nap = nn.Linear(64, 3), naps_in, nap
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self._naps_in == "forward":
-            self._nap()
-        outputs: torch.Tensor = self._layer(images.flatten(1))
-        if self._naps_in == "backward":
-            outputs = _SlowBackward.apply(outputs, self._nap)  # type: ignore[no-untyped-call]
-        return outputs
+METHODS = {"copying": (LoaderBatches, "placed"), "optimizer": (SGD, "step"), "rest": (Schedule, "batch_ended")}
+"""in which a part of a step happens"""
 
 
 @pytest.fixture
-def nap(clock: HeldClock) -> Nap:
-    return lambda: clock.take(NAP_SECONDS)
+def napping_in(trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer:
+    """A trainer of whose steps one part takes a second, and all else no time."""
 
+    def nap(*_: Any) -> None:
+        clock.take(NAP_SECONDS)
 
-def nap_in(part: str, nap: Nap, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nap_before(owner: Any, name: str) -> None:
+    def nap_before(owner: type, name: str) -> None:
         original = getattr(owner, name)
 
         def napping(*arguments: Any) -> Any:
@@ -84,53 +59,40 @@ def nap_in(part: str, nap: Nap, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(owner, name, napping)
 
-    if part == "waiting":
-        load = LoaderBatches._load
+    def load_slowly(*arguments: Any) -> Iterator[Batch]:
+        for batch in load(*arguments):
+            nap()
+            yield batch
 
-        def slowly(*arguments: Any) -> Iterator[Batch]:
-            for batch in load(*arguments):
-                nap()
-                yield batch
+    load = LoaderBatches._load
 
-        monkeypatch.setattr(LoaderBatches, "_load", slowly)
-    if part == "copying":
-        nap_before(LoaderBatches, "placed")
-    if part == "rest":
-        nap_before(Schedule, "batch_ended")
-    if part == "optimizer":
-        build = trainer_module.build_optimizer
+    def make(part: str, **settings: Any) -> Trainer:
+        if part == "waiting":
+            monkeypatch.setattr(LoaderBatches, "_load", load_slowly)
+        if part in METHODS:
+            nap_before(*METHODS[part])
+        trainer = trainer_of(**settings)
+        if part == "forward":
+            trainer.network.register_forward_pre_hook(nap)
+        if part == "backward":
+            trainer.network.register_full_backward_pre_hook(nap)
+        return trainer
 
-        def slow_optimizer(*arguments: Any, **settings: Any) -> torch.optim.Optimizer:
-            optimizer = build(*arguments, **settings)
-            nap_before(optimizer, "step")
-            return optimizer
-
-        monkeypatch.setattr(trainer_module, "build_optimizer", slow_optimizer)
+    return make
 
 
 @pytest.mark.parametrize("part", ["waiting", "copying", "forward", "backward", "optimizer", "rest"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_each_part_holds_what_happens_in_it_and_nothing_else(
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
-    nap: Nap,
-    monkeypatch: pytest.MonkeyPatch,
-    part: str,
-    precision: str,
+    napping_in: MakeTrainer, part: str, precision: str
 ) -> None:
-    nap_in(part, nap, monkeypatch)
-    trainer = make_trainer(make_experiment(input=LOADER, precision=precision), _Network(part, nap))
-    parts = attribute(trainer, PLAN).parts
+    parts = attribute(napping_in(part, input=LOADER, precision=precision), PLAN).parts
     for name in StepParts.model_fields:
         assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
 
-def test_what_the_loader_takes_alone_is_without_the_step(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, nap: Nap
-) -> None:
-    trainer = make_trainer(make_experiment(input=LOADER), _Network("forward", nap))
-    resident = make_trainer(make_experiment()).training
-    found = attribute(trainer, PLAN, resident)
+def test_what_the_loader_takes_alone_is_without_the_step(napping_in: MakeTrainer, trainer_of: MakeTrainer) -> None:
+    found = attribute(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
     assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
     assert found.resident
@@ -138,11 +100,11 @@ def test_what_the_loader_takes_alone_is_without_the_step(
 
 
 def test_of_an_accelerator_what_waiting_for_it_takes_is_left_out(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a batch, waited for by itself, would seem to take longer than a short step among many."""
     monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
-    trainer = make_trainer(make_experiment(), _Network("none"))
+    trainer = trainer_of()
     read = trainer.clock.now_seconds
 
     def slowly() -> float:
@@ -155,56 +117,40 @@ def test_of_an_accelerator_what_waiting_for_it_takes_is_left_out(
     assert set(found.parts.median_seconds.values()) == {0.0}
 
 
-@pytest.mark.parametrize(("part", "seconds"), [("waiting", NAP_SECONDS), ("copying", NAP_SECONDS)])
+@pytest.mark.parametrize("part", ["waiting", "copying"])
 def test_of_an_accelerator_many_batches_are_timed_at_once(
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
-    nap: Nap,
-    monkeypatch: pytest.MonkeyPatch,
-    part: str,
-    seconds: float,
+    napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
-    nap_in(part, nap, monkeypatch)
-    parts = attribute(make_trainer(make_experiment(input=LOADER), _Network("none")), PLAN).parts
-    assert {name: sum(getattr(parts, name)) for name in StepParts.model_fields if sum(getattr(parts, name))} == {
-        f"{part}_seconds": seconds
-    }
+    parts = attribute(napping_in(part, input=LOADER), PLAN).parts
+    sums = {name: sum(getattr(parts, name)) for name in StepParts.model_fields}
+    assert {name: seconds for name, seconds in sums.items() if seconds} == {f"{part}_seconds": NAP_SECONDS}
 
 
 @pytest.mark.parametrize("images", [2, 40])
-def test_the_other_batch_has_so_many_images(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, images: int
-) -> None:
+def test_the_other_batch_has_so_many_images(trainer_of: MakeTrainer, images: int) -> None:
     seen: set[int] = set()
-    network = _Network("none")
-    network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
-    trainer = make_trainer(make_experiment(batch_size=16), network)
+    trainer = trainer_of(batch_size=16)
+    trainer.network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
     attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False))
     assert seen == {16, images}
 
 
-@pytest.mark.parametrize("settings", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
-def test_the_same_bits_are_learned_after_it(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, settings: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
+def test_the_same_bits_are_learned_after_it(trainer_of: MakeTrainer, source: dict[str, Any]) -> None:
     """Whatever is left of it would show in a training that goes on, with momentum and dropout."""
-    experiment = make_experiment(input=settings, schedule={"name": "one_cycle", "max_lr": 0.2}, epochs=2)
-    undisturbed, measured = (make_trainer(experiment, network_with_state()) for _ in range(2))
+    settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
+    undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
+    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
+    found = []
     undisturbed.train(lambda _metrics, _timing: None)
-    measured.train(lambda _metrics, _timing: _attribute_with_bf16(measured))
-    assert weights_of(measured.network) == weights_of(undisturbed.network)
-    assert measured.progress.metrics == undisturbed.progress.metrics
-    assert measured.steps_done == undisturbed.steps_done
-
-
-def _attribute_with_bf16(trainer: Trainer) -> None:
-    plan = AttributionPlan(trainer.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
-    assert attribute(trainer, plan).bf16
+    measured.train(lambda _metrics, _timing: found.append(attribute(measured, plan)))
+    assert all(each.bf16 for each in found)
+    assert_same_run(measured, undisturbed)
 
 
 def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on CUDA, where fp32 keeps images as they are stored."""
     layouts: list[bool] = []
@@ -214,7 +160,7 @@ def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
     )
     monkeypatch.setattr(trainer_module, "memory_format", lambda *_: torch.contiguous_format)
     network = nn.Sequential(nn.Conv2d(1, 4, 3), second, nn.Flatten(), nn.Linear(64, 3))
-    trainer = make_trainer(make_experiment(epochs=1), network)
+    trainer = trainer_of(network, epochs=1)
     warm_up(trainer)
     assert set(layouts) == {False}
     layouts.clear()
@@ -225,11 +171,11 @@ def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
     assert set(layouts) == {False}
 
 
-def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:
+def test_a_step_in_bf16_computes_in_bf16(trainer_of: MakeTrainer) -> None:
     outputs: list[torch.Tensor] = []
-    network = _Network("none")
-    network._layer.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
-    found = measure_bf16(make_trainer(make_experiment(), network), SamplePlan(3, 2))
+    trainer = trainer_of()
+    trainer.network[-1].register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    found = measure_bf16(trainer, SamplePlan(3, 2))
     assert {each.dtype for each in outputs} == {torch.bfloat16}
     assert not torch.equal(outputs[0], outputs[-1])  # the weights of each step, not of the first
     assert len(found.sample_seconds) == 3
@@ -251,8 +197,7 @@ def test_a_step_in_bf16_computes_in_bf16(make_experiment: MakeExperiment, make_t
     ],
 )
 def test_it_takes_a_small_part_of_the_trainings_time(
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
+    trainer_of: MakeTrainer,
     batch_size: int,
     step_seconds: float,
     training_seconds: float,
@@ -263,7 +208,7 @@ def test_it_takes_a_small_part_of_the_trainings_time(
     images: int,
 ) -> None:
     source = {"name": "loader", "workers": workers} if workers else {"name": "resident"}
-    trainer = make_trainer(make_experiment(batch_size=batch_size, input=source))
+    trainer = trainer_of(batch_size=batch_size, input=source)
     trainer.team.devices *= devices
     plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room)
     assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
@@ -271,15 +216,6 @@ def test_it_takes_a_small_part_of_the_trainings_time(
 
 class _OneOfTwo(Team):
     rank, size = 1, 2
-
-
-@pytest.fixture
-def make_setup(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit) -> Callable[..., Setup]:
-    def make(team: Team) -> Setup:
-        run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path())
-        return Setup(run, CPU, team)
-
-    return make
 
 
 @pytest.mark.parametrize(
@@ -294,14 +230,17 @@ def make_setup(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split:
     ids=["several processes", "too little memory"],
 )
 def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why(
-    make_setup: Callable[[Team], Setup], monkeypatch: pytest.MonkeyPatch, team: Team, why: str
+    make_experiment: MakeExperiment,
+    cpu_host: CpuHost,
+    packed_split: PackedSplit,
+    monkeypatch: pytest.MonkeyPatch,
+    team: Team,
+    why: str,
 ) -> None:
-    def too_much(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
+    too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
     monkeypatch.setattr("photofinish.runs.setup.attribute", too_much)
     monkeypatch.setattr("photofinish.runs.setup.count_operations", too_much)
-    setup = make_setup(team)
+    setup = Setup(Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()), CPU, team)
     trainer = setup.new_trainer()
     trainer.train(lambda _metrics, _timing: None)
     further = setup.measure_further(trainer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,14 +21,6 @@ IMAGES, SHAPE = 22, (3, 6, 5)
 MANY = 50_000
 EVENLY_DRAWN_BELOW = 5.0
 """standard deviations from what is expected"""
-PATHS = pytest.mark.parametrize(
-    "source", [{"name": "resident"}, {"name": "loader"}, {"name": "loader", "workers": 2}], ids=str
-)
-AUGMENTATIONS = pytest.mark.parametrize(
-    "augmentation",
-    [{"flip": 0.5, "crop_padding": 2}, {"flip": 0.5}, {"flip": 1.0}, {"crop_padding": 2}, {"crop_padding": 9}],
-    ids=str,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +36,16 @@ def part(name: PartName = "train") -> Part:
     """Noise without black pixels, each image labelled with its own number."""
     images = np.random.default_rng(0).integers(1, 256, size=(IMAGES, *SHAPE), dtype=np.uint8)
     return Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+
+
+@pytest.fixture(params=[{"name": "resident"}, {"name": "loader"}, {"name": "loader", "workers": 2}], ids=str)
+def batches(request: pytest.FixtureRequest, make_experiment: MakeExperiment) -> Callable[..., Batches]:
+    """By settings, on one input path after the other: `batches("validation", batch_size=5)`."""
+
+    def make(name: PartName = "train", *process: int, **settings: Any) -> Batches:
+        return make_batches(make_experiment(input=request.param, **settings), part(name), CPU, *process)
+
+    return make
 
 
 def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> torch.Tensor:
@@ -70,48 +72,35 @@ def worked_out_slowly(row: int, draws: torch.Tensor, padding: int) -> npt.NDArra
     return result
 
 
-@AUGMENTATIONS
-@PATHS
+@pytest.mark.parametrize(("flip", "padding"), [(0.5, 2), (0.5, 0), (1.0, 0), (0.0, 2), (0.0, 9)])
 def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
-    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+    batches: Callable[..., Batches], flip: float, padding: int
 ) -> None:
-    experiment = make_experiment(input=source, augmentation=augmentation, batch_size=5)
-    padding = experiment.augmentation.crop_padding
-    draws = draws_of(experiment.augmentation.flip, padding, seed=experiment.seed, epoch=3, count=IMAGES)
-    batches = make_batches(experiment, part(), CPU)
-    for row, image in by_label(list(batches.shuffled(3))).items():
+    augmentation = {"flip": flip, "crop_padding": padding}
+    draws = draws_of(flip, padding, epoch=3, count=IMAGES)
+    for row, image in by_label(list(batches(augmentation=augmentation, batch_size=5).shuffled(3))).items():
         expected = part().normalise(torch.from_numpy(worked_out_slowly(row, draws, padding)))
         assert torch.equal(image, expected)
         assert image.is_contiguous()
 
 
-@PATHS
-def test_batch_size_and_process_share_change_nothing_about_an_image(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
-    def batches(batch_size: int, *process: int) -> Batches:
-        augmentation = {"flip": 0.5, "crop_padding": 2}
-        experiment = make_experiment(input=source, augmentation=augmentation, batch_size=batch_size)
-        return make_batches(experiment, part(), CPU, *process)
-
-    whole = by_label(list(batches(5).shuffled(1)))
-    shares = [list(batches(7, rank, 2).shuffled(1)) for rank in (0, 1)]
+def test_batch_size_and_process_share_change_nothing_about_an_image(batches: Callable[..., Batches]) -> None:
+    augmentation = {"flip": 0.5, "crop_padding": 2}
+    whole = by_label(list(batches(augmentation=augmentation, batch_size=5).shuffled(1)))
+    shares = [list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).shuffled(1)) for rank in (0, 1)]
     assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
     shared = by_label(shares[0]) | by_label(shares[1])
     assert shared.keys() == whole.keys()
     assert all(torch.equal(image, whole[row]) for row, image in shared.items())
 
 
-@PATHS
-def test_validation_images_and_images_in_order_are_left_as_they_are(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
-    experiment = make_experiment(input=source, augmentation={"flip": 1.0, "crop_padding": 3}, batch_size=5)
+def test_validation_images_and_images_in_order_are_left_as_they_are(batches: Callable[..., Batches]) -> None:
+    settings = {"augmentation": {"flip": 1.0, "crop_padding": 3}, "batch_size": 5}
     as_they_are = part().normalise(torch.from_numpy(part().images))
     for name in ("train", "validation"):
-        images = torch.cat([images for images, _ in make_batches(experiment, part(name), CPU).in_order()])
+        images = torch.cat([images for images, _ in batches(name, **settings).in_order()])
         assert torch.equal(images, as_they_are)
-    for row, image in by_label(list(make_batches(experiment, part("validation"), CPU).shuffled(0))).items():
+    for row, image in by_label(list(batches("validation", **settings).shuffled(0))).items():
         assert torch.equal(image, as_they_are[row])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from conftest import MakeExperiment
 
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
-from photofinish.params.experiment import Augmentation, Experiment
+from photofinish.params.experiment import Augmentation
 from photofinish.training.batches import (
     Batch,
     Batches,
@@ -26,6 +28,7 @@ from photofinish.training.batches import (
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
+MakeBatches = Callable[..., Batches]
 IMAGES = 22
 AUGMENTED = {"flip": 0.5, "crop_padding": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -36,21 +39,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "persistent": {"workers": 2, "persistent_workers": True, "prefetch_factor": 1},
 }
 LOADERS = {name: {"name": "loader"} | settings for name, settings in SETTINGS.items()}
-LOADED = pytest.mark.parametrize("source", LOADERS.values(), ids=list(LOADERS))
-SOURCES = pytest.mark.parametrize(
-    "source",
-    [{"name": "resident"}, LOADERS["loader"], LOADERS["persistent"]],
-    ids=["resident", "loader", "persistent"],
-)
+AS_THEY_ARE_AND_AUGMENTED = pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
 
 
-def numbered_batches(
-    experiment: Experiment, name: PartName = "train", *process: int, device: torch.device = CPU
-) -> Batches:
-    """Noise, each image labelled with its own number."""
-    images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
-    part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
-    return make_batches(experiment, part, device, *process)
+@pytest.fixture
+def numbered(make_experiment: MakeExperiment) -> MakeBatches:
+    """Batches of noise, each image labelled with its own number: `numbered("validation", batch_size=5)`."""
+
+    def make(name: PartName = "train", *process: int, device: torch.device = CPU, **settings: Any) -> Batches:
+        images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
+        part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+        return make_batches(make_experiment(**settings), part, device, *process)
+
+    return make
+
+
+@pytest.fixture(params=["resident", "loader", "persistent"])
+def on_each_path(request: pytest.FixtureRequest, numbered: MakeBatches) -> MakeBatches:
+    """The same, on one input path after the other."""
+    return partial(numbered, input=LOADERS.get(request.param, {"name": "resident"}))
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
@@ -68,7 +75,7 @@ def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
         assert images.dtype == other_images.dtype == torch.float32
 
 
-@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+@AS_THEY_ARE_AND_AUGMENTED
 def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second_copy(
     make_experiment: MakeExperiment, augmentation: dict[str, Any]
 ) -> None:
@@ -89,73 +96,59 @@ def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second
     assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
 
 
-@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
-@LOADED
+@AS_THEY_ARE_AND_AUGMENTED
+@pytest.mark.parametrize("source", LOADERS.values(), ids=list(LOADERS))
 def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
-    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+    numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
 ) -> None:
     resident, loaded = (
-        three_passes(numbered_batches(make_experiment(input=each, batch_size=5, augmentation=augmentation)))
+        three_passes(numbered(input=each, batch_size=5, augmentation=augmentation))
         for each in ({"name": "resident"}, source)
     )
     assert len(resident) == 15
     assert_same_batches(resident, loaded)
 
 
-@SOURCES
-def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
-    experiment = make_experiment(input=source, batch_size=2, augmentation=AUGMENTED)
-    fresh, used = numbered_batches(experiment), numbered_batches(experiment)
+def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: MakeBatches) -> None:
+    fresh, used = (on_each_path(batch_size=2, augmentation=AUGMENTED) for _ in range(2))
     left_halfway = used.shuffled(0)
     next(left_halfway)
     next(used.in_order())
     assert_same_batches(list(fresh.shuffled(1)), list(used.shuffled(1)))
 
 
-@SOURCES
-def test_every_image_comes_exactly_once_an_epoch(make_experiment: MakeExperiment, source: dict[str, Any]) -> None:
-    batches = numbered_batches(make_experiment(input=source, batch_size=5))
+def test_every_image_comes_exactly_once_an_epoch(on_each_path: MakeBatches) -> None:
+    batches = on_each_path(batch_size=5)
     assert sorted(numbers(batches, epoch=0)) == list(range(IMAGES))
     assert [len(labels) for _, labels in batches.shuffled(0)] == [5, 5, 5, 5, 2]
 
 
-@SOURCES
-def test_for_evaluation_the_images_come_in_their_stored_order(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
-    batches = numbered_batches(make_experiment(input=source, batch_size=5), "validation")
+def test_for_evaluation_the_images_come_in_their_stored_order(on_each_path: MakeBatches) -> None:
+    batches = on_each_path("validation", batch_size=5)
     assert [label for _, labels in batches.in_order() for label in labels.tolist()] == list(range(IMAGES))
 
 
-@SOURCES
-def test_the_shares_of_processes_make_up_each_batch(make_experiment: MakeExperiment, source: dict[str, Any]) -> None:
-    experiment = make_experiment(input=source, batch_size=7)  # 22 images: the last batch has but one
-    whole = [labels.tolist() for _, labels in numbered_batches(experiment).shuffled(2)]
-    first, second = (list(numbered_batches(experiment, "train", rank, 2).shuffled(2)) for rank in (0, 1))
+def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -> None:
+    # of 22 images: the last batch has but one
+    whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).shuffled(2)]
+    first, second = (list(on_each_path("train", rank, 2, batch_size=7).shuffled(2)) for rank in (0, 1))
     assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
     assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
     assert second[-1][0].shape == (0, 3, 4, 4)
     assert second[-1][0].dtype == torch.float32
 
 
-@SOURCES
-def test_validation_has_a_batch_size_of_its_own_if_asked(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
-    own = make_experiment(input=source, batch_size=5, validation_batch_size=20)
-    assert [len(labels) for _, labels in numbered_batches(own, "validation").in_order()] == [20, 2]
-    assert numbered_batches(own).batch_size == 5
+def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatches) -> None:
+    own = {"batch_size": 5, "validation_batch_size": 20}
+    assert [len(labels) for _, labels in on_each_path("validation", **own).in_order()] == [20, 2]
+    assert on_each_path(**own).batch_size == 5
 
 
-@SOURCES
 @pytest.mark.parametrize(("batch_size", "expected"), [(5, 21845), (30000, 30000)])
 def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training_are_larger(
-    make_experiment: MakeExperiment, source: dict[str, Any], batch_size: int, expected: int
+    on_each_path: MakeBatches, batch_size: int, expected: int
 ) -> None:
-    experiment = make_experiment(input=source, batch_size=batch_size)
-    assert numbered_batches(experiment, "validation").batch_size == expected
+    assert on_each_path("validation", batch_size=batch_size).batch_size == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
@@ -168,26 +161,24 @@ def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_
     assert torch.cat([items for items, _ in batches.in_order()]).numpy().dtype == dtype
 
 
-@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+@AS_THEY_ARE_AND_AUGMENTED
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"])
 def test_images_and_labels_come_on_the_device(
-    make_experiment: MakeExperiment, source: dict[str, Any], augmentation: dict[str, Any]
+    numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
 ) -> None:
-    experiment = make_experiment(input=source, batch_size=5, augmentation=augmentation)
-    batches = numbered_batches(experiment, device=torch.device("meta"))
-    passed = three_passes(batches)
+    passed = three_passes(numbered(input=source, batch_size=5, augmentation=augmentation, device=torch.device("meta")))
     assert len(passed) == 15
     assert {part.device.type for batch in passed for part in batch} == {"meta"}
 
 
-def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(make_experiment: MakeExperiment) -> None:
-    order = numbers(numbered_batches(make_experiment()), epoch=4)
+def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(numbered: MakeBatches) -> None:
+    order = numbers(numbered(), epoch=4)
     torch.manual_seed(1)
-    batches = numbered_batches(make_experiment(batch_size=7))
+    batches = numbered(batch_size=7)
     numbers(batches, epoch=0)
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
-    assert numbers(numbered_batches(make_experiment(seed=1)), epoch=4) != order
+    assert numbers(numbered(seed=1), epoch=4) != order
 
 
 def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
@@ -211,13 +202,10 @@ def test_what_a_network_draws_is_of_the_seed_the_epoch_and_the_process() -> None
     assert len(set(seeds)) == len(seeds)
 
 
-@SOURCES
-def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(
-    make_experiment: MakeExperiment, source: dict[str, Any]
-) -> None:
+def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(on_each_path: MakeBatches) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    three_passes(numbered_batches(make_experiment(input=source, augmentation=AUGMENTED)))
+    three_passes(on_each_path(augmentation=AUGMENTED))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), str(np.random.get_state())) == before[1:]
 
@@ -243,20 +231,14 @@ def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split:
     assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+@AS_THEY_ARE_AND_AUGMENTED
 def test_an_epoch_prepared_ahead_has_the_same_batches_and_is_made_once(
-    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
+    numbered: MakeBatches, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
 ) -> None:
-    batches = numbered_batches(make_experiment(batch_size=5, augmentation=augmentation))
+    batches = numbered(batch_size=5, augmentation=augmentation)
     expected = [list(batches.shuffled(epoch)) for epoch in (3, 4)]
-    made: list[int] = []
-    order = BatchPlan.order
-
-    def noted(plan: BatchPlan, epoch: int) -> torch.Tensor:
-        made.append(epoch)
-        return order(plan, epoch)
-
-    monkeypatch.setattr(BatchPlan, "order", noted)
+    made, order = list[int](), BatchPlan.order
+    monkeypatch.setattr(BatchPlan, "order", lambda plan, epoch: made.append(epoch) or order(plan, epoch))
     batches.prepare(4)
     assert_same_batches(list(batches.shuffled(3)), expected[0])
     assert made == [4, 3]

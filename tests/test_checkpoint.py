@@ -6,10 +6,11 @@ import errno
 import os
 import pickle
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,18 +25,29 @@ def state(epochs_done: int, values: int = 100) -> dict[str, Any]:
     return {"network": {"weight": torch.linspace(0, epochs_done, values)}, "progress": {"epochs_done": epochs_done}}
 
 
-def epochs_done(loaded: dict[str, Any] | None) -> int | None:
-    return None if loaded is None else loaded["progress"]["epochs_done"]
+def read_back(store: CheckpointStore) -> tuple[int | None, list[Path]]:
+    """How many epochs what is loaded has done, and the files that are told of as damaged."""
+    damaged: list[Path] = []
+    loaded = store.load_latest(damaged.append)
+    return None if loaded is None else loaded["progress"]["epochs_done"], damaged
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def damage(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0b100
-    path.write_bytes(data)
+def flip_a_bit(data: bytes, bit: int) -> bytes:
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+@contextmanager
+def no_space_left(call: str) -> Iterator[None]:
+    """From this call of the operating system on."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, call, Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        yield
 
 
 @contextmanager
@@ -58,129 +70,100 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-@pytest.fixture
-def damaged() -> list[Path]:
-    """Filled with the files that were reported damaged."""
-    return []
-
-
-def test_the_newest_checkpoint_is_read_back_bit_for_bit(tmp_path: Path, damaged: list[Path]) -> None:
+def test_the_newest_checkpoint_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     saved = {
         "odd values": torch.tensor([float("nan"), float("inf"), -0.0, 1e-45]),
         "half": torch.randn(5).to(torch.bfloat16),
         "numbers": {"lr": 0.1 + 0.2, "best": float("inf"), "steps": 2**40, "none": None, "list": [1, 2]},
     }
     CheckpointStore(tmp_path).save(1, saved)
-    loaded = CheckpointStore(tmp_path).load_latest(damaged.append)
+    loaded = CheckpointStore(tmp_path).load_latest(pytest.fail)
     assert loaded is not None
     assert loaded["odd values"].numpy().tobytes() == saved["odd values"].numpy().tobytes()
     assert torch.equal(loaded["half"], saved["half"])
     assert loaded["numbers"] == saved["numbers"]
-    assert damaged == []
 
 
-def test_the_last_two_checkpoints_are_kept(store: CheckpointStore, damaged: list[Path]) -> None:
+def test_the_last_two_checkpoints_are_kept(store: CheckpointStore) -> None:
     assert [path.name.partition(".")[0] for path in store.paths()] == ["epoch-000003", "epoch-000002"]
     assert len(names(store.folder)) == 2
-    assert epochs_done(store.load_latest(damaged.append)) == 3
+    assert read_back(store) == (3, [])
 
 
-def test_the_newest_is_the_one_with_the_most_epochs_not_the_last_in_the_alphabet(
-    tmp_path: Path, damaged: list[Path]
-) -> None:
+def test_the_newest_is_the_one_with_the_most_epochs_not_the_last_in_the_alphabet(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     for epoch in (999_999, 1_000_000):
         store.save(epoch, state(epoch))
-    assert epochs_done(store.load_latest(damaged.append)) == 1_000_000
+    assert read_back(store) == (1_000_000, [])
 
 
-def test_a_single_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, damaged: list[Path]) -> None:
+def test_a_single_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, state(1))
     (path,) = store.paths()
     whole = path.read_bytes()
-    bits = sorted({*range(0, len(whole) * 8, len(whole) * 8 // FLIPS), len(whole) * 8 - 1})
-    for bit in bits:
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(data)
-        assert store.load_latest(damaged.append) is None, f"bit {bit}"
-    assert damaged == [path] * len(bits)
+    for bit in {*range(0, len(whole) * 8, len(whole) * 8 // FLIPS), len(whole) * 8 - 1}:
+        path.write_bytes(flip_a_bit(whole, bit))
+        assert read_back(store) == (None, [path]), f"bit {bit}"
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(store: CheckpointStore, damaged: list[Path]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: flip_a_bit(data, len(data) * 4),
+        lambda _data: b"",
+        lambda data: data[:1],
+        lambda data: data[:500],
+        lambda data: data[:-1],
+    ],
+    ids=["a flipped bit", "cut to nothing", "cut to one byte", "cut to a part", "cut by a byte"],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    store: CheckpointStore, damage: Callable[[bytes], bytes]
+) -> None:
     newest, before = store.paths()
-    damage(newest)
-    assert epochs_done(store.load_latest(damaged.append)) == 2
-    assert damaged == [newest]
+    newest.write_bytes(damage(newest.read_bytes()))
+    assert read_back(store) == (2, [newest])
     assert store.paths() == [before]
-
-
-def test_after_damage_the_next_checkpoints_are_saved_as_ever(store: CheckpointStore, damaged: list[Path]) -> None:
-    damage(store.paths()[0])
-    store.load_latest(damaged.append)
-    store.save(3, state(3))
-    assert epochs_done(store.load_latest(damaged.append)) == 3
+    store.save(3, state(3))  # as ever
+    assert read_back(store) == (3, [])
     assert len(store.paths()) == 2
 
 
-def test_if_every_checkpoint_is_damaged_each_is_named_and_training_begins_anew(
-    store: CheckpointStore, damaged: list[Path]
-) -> None:
+def test_if_every_checkpoint_is_damaged_each_is_named_and_training_begins_anew(store: CheckpointStore) -> None:
     paths = store.paths()
     for path in paths:
-        damage(path)
-    assert store.load_latest(damaged.append) is None
-    assert damaged == paths
+        path.write_bytes(flip_a_bit(path.read_bytes(), 100))
+    assert read_back(store) == (None, paths)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 500, -1], ids=["empty", "one byte", "a part", "all but a byte"])
-def test_a_checkpoint_cut_short_is_noticed(store: CheckpointStore, damaged: list[Path], kept: int) -> None:
-    newest = store.paths()[0]
-    newest.write_bytes(newest.read_bytes()[:kept])
-    assert epochs_done(store.load_latest(damaged.append)) == 2
-    assert damaged == [newest]
+def test_without_checkpoints_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    assert read_back(CheckpointStore(tmp_path / "never made")) == (None, [])
 
 
-def test_without_checkpoints_there_is_nothing_to_go_on_from(tmp_path: Path, damaged: list[Path]) -> None:
-    assert CheckpointStore(tmp_path / "never made").load_latest(damaged.append) is None
-    assert damaged == []
-
-
-def test_what_a_killed_process_left_half_written_is_ignored(store: CheckpointStore, damaged: list[Path]) -> None:
+def test_what_a_killed_process_left_half_written_is_ignored(store: CheckpointStore) -> None:
     (store.folder / f".epoch-000004.{'0' * 64}.pt.abc123").write_bytes(b"half of it")
     (store.folder / "epoch-000005.pt").write_bytes(b"not named as ours are")
-    assert epochs_done(store.load_latest(damaged.append)) == 3
-    assert damaged == []
+    assert read_back(store) == (3, [])
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize(
+    ("full", "why"),
+    [
+        (lambda: no_space_left("fsync"), "No space left"),
+        (lambda: no_space_left("replace"), "No space left"),
+        (lambda: file_size_limit(200_000), "File too large"),
+    ],
+    ids=["when it is flushed", "when it gets its name", "in the middle of it"],
+)
 def test_a_checkpoint_that_cannot_be_written_is_named_and_leaves_everything_as_it_was(
-    store: CheckpointStore, damaged: list[Path], monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    def full(*_arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    before = names(store.folder)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, call, full)
-        with pytest.raises(UserError, match=r"checkpoint .*epoch-000004\..*\.pt can't be written: No space left"):
-            store.save(4, state(4))
-    assert names(store.folder) == before
-    assert epochs_done(store.load_latest(damaged.append)) == 3
-
-
-def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_leaves_everything_as_it_was(
-    store: CheckpointStore, damaged: list[Path]
+    store: CheckpointStore, full: Callable[[], AbstractContextManager[None]], why: str
 ) -> None:
     before = names(store.folder)
-    with (
-        file_size_limit(200_000),
-        pytest.raises(UserError, match=r"epoch-000004\..*\.pt can't be written: File too large"),
-    ):
+    with full(), pytest.raises(UserError, match=rf"checkpoint .*epoch-000004\..*\.pt can't be written: {why}"):
         store.save(4, state(4, values=1_000_000))
     assert names(store.folder) == before
-    assert epochs_done(store.load_latest(damaged.append)) == 3
+    assert read_back(store) == (3, [])
 
 
 def test_what_is_saved_holds_no_memory_of_a_device() -> None:
@@ -205,7 +188,7 @@ def test_a_checkpoint_is_due_so_many_seconds_after_the_last(tmp_path: Path, monk
     assert [store.is_due() for _ in range(2)] == [False, True]
 
 
-def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path, damaged: list[Path]) -> None:
+def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     class Pickled:
         def __reduce__(self) -> tuple[Any, ...]:
             return (tmp_path / "ran").touch, ()
@@ -213,7 +196,7 @@ def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path, damaged: list
     store = CheckpointStore(tmp_path / "checkpoints")
     store.save(1, {"progress": Pickled()})
     with pytest.raises(pickle.UnpicklingError):
-        store.load_latest(damaged.append)
+        store.load_latest(pytest.fail)
     assert not (tmp_path / "ran").exists()
 
 

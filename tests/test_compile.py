@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
+from conftest import MakeTrainer
 from torch import nn
 
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.results.learned import weights_of
+
+COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
 
 
 @pytest.fixture
@@ -32,10 +34,9 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 
 def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_network_as_it_was(
-    shapes: list[tuple[int, bool]], make_experiment: MakeExperiment, make_trainer: MakeTrainer
+    shapes: list[tuple[int, bool]], trainer_of: MakeTrainer
 ) -> None:
-    model = {"name": "mlp", "hidden": (8,), "compile": True}
-    trainer = make_trainer(make_experiment(model=model, epochs=1, batch_size=16, validation_batch_size=10))
+    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
     before = weights_of(trainer.network)
     warm_up(trainer)
     assert weights_of(trainer.network) == before
@@ -46,25 +47,19 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
 
 
 def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
-    shapes: list[tuple[int, bool]],
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
-    monkeypatch: pytest.MonkeyPatch,
+    shapes: list[tuple[int, bool]], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = {"name": "mlp", "hidden": (8,), "compile": True}
-    trainer = make_trainer(make_experiment(model=model, epochs=1, batch_size=16))
+    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16)
     monkeypatch.setattr(trainer.team, "rank", 1)
     monkeypatch.setattr(trainer.team, "size", 3)
     warm_up(trainer)
     assert (3, True) in shapes  # of 8: the second, the fifth and the eighth
 
 
-def test_what_is_not_compiled_learns_the_same_as_ever(
-    shapes: list[tuple[int, bool]], make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
+def test_what_is_not_compiled_learns_the_same_as_ever(shapes: list[tuple[int, bool]], trainer_of: MakeTrainer) -> None:
     learned = []
     for compiled in (False, True):
-        trainer = make_trainer(make_experiment(model={"name": "mlp", "hidden": (8,), "compile": compiled}, epochs=1))
+        trainer = trainer_of(model=COMPILED | {"compile": compiled}, epochs=1)
         warm_up(trainer)
         trainer.train(lambda _metrics, _timing: None)
         learned.append(weights_of(trainer.network))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import socket
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -21,23 +22,25 @@ from training_process import FORK_SERVER
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank, own_rank
+from photofinish.runs import distributed
 from photofinish.runs.run import Run
 from photofinish.training.teams import DataParallelTeam, NoAcceleratorError, Ranks, Team, UnusableAcceleratorError
 from photofinish.training.torch_device import CPU
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
+_FOR_CUDA = r"is for cuda, and the accelerator here is {}: .*strategy to ddp"
 
 Train = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def train(packed_split: PackedSplit, tmp_path: Path) -> Train:
-    """Train the experiment with so many processes; what each of them saw and has at the end, in the order of ranks."""
+def train(make_experiment: MakeExperiment, packed_split: PackedSplit, tmp_path: Path) -> Train:
+    """Train with so many processes; what each of them saw and has at the end, in the order of ranks."""
 
-    def together(experiment: Experiment, processes: int, case: str = "plain", **options: Any) -> list[dict[str, Any]]:
+    def together(processes: int, case: str = "plain", **settings: Any) -> list[dict[str, Any]]:
+        experiment = make_experiment(**settings)
         folder = tmp_path / f"{case}-{processes}-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         ranks = [
@@ -48,7 +51,7 @@ def train(packed_split: PackedSplit, tmp_path: Path) -> Train:
             rank.start()
         for rank in ranks:
             rank.join(120)
-            assert rank.exitcode == options.get("status", 0)
+            assert rank.exitcode == 0
         return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(processes)]
 
     return together
@@ -70,10 +73,10 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
     [(2, 16), (3, 71), (2, 35)],  # of 72 images: last batches of 8 images, of 1, and of 2
 )
 def test_several_processes_learn_what_one_learns_from_the_same_batches(
-    make_experiment: MakeExperiment, train: Train, source: str, processes: int, batch_size: int
+    train: Train, source: str, processes: int, batch_size: int
 ) -> None:
-    experiment = make_experiment(optimizer=GENTLE, batch_size=batch_size, input={"name": source})
-    [alone], ranks = train(experiment, 1), train(experiment, processes)
+    settings = {"optimizer": GENTLE, "batch_size": batch_size, "input": {"name": source}}
+    [alone], ranks = train(1, **settings), train(processes, **settings)
     assert_close(alone, ranks[0])
     steps = zip(*(rank["labels"] for rank in ranks), strict=True)
     assert [sorted(chain.from_iterable(step)) for step in steps] == [sorted(labels) for labels in alone["labels"]]
@@ -93,11 +96,9 @@ def test_several_processes_learn_what_one_learns_from_the_same_batches(
     ],
     ids=["reduce_on_plateau", "adamw and one_cycle", "channels last", "fp16"],
 )
-def test_schedules_optimizers_and_a_scaled_loss_work_the_same(
-    make_experiment: MakeExperiment, train: Train, changes: dict[str, Any]
-) -> None:
-    experiment = make_experiment(**{"optimizer": GENTLE, **changes})
-    [alone], ranks = train(experiment, 1), train(experiment, 2)
+def test_schedules_optimizers_and_a_scaled_loss_work_the_same(train: Train, changes: dict[str, Any]) -> None:
+    settings = {"optimizer": GENTLE, **changes}
+    [alone], ranks = train(1, **settings), train(2, **settings)
     assert [each.learning_rate for each in alone["metrics"]] == [each.learning_rate for each in ranks[0]["metrics"]]
     assert ranks[0]["metrics"] == ranks[1]["metrics"]
     if "precision" not in changes:
@@ -105,11 +106,8 @@ def test_schedules_optimizers_and_a_scaled_loss_work_the_same(
 
 
 @pytest.mark.parametrize("case", ["plain", "dropout"])
-def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(
-    make_experiment: MakeExperiment, train: Train, case: str
-) -> None:
-    experiment = make_experiment(optimizer=GENTLE)
-    once, again, resumed = (train(experiment, 3, each) for each in (case, case, f"{case} resumed"))
+def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(train: Train, case: str) -> None:
+    once, again, resumed = (train(3, each, optimizer=GENTLE) for each in (case, case, f"{case} resumed"))
     for other in (again, resumed):
         assert other[0]["metrics"] == once[0]["metrics"]
         assert all(torch.equal(tensor, once[0]["weights"][name]) for name, tensor in other[0]["weights"].items())
@@ -126,54 +124,40 @@ def weighted(outputs, targets):
 
 @pytest.mark.parametrize(("processes", "batch_size"), [(2, 16), (3, 71)])  # of 72 images: the last batch is one image
 def test_a_loss_that_weighs_its_items_is_divided_by_the_weight_of_the_whole_batch(
-    make_experiment: MakeExperiment, train: Train, tmp_path: Path, processes: int, batch_size: int
+    train: Train, tmp_path: Path, processes: int, batch_size: int
 ) -> None:
     (tmp_path / "losses.py").write_text(OWN_WEIGHTED, encoding="utf-8")
-    losses = {"name": "cross_entropy", "weight": (1.0, 5.0, 0.2)}, {"name": f"{tmp_path}/losses.py:weighted"}
-    built_in, own = (make_experiment(optimizer=GENTLE, batch_size=batch_size, loss=loss, epochs=2) for loss in losses)
-    [alone], ranks = train(built_in, 1), train(own, processes)
+    built_in, own = {"name": "cross_entropy", "weight": (1.0, 5.0, 0.2)}, {"name": f"{tmp_path}/losses.py:weighted"}
+    settings = {"optimizer": GENTLE, "batch_size": batch_size, "epochs": 2}
+    [alone], ranks = train(1, loss=built_in, **settings), train(processes, loss=own, **settings)
     assert_close(alone, ranks[0])
-    [in_fives] = train(own.model_copy(update={"validation_batch_size": 5}), 1)
+    [in_fives] = train(1, loss=own, validation_batch_size=5, **settings)
     assert_close(alone, in_fives)
 
 
-def test_dropout_draws_from_a_stream_of_its_own_in_each_process(make_experiment: MakeExperiment, train: Train) -> None:
-    experiment = make_experiment()
-    [alone], ranks = train(experiment, 1, "dropout"), train(experiment, 2, "dropout")
+def test_dropout_draws_from_a_stream_of_its_own_in_each_process(train: Train) -> None:
+    [alone], ranks = train(1, "dropout"), train(2, "dropout")
     first, second, single = (each["drawn"][::5] for each in (*ranks, alone))  # at the first of five steps an epoch
     assert first == single
     assert not set(first) & set(second)
 
 
-def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message(
-    make_experiment: MakeExperiment, train: Train
-) -> None:
-    ranks = train(make_experiment(), 2, "not finite in rank 1")
+def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message(train: Train) -> None:
+    ranks = train(2, "not finite in rank 1")
     assert "epoch 1, at step 2 of 5. The training has diverged" in ranks[1]["error"]
     assert ranks[0]["error"] == ranks[1]["error"]
 
 
-def test_batch_norm_across_processes_is_refused_on_the_cpu(make_experiment: MakeExperiment, train: Train) -> None:
-    ranks = train(make_experiment(), 2, "batch norm")
-    assert all("set devices.cpu.processes to 1" in rank["error"] for rank in ranks)
+def test_batch_norm_across_processes_is_refused_on_the_cpu(train: Train) -> None:
+    assert all("set devices.cpu.processes to 1" in rank["error"] for rank in train(2, "batch norm"))
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
-    [
-        (
-            "other settings in rank 1",
-            r"process 1 \(on .*\) has other settings \(data/plan/\w+\) than process 0",
-        ),
-        ("other data in rank 1", r"process 1 \(on .*\) has other data \(data/splits\) than process 0"),
-    ],
+    ("other", "said"), [("settings", r"settings \(data/plan/\w+\)"), ("data", r"data \(data/splits\)")]
 )
-def test_processes_that_read_different_projects_are_refused_by_name(
-    make_experiment: MakeExperiment, train: Train, case: str, said: str
-) -> None:
-    for rank in train(make_experiment(), 2, case):
-        with pytest.raises(UserError, match=said):
-            raise UserError(rank["error"])
+def test_processes_that_read_different_projects_are_refused_by_name(train: Train, other: str, said: str) -> None:
+    for rank in train(2, f"other {other} in rank 1"):
+        assert re.search(rf"process 1 \(on .*\) has other {said} than process 0", rank["error"])
         assert platform.node() in rank["error"]
 
 
@@ -207,38 +191,19 @@ def test_another_number_of_processes_is_another_run(
 # -- DataParallel, whose GPUs are made up -------------------------------------------------------------
 
 
-class _FakeDataParallel(nn.Module):
-    """Notes how it was made, and runs the network as it is."""
-
-    made: dict[str, Any]
-
-    def __init__(self, network: nn.Module, **options: Any) -> None:
-        super().__init__()
-        self.module = network
-        _FakeDataParallel.made = options
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.module(images)
-        return outputs
-
-
 def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_weights_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(nn, "DataParallel", _FakeDataParallel)
+    monkeypatch.setattr(nn, "DataParallel", wrap := Mock())
     devices = (torch.device("cuda", 1), torch.device("cuda", 0))
     team, network = DataParallelTeam(devices, devices[1]), nn.Linear(2, 2)
-    wrapped = team.parallel(network)
-    assert isinstance(wrapped, _FakeDataParallel)
-    assert wrapped.module is network
-    assert _FakeDataParallel.made == {"device_ids": list(devices), "output_device": devices[1]}
+    assert team.parallel(network) is wrap.return_value
+    wrap.assert_called_once_with(network, device_ids=list(devices), output_device=devices[1])
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
 
 
-def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"^strategy data_parallel needs CUDA, which torch can't use here$"):
         DataParallelTeam((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
@@ -272,31 +237,32 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
     assert (placed.image_count, placed.batch_size) == (2, 2)
 
 
-@pytest.mark.parametrize("kind", ["xpu", "mps"])
-def test_data_parallel_on_another_kind_of_accelerator_is_refused(
-    monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, kind: str
+@pytest.fixture
+def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
+    """By what is known of them: `run_on_gpus(strategy="ddp")`."""
+
+    def make(**facts: Any) -> Run:
+        host = GpuHost.model_construct(kind="auto", missing=None, **facts)
+        return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "said"),
+    [
+        ("xpu:0", {"device_ids": None, "output_device": None, "accelerators": ()}, _FOR_CUDA.format("xpu")),
+        ("mps:0", {"device_ids": None, "output_device": None, "accelerators": ()}, _FOR_CUDA.format("mps")),
+        ("cuda:0", {"device_ids": (0, 1), "output_device": 30}, "output_device"),
+    ],
+    ids=["for xpu", "for mps", "with an output device that is not in use"],
+)
+def test_data_parallel_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run], device: str, facts: dict[str, Any], said: str
 ) -> None:
-    from photofinish.runs import distributed
-
-    monkeypatch.setattr(distributed, "accelerator", lambda *_: torch.device(kind, 0))
-    facts = {"device_ids": None, "output_device": None, "accelerators": (), "missing": None}
-    host = GpuHost.model_construct(kind="auto", strategy="data_parallel", **facts)
-    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-    refused = pytest.raises(MistakeError, match=rf"is for cuda, and the accelerator here is {kind}: .*strategy to ddp")
-    with refused, distributed.team_for(run, None):
-        pytest.fail("it was let through")
-
-
-def test_an_output_device_that_is_not_in_use_is_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path
-) -> None:
-    from photofinish.runs import distributed
-
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
-    facts = {"kind": "auto", "strategy": "data_parallel", "device_ids": (0, 1), "output_device": 30, "missing": None}
-    host = GpuHost.model_construct(**facts)
-    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-    with pytest.raises(MistakeError, match="output_device"), distributed.team_for(run, None):
+    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
+    run = run_on_gpus(strategy="data_parallel", **facts)
+    with pytest.raises(MistakeError, match=said), distributed.team_for(run, None):
         pytest.fail("it was let through")
 
 
@@ -311,35 +277,25 @@ def test_an_output_device_that_is_not_in_use_is_refused_before_training(
 )
 def test_only_what_lasts_is_recorded_as_unavailable_by_several_processes(
     monkeypatch: pytest.MonkeyPatch,
-    make_experiment: MakeExperiment,
-    tmp_path: Path,
+    run_on_gpus: Callable[..., Run],
     own: UserError,
     other: tuple[bool, str | None],
     raised: type[UserError],
     said: str,
 ) -> None:
-    from photofinish.runs import distributed
-
-    def refuse(*_: object) -> None:
-        raise own
-
     def gather(everyones: list[Any], mine: tuple[Any, ...]) -> None:
         everyones[:] = [mine, ("another", other[1], other[0], "cuda")]
 
-    monkeypatch.setattr(distributed, "accelerator", refuse)
+    monkeypatch.setattr(distributed, "accelerator", Mock(side_effect=own))
     monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
-    host = GpuHost.model_construct(kind="auto", strategy="ddp", missing=None)
-    run = Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
     with pytest.raises(raised, match=said) as caught:
-        distributed._agreed_device(run, Rank(0, 2, 0))
+        distributed._agreed_device(run_on_gpus(strategy="ddp"), Rank(0, 2, 0))
     assert type(caught.value) is raised
 
 
 def test_a_port_that_another_program_holds_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, make_experiment: MakeExperiment, tmp_path: Path, cpu_host: CpuHost
 ) -> None:
-    from photofinish.runs import distributed
-
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 2}.items():

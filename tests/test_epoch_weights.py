@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,10 +75,7 @@ def test_damaged_weights_are_not_handed_on(kept: EpochWeights, tmp_path: Path) -
 def test_a_full_disk_is_explained_with_the_setting_that_saves_room(
     kept: EpochWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(UserError, match=r"epoch-0004\.safetensors can't be written: No space left.*save_weights"):
         kept.save(b"weights of epoch 4")
     assert len(kept.sha256) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,8 @@ from photofinish.training.trainer import Trainer
 
 CUDA = torch.device("cuda", 0)
 ON_CPU, ON_CUDA = Team(CPU), Team(CUDA)
-_CUDA_OUT_OF_MEMORY = (
+FRUGAL = {"precision": "bf16", "input": {"name": "loader"}}
+_CUDA_OUT_OF_MEMORY = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.69 GiB is "
     "free. Including non-PyTorch memory, this process has 73.40 GiB memory in use."
 )
@@ -50,9 +51,26 @@ except Exception as error:
 """
 
 
+Explained = Callable[..., str]
+
+
 @pytest.fixture
 def experiment(make_experiment: MakeExperiment) -> Experiment:
     return make_experiment(batch_size=1000)
+
+
+@pytest.fixture
+def explained(make_experiment: MakeExperiment) -> Explained:
+    """What is told of an error in an experiment of such settings: `explained(MemoryError(), ON_CPU, batch_size=1)`."""
+
+    def told_of(error: Exception, team: Team = ON_CUDA, **settings: Any) -> str:
+        experiment = make_experiment(**{"batch_size": 1000, **settings})
+        with pytest.raises(UserError) as raised, failures_explained("big", experiment, team):
+            raise error
+        assert raised.value.__cause__ is error
+        return str(raised.value)
+
+    return told_of
 
 
 @pytest.fixture
@@ -66,20 +84,9 @@ class _OneOfFour(Team):
     rank, size = 1, 4
 
 
-class _OneOfTwo(Team):
-    rank, size = 1, 2
-
-
-def explained(experiment: Experiment, team: Team, error: Exception) -> str:
-    with pytest.raises(UserError) as raised, failures_explained("big", experiment, team):
-        raise error
-    assert raised.value.__cause__ is error
-    return str(raised.value)
-
-
 @pytest.mark.usefixtures("_a_gpu_in_use")
-def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(experiment: Experiment) -> None:
-    assert explained(experiment, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY)) == (
+def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(explained: Explained) -> None:
+    assert explained(_CUDA_OUT_OF_MEMORY) == (
         "out of memory on cuda:0 (Some GPU 0): 20.0 GiB more were asked for, 60.0 GiB were in use, 65.0 GiB at the "
         "peak, the device has 80.0 GiB, input: resident puts all images there, its share of a batch is 1,000 images. "
         "In params.yaml, lower experiments.big.batch_size (it is 1000), or set its precision to bf16, or set its input "
@@ -88,39 +95,35 @@ def test_out_of_memory_on_a_gpu_tells_the_measured_need_and_what_to_change(exper
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
-def test_only_what_would_change_something_is_proposed(make_experiment: MakeExperiment) -> None:
-    frugal = make_experiment(precision="bf16", input={"name": "loader"})
-    text = explained(frugal, ON_CUDA, torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
+def test_only_what_would_change_something_is_proposed(explained: Explained) -> None:
+    text = explained(_CUDA_OUT_OF_MEMORY, **FRUGAL)
     assert "the device has 80.0 GiB, its share" in text
     assert "experiments.big.batch_size" in text
-    assert "set its precision to bf16" in explained(make_experiment(precision="tf32"), ON_CPU, MemoryError())
+    assert "set its precision to bf16" in explained(MemoryError(), ON_CPU, precision="tf32")
     assert "precision" not in text
     assert "input" not in text
 
 
-def test_where_the_batch_is_one_image_no_smaller_one_is_proposed(make_experiment: MakeExperiment) -> None:
-    text = explained(make_experiment(batch_size=1), ON_CPU, MemoryError())
-    assert "batch_size" not in text
-    least = explained(make_experiment(batch_size=1, precision="bf16", input={"name": "loader"}), ON_CPU, MemoryError())
+def test_where_the_batch_is_one_image_no_smaller_one_is_proposed(explained: Explained) -> None:
+    assert "batch_size" not in explained(MemoryError(), ON_CPU, batch_size=1)
+    least = explained(MemoryError(), ON_CPU, batch_size=1, **FRUGAL)
     assert "its share of a batch is 1 image. It takes a smaller network or smaller images. Nothing was" in least
-    assert "lower experiments.big.batch_size (it is 2)" in explained(
-        make_experiment(batch_size=2), ON_CPU, MemoryError()
-    )
+    assert "lower experiments.big.batch_size (it is 2)" in explained(MemoryError(), ON_CPU, batch_size=2)
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
-def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(experiment: Experiment) -> None:
-    text = explained(experiment, _OneOfFour(CUDA), torch.OutOfMemoryError(_CUDA_OUT_OF_MEMORY))
+def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(explained: Explained) -> None:
+    text = explained(_CUDA_OUT_OF_MEMORY, _OneOfFour(CUDA))
     assert "its share of a batch is 250 images" in text
     assert "lower experiments.big.batch_size (it is 1000)" in text
     assert "precision to bf16" in text
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
-def test_of_several_gpus_of_one_process_the_one_that_torch_names_ran_out(experiment: Experiment) -> None:
+def test_of_several_gpus_of_one_process_the_one_that_torch_names_ran_out(explained: Explained) -> None:
     team = DataParallelTeam(tuple(torch.device("cuda", index) for index in range(3)), CUDA)
     traceback = f"Caught OutOfMemoryError in replica 2 on device 2.\nOriginal Traceback (...):\n{_CUDA_OUT_OF_MEMORY}"
-    text = explained(experiment, team, torch.OutOfMemoryError(traceback.replace("GPU 0", "GPU 2")))
+    text = explained(torch.OutOfMemoryError(traceback.replace("GPU 0", "GPU 2")), team)
     assert text.startswith("out of memory on cuda:2 (Some GPU 2): 20.0 GiB more")
     assert "its share of a batch is 334 images" in text
     assert "input" not in text  # its images lie on the first GPU
@@ -150,16 +153,12 @@ def test_an_allocation_beyond_the_limit_of_the_process_is_told(experiment: Exper
     assert ran.stdout.startswith("UserError out of memory on the CPU: 4.0 GiB more were asked for"), ran.stderr
 
 
-def test_memory_that_python_itself_lacks_is_told(experiment: Experiment) -> None:
-    assert "lower experiments.big.batch_size" in explained(experiment, ON_CPU, MemoryError())
-
-
 def test_what_a_device_does_not_tell_of_its_memory_is_left_out(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+    explained: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_failures, "memory_bytes", lambda _device: (None, None))
     monkeypatch.setattr(memory_failures, "peak_memory_bytes", lambda _device: None)
-    told = explained(experiment, ON_CPU, torch.OutOfMemoryError("GPU 1 has a total capacity of less, says other code"))
+    told = explained(torch.OutOfMemoryError("GPU 1 has a total capacity of less, says other code"), ON_CPU)
     assert told.startswith(
         "out of memory on the CPU: input: resident puts all images there, its share of a batch is 1,000 images. In"
     )
@@ -186,8 +185,8 @@ def test_a_network_left_on_another_device_is_told_with_both_devices(experiment: 
         "device: cpu",
     ],
 )
-def test_every_way_torch_puts_a_mix_of_devices_is_understood(experiment: Experiment, text: str) -> None:
-    told = explained(experiment, ON_CUDA, RuntimeError(text))
+def test_every_way_torch_puts_a_mix_of_devices_is_understood(explained: Explained, text: str) -> None:
+    told = explained(RuntimeError(text))
     assert told.startswith(f"one step had tensors on two devices ({text[:90]}")
     assert "a part of model mlp makes or keeps a tensor elsewhere" in told
 
@@ -229,9 +228,9 @@ def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behin
         ("cumsum_cuda_kernel", "choose another model"),
     ],
 )
-def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment, operation: str, proposed: str) -> None:
+def test_an_operation_that_does_not_repeat_is_explained(explained: Explained, operation: str, proposed: str) -> None:
     refusal = f"{operation} does not have a deterministic implementation, but you set ..."
-    told = explained(experiment, ON_CUDA, RuntimeError(refusal))
+    told = explained(RuntimeError(refusal))
     assert told.endswith(
         f" the same result each time: torch has no deterministic {operation}; {proposed} in params.yaml "
         "(experiments.big.model), or allow that results differ (deterministic: false)"
@@ -252,57 +251,37 @@ def test_an_operation_that_does_not_repeat_is_explained(experiment: Experiment, 
         ),
     ],
 )
-def test_a_library_that_can_not_be_used_is_named(experiment: Experiment, text: str, library: str) -> None:
-    told = explained(experiment, ON_CUDA, RuntimeError(f"{text}.\nException raised from ..."))
+def test_a_library_that_can_not_be_used_is_named(explained: Explained, text: str, library: str) -> None:
+    told = explained(RuntimeError(f"{text}.\nException raised from ..."))
     assert told.startswith(f"{library} can't be used on cuda:0 ({text}). Other processes")
 
 
 @pytest.mark.parametrize(("length", "end"), [(200, "x). Other"), (201, "x...). Other")])
-def test_a_long_line_of_torchs_is_shortened(experiment: Experiment, length: int, end: str) -> None:
+def test_a_long_line_of_torchs_is_shortened(explained: Explained, length: int, end: str) -> None:
     line = "cuDNN error: ".ljust(length, "x")
-    assert f"({line[:200]}{end.removeprefix('x')}" in explained(experiment, ON_CUDA, RuntimeError(line))
+    assert f"({line[:200]}{end.removeprefix('x')}" in explained(RuntimeError(line))
 
 
 def test_a_process_that_loads_images_and_is_lost_is_told_with_the_memory_that_they_share(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    explained: Explained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(total=64 * 2**20))
     monkeypatch.setattr(memory_failures, "_SHARED_MEMORY", tmp_path)
     lost = RuntimeError(
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ... Please try ..."
     )
-    assert explained(experiment, ON_CPU, lost).startswith(
+    assert explained(lost, ON_CPU).startswith(
         "a process that loads images failed: DataLoader worker (pid 7) is killed by signal: Bus error. Most often "
         f"memory has run out, or the shared memory that batches pass through ({tmp_path}, 64 MiB): enlarge it, or lower"
     )
     monkeypatch.setattr(memory_failures, "_SHARED_MEMORY", tmp_path / "none")
-    assert " that batches pass through: enlarge it, or lower" in explained(experiment, ON_CPU, lost)
+    assert " that batches pass through: enlarge it, or lower" in explained(lost, ON_CPU)
 
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
-def test_cublas_without_memory_to_start_is_out_of_memory(experiment: Experiment) -> None:
+def test_cublas_without_memory_to_start_is_out_of_memory(explained: Explained) -> None:
     text = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    assert explained(experiment, ON_CUDA, RuntimeError(text)).startswith("out of memory on cuda:0")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("[gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:43154: Connection reset by peer"),
-        RuntimeError("[gloo/transport/tcp/pair.cc:552] Connection closed by peer [127.0.0.1]:33114"),
-        torch.distributed.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited"),
-        torch.distributed.DistNetworkError("The client socket has timed out after 600s while trying to connect to ..."),
-        torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
-    ],
-    ids=lambda error: str(error)[:20],
-)
-def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experiment, error: Exception) -> None:
-    told = pytest.raises(PeerLostError, match=r"connection to another process .* was lost")
-    with told, failures_explained("big", experiment, _OneOfTwo(CUDA)):
-        raise error
-    with pytest.raises((RuntimeError, UserError)) as alone, failures_explained("big", experiment, ON_CUDA):
-        raise error
-    assert not isinstance(alone.value, PeerLostError)
+    assert explained(RuntimeError(text)).startswith("out of memory on cuda:0")
 
 
 def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
@@ -336,35 +315,40 @@ def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
     ],
     ids=["shared memory", "duplicate", "its folder", "in capitals", "another"],
 )
-def test_what_fails_in_nccl_itself_is_told_in_its_last_words(
-    experiment: Experiment, error: Exception, said: str
-) -> None:
-    told = explained(experiment, _OneOfFour(CUDA), error)
+def test_what_fails_in_nccl_itself_is_told_in_its_last_words(explained: Explained, error: Exception, said: str) -> None:
+    told = explained(error, _OneOfFour(CUDA))
     assert re.search(said, told)
     assert "another process" not in told
 
 
-def test_nccl_has_no_other_process_to_lose_where_one_process_uses_several_gpus(experiment: Experiment) -> None:
+def test_nccl_has_no_other_process_to_lose_where_one_process_uses_several_gpus(explained: Explained) -> None:
     team = DataParallelTeam((CUDA, torch.device("cuda", 1)), CUDA)
-    told = explained(experiment, team, RuntimeError("NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO)"))
+    told = explained(RuntimeError("NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO)"), team)
     assert told.startswith("NCCL, by which GPUs exchange what they computed, failed: NCCL Error 2: unhandled")
 
 
 @pytest.mark.parametrize(
-    "cause",
+    "error",
     [
+        RuntimeError("[gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:43154: Connection reset by peer"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:552] Connection closed by peer [127.0.0.1]:33114"),
+        torch.distributed.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited"),
+        torch.distributed.DistNetworkError("The client socket has timed out after 600s while trying to connect to ..."),
+        torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
         _nccl_error("ncclRemoteError", "socketProgress: Connection closed by remote peer 10.0.0.2<40000>"),
         _nccl_error("ncclSystemError", "socketStartConnect: Connect to 10.0.0.2<40000> failed : Connection refused"),
         torch.distributed.DistBackendError("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"),
         torch.distributed.DistStoreError("wait timeout after 600000ms, keys: /default_pg/0/1"),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda error: str(error).splitlines()[-1][:30],
 )
-def test_a_lost_process_is_told_by_what_nccl_and_torch_say_of_its_connection(
-    experiment: Experiment, cause: Exception
-) -> None:
-    with pytest.raises(PeerLostError), failures_explained("big", experiment, _OneOfFour(CUDA)):
-        raise cause
+def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experiment, error: Exception) -> None:
+    told = pytest.raises(PeerLostError, match=r"connection to another process .* was lost")
+    with told, failures_explained("big", experiment, _OneOfFour(CUDA)):
+        raise error
+    with pytest.raises((RuntimeError, UserError)) as alone, failures_explained("big", experiment, ON_CUDA):
+        raise error
+    assert not isinstance(alone.value, PeerLostError)
 
 
 @pytest.mark.parametrize(
@@ -387,20 +371,20 @@ def test_a_lost_process_is_told_by_what_nccl_and_torch_say_of_its_connection(
     ids=["no kernel", "busy", "ordinal", "illegal", "another", "in a thread"],
 )
 def test_a_fault_of_cuda_is_told_in_one_line_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, text: str, said: str
+    monkeypatch: pytest.MonkeyPatch, explained: Explained, text: str, said: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", {CUDA: (5, 0)}.__getitem__)
-    told = explained(experiment, ON_CUDA, RuntimeError(text))
+    told = explained(RuntimeError(text))
     assert told.startswith("cuda:0 can't be used: ")
     assert re.search(said, told, re.IGNORECASE)
     assert "\n" not in told
 
 
 def test_a_gpu_that_does_not_tell_its_capability_is_told_without(
-    monkeypatch: pytest.MonkeyPatch, experiment: Experiment
+    monkeypatch: pytest.MonkeyPatch, explained: Explained
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", Mock(side_effect=AssertionError("no CUDA")))
-    told = explained(experiment, ON_CUDA, RuntimeError("CUDA error: no kernel image is available for execution"))
+    told = explained(RuntimeError("CUDA error: no kernel image is available for execution"))
     assert "isn't built for this GPU: install a torch that is" in told
 
 

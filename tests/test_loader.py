@@ -32,6 +32,7 @@ from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
 
 WORKERS = 2
+Loaded = Callable[..., Batches]
 
 
 def explained() -> AbstractContextManager[None]:
@@ -49,7 +50,7 @@ def worker_pids() -> set[int]:
 
 
 @pytest.fixture
-def loaded(make_experiment: MakeExperiment) -> Iterator[Callable[..., Batches]]:
+def loaded(make_experiment: MakeExperiment) -> Iterator[Loaded]:
     assert not worker_pids()
     yield lambda **settings: batches_of(
         make_experiment(input={"name": "loader", "workers": WORKERS} | settings, batch_size=4),
@@ -81,21 +82,15 @@ def test_the_users_settings_reach_pytorchs_loader_and_pages_are_pinned_for_a_dev
     assert given == {"num_workers": WORKERS, "pin_memory": pins, "prefetch_factor": 5}
 
 
-def test_persistent_workers_live_on_from_epoch_to_epoch(loaded: Callable[..., Batches]) -> None:
-    batches = loaded(persistent_workers=True)
-    first, second = (pids_of_an_epoch(batches, epoch) for epoch in (0, 1))
-    assert len(first) == WORKERS
-    assert first == second == worker_pids()
-
-
-def test_persistent_workers_live_on_when_a_pass_is_left_halfway(loaded: Callable[..., Batches]) -> None:
+def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded(persistent_workers=True)
     next(batches.shuffled(0))
-    first = worker_pids()
-    assert pids_of_an_epoch(batches, 0) == first
+    halfway, first, second = worker_pids(), *(pids_of_an_epoch(batches, epoch) for epoch in (0, 1))
+    assert len(halfway) == WORKERS
+    assert halfway == first == second == worker_pids()
 
 
-def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Callable[..., Batches]) -> None:
+def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Loaded) -> None:
     batches = loaded()
     first = pids_of_an_epoch(batches, 0)
     assert not worker_pids()
@@ -104,7 +99,7 @@ def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Calla
     assert first.isdisjoint(second)
 
 
-def test_workers_end_when_a_pass_is_left_halfway(loaded: Callable[..., Batches]) -> None:
+def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded()
     for step, _ in enumerate(batches.shuffled(0)):
         if step == 2:
@@ -112,14 +107,15 @@ def test_workers_end_when_a_pass_is_left_halfway(loaded: Callable[..., Batches])
     assert not worker_pids()
 
 
-def test_a_worker_computes_with_one_thread(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
-    def threads(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([float(torch.get_num_threads()), float(os.getpid())])
+def test_each_worker_computes_with_one_thread_and_has_the_hook(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def facts(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
+        has_hook = sys.excepthook.__module__ == "photofinish.training.input_paths"
+        return torch.tensor([torch.get_num_threads(), has_hook, os.getpid()], dtype=torch.float64)
 
-    monkeypatch.setattr(Normaliser, "__call__", threads)
-    seen = torch.cat([facts for facts, _ in loaded().shuffled(0)])
-    assert set(seen[:, 0].tolist()) == {1.0}
-    assert len(set(seen[:, 1].tolist())) == WORKERS
+    monkeypatch.setattr(Normaliser, "__call__", facts)
+    threads, hooks, pids = torch.cat([facts for facts, _ in loaded().shuffled(0)]).T.tolist()
+    assert (set(threads), set(hooks)) == ({1.0}, {1.0})
+    assert len(set(pids)) == WORKERS
 
 
 @pytest.mark.parametrize(
@@ -138,11 +134,9 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
 
 
 def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
-    loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
-        raise ConnectionResetError("Connection reset by peer")
-
+    broken = Mock(side_effect=ConnectionResetError("Connection reset by peer"))
     monkeypatch.setattr(input_paths, "_DEATH_NOTICE_SECONDS", 0)
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
     message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"
@@ -159,14 +153,6 @@ def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else(
     input_paths._say_nothing_of_a_reader_that_left(0)
     sys.excepthook(fault, fault("here"), None)
     assert (fault.__name__ in capsys.readouterr().err) == is_told
-
-
-def test_a_workers_hook_is_set_where_it_loads(loaded: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch) -> None:
-    def has_hook(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([float(sys.excepthook.__module__ == "photofinish.training.input_paths")])
-
-    monkeypatch.setattr(Normaliser, "__call__", has_hook)
-    assert {float(each) for facts, _ in loaded().shuffled(0) for each in facts} == {1.0}
 
 
 @pytest.mark.slow

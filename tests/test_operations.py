@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer
+from conftest import MakeTrainer
 from torch import nn
 
 from photofinish.comparing.bounds import least_steps
@@ -135,10 +135,8 @@ def test_products_that_are_the_same_are_put_together() -> None:
     assert [(each.count, each.least_flops) for each in grouped(found.products)] == [(4 + 3, 288), (4, 288)]
 
 
-def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
-    trainer = make_trainer(make_experiment(input={"name": "loader", "workers": 0}))
+def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(input={"name": "loader", "workers": 0})
     before = [each.clone() for each in trainer.network.parameters()]
     found = count_operations(trainer)
     parameter_bytes = 4 * (64 * 8 + 8 + 8 * 3 + 3)
@@ -152,34 +150,26 @@ def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_step_in_a_short_precision_computes_as_much(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer, precision: str
-) -> None:
+def test_a_step_in_a_short_precision_computes_as_much(trainer_of: MakeTrainer, precision: str) -> None:
     whole, short = (
-        count_operations(
-            make_trainer(make_experiment(precision=each, model={"name": "cnn", "channels": (4,), "hidden": ()}))
-        )
+        count_operations(trainer_of(precision=each, model={"name": "cnn", "channels": (4,), "hidden": ()}))
         for each in ("fp32", precision)
     )
     assert (short.flops, short.products, short.kept_values) == (whole.flops, whole.products, whole.kept_values)
     assert short.optimizer_bytes == whole.optimizer_bytes
 
 
-def test_images_that_lie_on_the_device_need_room_there(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
-    trainer = make_trainer(make_experiment())
+def test_images_that_lie_on_the_device_need_room_there(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of()
     found = count_operations(trainer)
     assert found.batch_bytes == 0
     assert found.resident_bytes == 4 * 64 * (trainer.training.image_count + trainer.validation.image_count)
 
 
-def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
+def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(trainer_of: MakeTrainer) -> None:
     fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None)
     for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
-        trainer = make_trainer(make_experiment(model=model, batch_size=64))
+        trainer = trainer_of(model=model, batch_size=64)
         operations, done = count_operations(trainer), trainer.train(lambda _metrics, _timing: None)
         floor = least_steps(operations, fast, "fp32", trainer.training.image_count)
         assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in done.timings)

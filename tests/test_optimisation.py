@@ -39,12 +39,14 @@ HOW: dict[str, dict[str, bool]] = {
     "adamw": {"fused": True},
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
+    "constant": {},
     "step": {"step_size": 2, "gamma": 0.5},
     "cosine": {"eta_min": 0.01},
     "one_cycle": {"max_lr": 0.4, "pct_start": 0.25},
     "reduce_on_plateau": {"factor": 0.5, "patience": 1, "min_lr": 0.04},
 }
 THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
+    "constant": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda _epoch: 1.0),
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5),
     "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS, eta_min=0.01),
     "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(
@@ -64,12 +66,23 @@ def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
 def schedule_for(
     name: str, optimizer: Optimizer, *, epochs: int = EPOCHS, steps: int = STEPS, **changes: Any
 ) -> Schedule:
-    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES.get(name, {}), **changes})
+    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name], **changes})
     return Schedule(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
 
 
-def sgd() -> Optimizer:
-    return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=LR)
+def a_weight() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(1))]
+
+
+def built(name: str, **settings: Any) -> Optimizer:
+    return build_optimizer(optimizer_settings(name, **settings), a_weight())
+
+
+def take_steps(optimizer: Optimizer, parameter: nn.Parameter, count: int, slopes: torch.Tensor | float = 1.0) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        (parameter.sin() * slopes).sum().backward()
+        optimizer.step()
 
 
 def learning_rates(schedule: Schedule, optimizer: Optimizer, epochs: range = range(EPOCHS)) -> list[float]:
@@ -100,18 +113,17 @@ def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
     return rates
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_is_pytorchs_with_every_setting_handed_on(name: str) -> None:
-    ours = build_optimizer(optimizer_settings(name, **OPTIMIZERS[name]), [nn.Parameter(torch.ones(1))])
-    theirs = CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **HOW[name], **OPTIMIZERS[name])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*OPTIMIZERS.items(), *((name, {}) for name in OPTIMIZERS), ("sgd", {"momentum": 0.9, "nesterov": True})],
+    ids=str,
+)
+def test_an_optimizer_is_pytorchs_with_every_setting_handed_on_and_pytorchs_defaults_otherwise(
+    name: str, settings: dict[str, Any]
+) -> None:
+    ours, theirs = built(name, **settings), CLASSES[name](a_weight(), lr=LR, **HOW[name], **settings)
     assert isinstance(ours, type(theirs))
     assert ours.defaults == theirs.defaults
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_left_alone_has_pytorchs_defaults(name: str) -> None:
-    ours = build_optimizer(optimizer_settings(name), [nn.Parameter(torch.ones(1))])
-    assert ours.defaults == CLASSES[name]([nn.Parameter(torch.ones(1))], lr=LR, **HOW[name]).defaults
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -125,30 +137,21 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
     ours.data = ours.data.contiguous(memory_format=memory_format)
     optimizer = build_optimizer(optimizer_settings(name, **OPTIMIZERS[name]), [ours])
     plain = CLASSES[name]([theirs], lr=LR, foreach=False, **OPTIMIZERS[name])
-    for _ in range(4):
-        for parameter, stepping in ((ours, optimizer), (theirs, plain)):
-            stepping.zero_grad()
-            (parameter.sin() * start).sum().backward()
-            stepping.step()
+    take_steps(optimizer, ours, 4, start)
+    take_steps(plain, theirs, 4, start)
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
     assert not torch.allclose(ours, start)
-
-
-def test_nesterov_momentum_is_handed_on() -> None:
-    settings = optimizer_settings("sgd", momentum=0.9, nesterov=True)
-    assert build_optimizer(settings, [nn.Parameter(torch.ones(1))]).defaults["nesterov"] is True
 
 
 @pytest.fixture
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that nothing was written to is no number."""
     monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
-    before = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
-    torch.utils.deterministic.fill_uninitialized_memory = True
     yield
-    torch.set_deterministic_debug_mode(before[0])
-    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+    torch.set_deterministic_debug_mode(before)
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
@@ -178,11 +181,8 @@ def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at
     optimizer = build_optimizer(optimizer_settings(name, **settings), [ours])
     plain = CLASSES[name]([theirs], lr=LR, fused=True, **settings)
     assert set(optimizer.state[ours])
-    for _ in range(3):
-        for parameter, stepping in ((ours, optimizer), (theirs, plain)):
-            stepping.zero_grad()
-            parameter.sin().sum().backward()
-            stepping.step()
+    take_steps(optimizer, ours, 3)
+    take_steps(plain, theirs, 3)
     assert torch.equal(ours, theirs)
     assert optimizer.state_dict()["state"][0].keys() == plain.state_dict()["state"][0].keys()
 
@@ -200,9 +200,8 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
             before = parameter.item()
             with schedule.applied(slot):
                 optimizer.step()
-            assert before - parameter.item() == pytest.approx(
-                rate, rel=0.02
-            )  # adamw's weight decay takes a hundredth of it
+            # adamw's weight decay takes a hundredth of it
+            assert before - parameter.item() == pytest.approx(rate, rel=0.02)
     with schedule.applied():
         optimizer.step()
     assert optimizer.state_dict()["param_groups"][0]["lr"] == schedule.learning_rate == LR
@@ -211,27 +210,20 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(name: str, optimizer_name: str) -> None:
-    ours, theirs = (
-        build_optimizer(optimizer_settings(optimizer_name), [nn.Parameter(torch.ones(1))]) for _ in range(2)
-    )
+    ours, theirs = built(optimizer_name), built(optimizer_name)
     assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
 
 
-def test_the_constant_schedule_never_changes_the_learning_rate() -> None:
-    optimizer = sgd()
-    assert set(learning_rates(schedule_for("constant", optimizer), optimizer)) == {LR}
-
-
 def test_one_cycle_leaves_the_momentum_as_the_user_set_it() -> None:
-    optimizer = sgd()
+    optimizer = built("sgd")
     before = optimizer.param_groups[0]["momentum"]
     learning_rates(schedule_for("one_cycle", optimizer), optimizer)
     assert optimizer.param_groups[0]["momentum"] == before
 
 
-@pytest.mark.parametrize("name", ["constant", *SCHEDULES])
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
-    optimizer, resumed_optimizer = sgd(), sgd()
+    optimizer, resumed_optimizer = built("sgd"), built("sgd")
     schedule, resumed = schedule_for(name, optimizer), schedule_for(name, resumed_optimizer)
     learning_rates(schedule, optimizer, range(3))
     resumed_optimizer.load_state_dict(optimizer.state_dict())
@@ -243,12 +235,12 @@ def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
 @pytest.mark.parametrize(("epochs", "steps", "pct_start"), [(1, 4, 0.25), (10, 1, 0.1)])
 def test_a_one_cycle_that_would_rise_within_one_step_is_refused(epochs: int, steps: int, pct_start: float) -> None:
     with pytest.raises(UserError, match=rf"schedule\.pct_start is {pct_start}: of {epochs * steps} steps"):
-        schedule_for("one_cycle", sgd(), epochs=epochs, steps=steps, pct_start=pct_start)
+        schedule_for("one_cycle", built("sgd"), epochs=epochs, steps=steps, pct_start=pct_start)
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 1), (1, 2), (2, 1), (1, 3)])
 def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
-    optimizer = sgd()
+    optimizer = built("sgd")
     schedule = schedule_for("one_cycle", optimizer, epochs=epochs, steps=steps, pct_start=0.3)
     for _ in range(epochs * steps):
         assert 0 < schedule.learning_rate <= 0.4 * 1.001

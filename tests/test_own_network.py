@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from conftest import MakeExperiment, OwnFiles
+from torch import nn
 
 from photofinish.errors import UserError
 from photofinish.measuring.first_step import refuse_what_cannot_be_trained
@@ -15,6 +16,7 @@ from photofinish.models.own import refuse_another_network
 from photofinish.models.registry import build_model
 from photofinish.params.networks import OwnModel
 from photofinish.results.learned import weights_of
+from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
 from photofinish.training.torch_device import CPU
 
@@ -22,6 +24,8 @@ SHAPE, CLASSES = (1, 8, 8), 3
 HEAD = "import numpy as np, os, random, time, torch\nfrom torch import nn\n"
 LINEAR = "nn.Sequential(nn.Flatten(), nn.Linear(64, 3))"
 
+Shape = tuple[int, int, int]
+Build = Callable[..., nn.Module]
 Try = Callable[[str], None]
 
 
@@ -33,60 +37,60 @@ def network_file(init: str = "", forward: str = "return self.inner(x)", inner: s
     )
 
 
+def a_batch() -> Batch:
+    return torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+
+
 @pytest.fixture
-def try_it(own_files: OwnFiles, make_experiment: MakeExperiment) -> Try:
+def build(own_files: OwnFiles) -> Build:
+    """The network that Net in a file of this source gives: `build(source, classes=4, width=5)`."""
+
+    def network(source: str, *, shape: Shape = SHAPE, classes: int = CLASSES, seed: int = 0, **given: int) -> nn.Module:
+        model = OwnModel.model_validate({"name": own_files.write("net.py", source) + ":Net", **given})
+        return build_model(model, shape, classes, seed)
+
+    return network
+
+
+@pytest.fixture
+def try_it(build: Build, make_experiment: MakeExperiment) -> Try:
     """What a training stage does with a network before it trains: build it, build it again, and take two steps."""
 
     def run(source: str) -> None:
-        model = OwnModel(name=own_files.write("net.py", source) + ":Net")
-        experiment = make_experiment().model_copy(update={"model": model})
-        network = build_model(model, SHAPE, CLASSES, seed=0)
-        refuse_another_network(model.name, network, lambda: build_model(model, SHAPE, CLASSES, seed=0))
-        images = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
-        batch = images, torch.tensor([0, 1, 2, 0])
-        refuse_what_cannot_be_trained(experiment, network, Loss(None, "classes", CPU), batch, CLASSES)
+        network = build(source)
+        refuse_another_network("./net.py:Net", network, lambda: build(source))
+        experiment = make_experiment(model={"name": "./net.py:Net"})
+        refuse_what_cannot_be_trained(experiment, network, Loss(None, "classes", CPU), a_batch(), CLASSES)
 
     return run
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        network_file(),
-        network_file(inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(3))"),
-        network_file(inner="nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))"),
-        network_file("self.register_buffer('scale', torch.tensor(2.0))", "return self.inner(x * self.scale)"),
-        network_file(
-            "self.register_buffer('t', torch.tensor(1.0))", "self.t = self.t * 0.9; return self.inner(x) * self.t"
-        ),
-        network_file("self.unused = nn.Linear(2, 2)"),
-        network_file("self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)"),
-        network_file("with torch.no_grad(): self.inner[1].weight.copy_(torch.from_numpy(np.random.rand(3, 64)))"),
-        network_file("nn.init.constant_(self.inner[1].bias, random.random())"),
-        network_file("self.tied = nn.Linear(64, 3)\nself.tied.weight = self.inner[1].weight"),
-        f"{HEAD}def Net(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
-        network_file(inner="nn.ModuleDict({'a': nn.Linear(64, 3)})", forward="return self.inner['a'](x.flatten(1))"),
-        network_file(
-            "self.register_buffer('near', torch.eye(64).to_sparse(), persistent=False)",
-            "return self.inner[1](torch.sparse.mm(self.near, x.flatten(1).t()).t())",
-        ),
-    ],
-    ids=[
-        "plain",
-        "lazy",
-        "dropout",
-        "buffer",
-        "a counter",
-        "unused",
-        "frozen",
-        "numpy",
-        "random",
-        "tied",
-        "function",
-        "dict",
-        "sparse, not kept",
-    ],
-)
+USUAL = {
+    "plain": network_file(),
+    "lazy": network_file(inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(3))"),
+    "dropout": network_file(inner="nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))"),
+    "buffer": network_file("self.register_buffer('scale', torch.tensor(2.0))", "return self.inner(x * self.scale)"),
+    "a counter": network_file(
+        "self.register_buffer('t', torch.tensor(1.0))", "self.t = self.t * 0.9; return self.inner(x) * self.t"
+    ),
+    "unused": network_file("self.unused = nn.Linear(2, 2)"),
+    "frozen": network_file("self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)"),
+    "numpy": network_file("with torch.no_grad(): self.inner[1].weight.copy_(torch.from_numpy(np.random.rand(3, 64)))"),
+    "random": network_file("nn.init.constant_(self.inner[1].bias, random.random())"),
+    "tied": network_file("self.tied = nn.Linear(64, 3)\nself.tied.weight = self.inner[1].weight"),
+    "function": HEAD
+    + "def Net(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
+    "dict": network_file(
+        inner="nn.ModuleDict({'a': nn.Linear(64, 3)})", forward="return self.inner['a'](x.flatten(1))"
+    ),
+    "sparse, not kept": network_file(
+        "self.register_buffer('near', torch.eye(64).to_sparse(), persistent=False)",
+        "return self.inner[1](torch.sparse.mm(self.near, x.flatten(1).t()).t())",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", USUAL.values(), ids=USUAL)
 def test_networks_of_every_usual_kind_are_taken(try_it: Try, source: str) -> None:
     try_it(source)
 
@@ -171,30 +175,26 @@ def test_what_cannot_be_trained_or_repeated_is_told_before_the_training(try_it: 
         try_it(source)
 
 
-def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_taken(
-    own_files: OwnFiles,
-) -> None:
+def test_arguments_lie_beside_the_name_and_classes_and_shape_are_given_where_taken(build: Build) -> None:
     source = f"{HEAD}def Net(shape, width, *, classes):\n    return nn.Linear(width, classes * shape[2])\n"
-    name = own_files.write("net.py", source) + ":Net"
-    network = build_model(OwnModel.model_validate({"name": name, "width": 5}), (1, 6, 7), 4, seed=0)
+    network = build(source, shape=(1, 6, 7), classes=4, width=5)
     assert [tuple(each.shape) for each in network.parameters()] == [(28, 5), (28,)]
 
 
-def test_classes_and_shape_are_given_where_reading_does_not_tell_that_they_are_taken(own_files: OwnFiles) -> None:
+def test_classes_and_shape_are_given_where_reading_does_not_tell_that_they_are_taken(
+    own_files: OwnFiles, build: Build
+) -> None:
     base = f"{HEAD}class Base(nn.Sequential):\n    def __init__(self, classes, shape):\n"
     own_files.write("bases.py", f"{base}        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n")
-    file = own_files.write("net.py", "import bases\nclass Net(bases.Base): pass\n")
-    assert build_model(OwnModel(name=f"{file}:Net"), SHAPE, CLASSES, seed=0)(torch.zeros(1, *SHAPE)).shape == (1, 3)
+    assert build("import bases\nclass Net(bases.Base): pass\n")(torch.zeros(1, *SHAPE)).shape == (1, 3)
 
 
-def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(own_files: OwnFiles) -> None:
-    model = OwnModel(
-        name=own_files.write("net.py", network_file("self.inner[1].bias.data *= np.random.rand()")) + ":Net"
-    )
+def test_the_same_seed_gives_the_same_network_and_draws_nothing_from_the_caller(build: Build) -> None:
+    source = network_file("self.inner[1].bias.data *= np.random.rand()")
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
-    first, second, other = (weights_of(build_model(model, SHAPE, CLASSES, seed=seed)) for seed in (0, 0, 1))
+    first, second, other = (weights_of(build(source, seed=seed)) for seed in (0, 0, 1))
     assert first == second != other
     assert torch.equal(torch.rand(1), expected)
 
@@ -224,6 +224,6 @@ def test_a_loss_that_keeps_something_between_its_calls_is_told_before_the_traini
     source = "calls = []\ndef Fading(outputs, targets):\n    calls.append(1)\n    return outputs.sum() / len(calls)\n"
     experiment = make_experiment(loss={"name": own_files.write("losses.py", source) + ":Fading"})
     network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
-    batch, loss = (torch.rand(4, *SHAPE), torch.tensor([0, 1, 2, 0])), Loss(experiment.loss, "classes", CPU)
+    loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat: .* for the same outputs"):
-        refuse_what_cannot_be_trained(experiment, network, loss, batch, CLASSES)
+        refuse_what_cannot_be_trained(experiment, network, loss, a_batch(), CLASSES)

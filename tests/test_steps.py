@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import assert_same_run, network_with_state
 from recorded_jobs import (
     ADAM,
     ADAMW,
@@ -22,6 +23,7 @@ from recorded_jobs import (
     job_maker,  # noqa: F401  # a fixture
     stand_in,  # noqa: F401  # a fixture
     trained,
+    warmed,
 )
 from recorder import OperationRecorder
 from torch import nn
@@ -42,9 +44,8 @@ def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **sett
     eager, recorded = make_job(network, **settings), trained(make_job(network, **settings))
     eager.train(lambda _metrics, _timing: None)
     assert_recorded(recorded)
-    assert recorded.progress.metrics == eager.progress.metrics
-    assert weights_of(recorded.network) == weights_of(eager.network)
-    assert recorded.steps_done == eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
+    assert_same_run(recorded, eager)
+    assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
 
 
 # -- the same bits ---------------------------------------------------------------------------------
@@ -105,34 +106,27 @@ def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settin
     assert_same_bits(make_job, **settings)
 
 
-def with_state() -> nn.Module:
-    """What draws at random and what a step changes besides weights."""
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
-    return nn.Sequential(*layers)
+FOR_STATE: dict[str, Any] = {"shape": (1, 8, 8), "images": 17}  # of one image alone nothing can be normalised
 
 
 def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob) -> None:
-    assert_same_bits(make_job, with_state(), images=17)  # of one image alone nothing can be normalised
+    assert_same_bits(make_job, network_with_state(), **FOR_STATE)
 
 
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
 def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob, source: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "images": 17}
-    settings["input"] = source
-    whole, states = make_job(with_state(), **settings), []
+    settings = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "input": source, **FOR_STATE}
+    whole, states = make_job(network_with_state(), **settings), []
 
     def keep(_metrics: EpochMetrics, _timing: object) -> None:
         states.append(copy.deepcopy(whole.state_dict()))
 
-    warm_up(whole)
-    whole.train(keep)
+    warmed(whole).train(keep)
     for state in states:
-        resumed = make_job(with_state(), **settings)
+        resumed = make_job(network_with_state(), **settings)
         resumed.load_state_dict(state)
         assert_recorded(trained(resumed))
-        assert resumed.progress.metrics == whole.progress.metrics
-        assert weights_of(resumed.network) == weights_of(whole.network)
+        assert_same_run(resumed, whole)
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, DAMPED], ids=str)
@@ -140,10 +134,8 @@ def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(
     make_job: MakeJob, optimizer: dict[str, Any]
 ) -> None:
     whole, other = trained(make_job(optimizer=optimizer)), trained(make_job(optimizer=optimizer, epochs=1))
-    state = copy.deepcopy(other.state_dict())
-    late = make_job(optimizer=optimizer)
-    warm_up(late)
-    late.load_state_dict(state)
+    late = warmed(make_job(optimizer=optimizer))
+    late.load_state_dict(copy.deepcopy(other.state_dict()))
     late.train(lambda _metrics, _timing: None)
     assert weights_of(late.network) == weights_of(whole.network)
 
@@ -169,48 +161,38 @@ def test_repeats_learn_the_same_bits_and_only_one_of_them_is_recorded_at_a_time(
         return made
 
     monkeypatch.setattr(recorder, "record", noted)
-    first, again = trained(make_job(with_state(), images=17)), make_job(with_state(), images=17)
-    repeat_training(first, again, "small", 2, lambda _epoch: None)  # which refuses other bits
+    first, again = (make_job(network_with_state(), **FOR_STATE) for _ in range(2))
+    repeat_training(trained(first), again, "small", 2, lambda _epoch: None)  # which refuses other bits
     assert_recorded(again)
 
 
 # -- what is taken one by one ----------------------------------------------------------------------
 
 
-class ReadsBack(nn.Module):
-    """Its Python goes by a value that was computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(36, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.layer(images.flatten(1))
-        return outputs if outputs.sum() > 0 else outputs * 2
+def reads_back(_network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
+    """Goes by a value that was computed."""
+    return outputs if outputs.sum() > 0 else outputs * 2
 
 
-class Counts(ReadsBack):
-    """Its Python goes by how often it ran."""
-
-    calls = 0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        outputs: torch.Tensor = self.layer(images.flatten(1))
-        return outputs * self.calls
+def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
+    """Goes by how often it ran."""
+    network.calls = getattr(network, "calls", 0) + 1
+    return outputs * network.calls
 
 
 @pytest.mark.parametrize(
-    ("network", "why"),
+    ("python", "why"),
     [
-        (ReadsBack(), r"recording some failed \(aten._local_scalar_dense.default reads a value back"),
-        (Counts(), "recorded, some gave other bits"),
+        (reads_back, r"recording some failed \(aten._local_scalar_dense.default reads a value back"),
+        (counts, "recorded, some gave other bits"),
     ],
     ids=["reads back", "counts"],
 )
 def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
-    make_job: MakeJob, network: nn.Module, why: str
+    make_job: MakeJob, python: Callable[..., torch.Tensor], why: str
 ) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    network.register_forward_hook(python)
     eager, tried = (trained(make_job(network, steps=kind)) for kind in ("eager", "auto"))
     assert re.match(why, tried.steps.why)
     assert weights_of(tried.network) == weights_of(eager.network)
@@ -242,8 +224,7 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
 def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
-    trainer = make_job(**settings)
-    warm_up(trainer)
+    trainer = warmed(make_job(**settings))
     assert trainer.steps.why.startswith(why)
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
     with pytest.raises(UserError, match=re.escape(why)):
@@ -270,29 +251,21 @@ def test_an_epoch_of_one_batch_may_be_recorded(make_job: MakeJob) -> None:
     ids=str,
 )
 def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], why: str
+    make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
     def as_if(kind: str) -> Trainer:
         trainer = make_job(steps=kind)
-        monkeypatch.setattr(
-            trainer, "experiment", Experiment.model_validate(trainer.experiment.model_dump() | settings)
-        )
+        trainer.experiment = Experiment.model_validate(trainer.experiment.model_dump() | settings)
         return trainer
 
-    careful, told = as_if("auto"), as_if("graph")
-    warm_up(careful)
-    assert careful.steps.why == why
-    assert_recorded(trained(told))
+    assert warmed(as_if("auto")).steps.why == why
+    assert_recorded(trained(as_if("graph")))
 
 
 def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eager = make_job(steps="eager")
-    warm_up(eager)
-    assert eager.steps.why == "params.yaml says so"
+    assert warmed(make_job(steps="eager")).steps.why == "params.yaml says so"
     monkeypatch.setattr(rehearsal, "recorder_of", steps.recorder_of)
     for kind in ("auto", "graph"):
-        on_cpu = make_job(steps=kind)
-        warm_up(on_cpu)
-        assert on_cpu.steps.why == "steps are recorded on CUDA and ROCm alone, not on cpu"
+        assert warmed(make_job(steps=kind)).steps.why == "steps are recorded on CUDA and ROCm alone, not on cpu"

@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import MakeExperiment
+from services import free_port
 from training_process import STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, wait_for
 
@@ -197,7 +197,7 @@ def test_two_nodes_that_are_told_where_to_meet_learn_the_same_bits(
     alone = stages[0].fork()
     assert "is shared out among 2 machines" in alone.communicate()[0]
     ranks = ("-c", _CHECKPOINT_EACH_EPOCH.format(also=_WITHOUT_MLFLOW))
-    meets_at = f"127.0.0.1:{_free_port()}"
+    meets_at = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         nodes = []
         for number, stage in enumerate(stages):
@@ -259,7 +259,7 @@ def test_nodes_with_different_data_are_refused_by_name(make_stage: MakeStage) ->
 
 def _fork_ranks(*stages: TrainingStage, **environment: str) -> list[tuple[str, int | None]]:
     """Run each as torchrun would start it, as a process of a group; what they said, and how they ended."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(stages))}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(stages))}
     with ExitStack() as stack:
         ranks = [
             stack.enter_context(stage.fork(RANK=str(number), LOCAL_RANK="0", **meeting, **environment))
@@ -268,19 +268,13 @@ def _fork_ranks(*stages: TrainingStage, **environment: str) -> list[tuple[str, i
         return [(rank.stdout.read(), rank.wait()) for rank in ranks]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def _two_nodes(first: TrainingStage, second: TrainingStage) -> list[str]:
     """Run torchrun twice, as on two machines with a project folder each; what each of them said."""
-    group = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    group = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     with ExitStack() as stack:
+        torchrun = "-m", "torch.distributed.run", *group, "--node-rank"
         nodes = [
-            stack.enter_context(
-                stage.start("-m", "torch.distributed.run", *group, "--node-rank", str(rank), str(STAGE))
-            )
+            stack.enter_context(stage.start(*torchrun, str(rank), str(STAGE)))
             for rank, stage in enumerate((first, second))
         ]
         outputs = [node.communicate()[0] for node in nodes]

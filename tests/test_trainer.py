@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, MakeTrainer, network_with_state
+from conftest import MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
@@ -21,7 +21,7 @@ from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order, derived_seed
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import NonFiniteLossError, Trainer, TrainState
+from photofinish.training.trainer import NonFiniteLossError, Trainer
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
@@ -30,11 +30,18 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {"name": "constant"},
-    "step": {"name": "step", "step_size": 1},
+    "step": {"name": "step", "step_size": 2, "gamma": 0.5},
     "cosine": {"name": "cosine"},
     "one_cycle": {"name": "one_cycle", "max_lr": 0.05},
     "reduce_on_plateau": {"name": "reduce_on_plateau", "patience": 0},
 }
+THEIR_SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "step": lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5),
+    "cosine": lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4),
+    "one_cycle": lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
+    "reduce_on_plateau": lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0),
+}
+"""of four epochs of five steps"""
 GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 
@@ -87,14 +94,8 @@ def normalised(split: PackedSplit, part: PartName) -> tuple[torch.Tensor, torch.
     return (images / 255 - mean) / std, torch.from_numpy(split.labels(part))
 
 
-def assert_same_run(one: Trainer, other: Trainer) -> None:
-    assert one.progress.metrics == other.progress.metrics
-    for name, tensor in one.network.state_dict().items():
-        assert torch.equal(tensor, other.network.state_dict()[name]), name
-
-
-def test_it_learns_the_small_data_set(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
-    metrics = trained(make_trainer(make_experiment(optimizer=GENTLE, epochs=30))).progress.metrics
+def test_it_learns_the_small_data_set(trainer_of: MakeTrainer) -> None:
+    metrics = trained(trainer_of(optimizer=GENTLE, epochs=30)).progress.metrics
     assert metrics[0].validation_accuracy < metrics[-1].validation_accuracy == 1
     assert metrics[-1].validation_loss < metrics[0].validation_loss / 2
     assert metrics[-1].training_loss < metrics[0].training_loss / 2
@@ -102,57 +103,29 @@ def test_it_learns_the_small_data_set(make_trainer: MakeTrainer, make_experiment
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_trains_under_every_schedule(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, optimizer: str, schedule: str
-) -> None:
-    experiment = make_experiment(optimizer=OPTIMIZERS[optimizer], schedule=SCHEDULES[schedule], epochs=4)
-    metrics = trained(make_trainer(experiment)).progress.metrics
+def test_every_optimizer_trains_under_every_schedule(trainer_of: MakeTrainer, optimizer: str, schedule: str) -> None:
+    trainer = trainer_of(optimizer=OPTIMIZERS[optimizer], schedule=SCHEDULES[schedule], epochs=4)
+    metrics = trained(trainer).progress.metrics
     assert [each.epoch for each in metrics] == [1, 2, 3, 4]
     assert metrics[-1].training_loss < metrics[0].training_loss
     expected = 0.05 / 25 if schedule == "one_cycle" else OPTIMIZERS[optimizer]["lr"]
     assert metrics[0].learning_rate == pytest.approx(expected)
 
 
-class _LearnsNothing(nn.Module):
-    """So that validation losses stay on a plateau."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.layer(images.flatten(1))
-        return outputs * 0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "theirs"),
-    [
-        ({"name": "step", "step_size": 2, "gamma": 0.5}, lambda sgd: lr_scheduler.StepLR(sgd, 2, 0.5)),
-        ({"name": "cosine"}, lambda sgd: lr_scheduler.CosineAnnealingLR(sgd, T_max=4)),
-        (
-            {"name": "one_cycle", "max_lr": 0.05},
-            lambda sgd: lr_scheduler.OneCycleLR(sgd, 0.05, total_steps=20, cycle_momentum=False),
-        ),
-        ({"name": "reduce_on_plateau", "patience": 0}, lambda sgd: lr_scheduler.ReduceLROnPlateau(sgd, patience=0)),
-    ],
-    ids=["step", "cosine", "one_cycle", "reduce_on_plateau"],
-)
+@pytest.mark.parametrize("schedule", THEIR_SCHEDULERS)
 def test_each_epoch_begins_with_the_learning_rate_of_pytorchs_own_scheduler(
-    make_trainer: MakeTrainer,
-    make_experiment: MakeExperiment,
-    schedule: dict[str, Any],
-    theirs: Callable[[torch.optim.Optimizer], Any],
+    trainer_of: MakeTrainer, schedule: str
 ) -> None:
-    experiment = make_experiment(schedule=schedule, epochs=4)
-    metrics = trained(make_trainer(experiment, _LearnsNothing())).progress.metrics
+    trainer = trainer_of(schedule=SCHEDULES[schedule], epochs=4)
+    trainer.network.register_forward_hook(lambda _network, _images, outputs: outputs * 0)  # losses stay on a plateau
+    metrics = trained(trainer).progress.metrics
     sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    scheduler, expected = theirs(sgd), []
+    scheduler, expected = THEIR_SCHEDULERS[schedule](sgd), []
     for epoch in metrics:
         expected.append(sgd.param_groups[0]["lr"])
         sgd.step()
-        for _ in range(5 if schedule["name"] == "one_cycle" else 1):
-            scheduler.step(*[epoch.validation_loss] * (schedule["name"] == "reduce_on_plateau"))
+        for _ in range(5 if schedule == "one_cycle" else 1):
+            scheduler.step(*[epoch.validation_loss] * (schedule == "reduce_on_plateau"))
     assert [epoch.learning_rate for epoch in metrics] == expected
     assert len(set(expected)) > 1
 
@@ -160,49 +133,41 @@ def test_each_epoch_begins_with_the_learning_rate_of_pytorchs_own_scheduler(
 @pytest.mark.parametrize("network", [network_with_state, convolutions])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_again_gives_the_same_bits_in_every_precision(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str, network: Callable[[], nn.Module]
+    trainer_of: MakeTrainer, precision: str, network: Callable[[], nn.Module]
 ) -> None:
-    experiment = make_experiment(precision=precision)
-    first = trained(make_trainer(experiment, network()))
+    first = trained(trainer_of(network(), precision=precision))
     torch.rand(7)
-    assert_same_run(first, trained(make_trainer(experiment, network())))
+    assert_same_run(first, trained(trainer_of(network(), precision=precision)))
 
 
 @pytest.mark.parametrize(("precision", "other"), [("bf16", True), ("fp16", True), ("tf32", False)])
 def test_on_the_cpu_half_precision_gives_other_bits_and_tf32_is_plain_fp32(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, precision: str, other: bool
+    trainer_of: MakeTrainer, precision: str, other: bool
 ) -> None:
-    plain, shorter = (trained(make_trainer(make_experiment(precision=name))) for name in ("fp32", precision))
+    plain, shorter = (trained(trainer_of(precision=name)) for name in ("fp32", precision))
     assert (plain.progress.metrics != shorter.progress.metrics) is other
     assert shorter.progress.metrics[-1].validation_loss == pytest.approx(
         plain.progress.metrics[-1].validation_loss, rel=0.05
     )
 
 
-def test_what_the_network_draws_is_seeded_anew_for_each_epoch(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
-) -> None:
-    class TellsItsSeed(nn.Linear):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            seeds.append(torch.initial_seed())
-            return super().forward(images.flatten(1))
-
+def test_what_the_network_draws_is_seeded_anew_for_each_epoch(trainer_of: MakeTrainer) -> None:
     seeds: list[int] = []
-    alone = make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3))
-    second = make_trainer(make_experiment(seed=7, epochs=2), TellsItsSeed(64, 3))
-    second.team = SecondOfTwo(CPU)
-    trained(alone)
-    trained(second)
+    for team in (Team(CPU), SecondOfTwo(CPU)):
+        trainer = trainer_of(seed=7, epochs=2)
+        trainer.team = team
+        trainer.network.register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
+        trained(trainer)
     drawn = [derived_seed("network", 7, epoch) for epoch in (0, 1)]
     assert list(dict.fromkeys(seeds)) == [*drawn, *(derived_seed("network", 7, epoch, 1) for epoch in (0, 1))]
 
 
 @pytest.mark.parametrize("weight", [None, (1.0, 2.0, 4.0)])
 def test_of_several_processes_each_takes_the_part_of_the_loss_whose_mean_over_them_is_the_batchs(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, weight: tuple[float, ...] | None
+    trainer_of: MakeTrainer, weight: tuple[float, ...] | None
 ) -> None:
     loss = {"name": "cross_entropy", "weight": weight}
-    trainer = make_trainer(make_experiment(batch_size=16, loss=loss))
+    trainer = trainer_of(batch_size=16, loss=loss)
     last = trainer.steps_per_epoch - 1
     whole, *_, rest = trainer.training.in_order()
     assert len(rest[1]) < len(whole[1])
@@ -213,49 +178,47 @@ def test_of_several_processes_each_takes_the_part_of_the_loss_whose_mean_over_th
     assert parts == pytest.approx([of_both * loss for loss in alone])
 
 
-def test_the_mean_loss_is_of_all_processes(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
-    alone, second = (make_trainer(make_experiment(batch_size=10_000, epochs=1)) for _ in range(2))
+def test_the_mean_loss_is_of_all_processes(trainer_of: MakeTrainer) -> None:
+    alone, second = (trainer_of(batch_size=10_000, epochs=1) for _ in range(2))
     second.team = SecondOfTwo(CPU)
     (of_one,), (of_two,) = trained(alone).progress.metrics, trained(second).progress.metrics
     assert of_two.training_loss == pytest.approx(2 * of_one.training_loss)  # each image is there twice, yet is one
 
 
 def test_the_next_epoch_is_prepared_while_one_is_trained(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, prepared = make_trainer(make_experiment(epochs=3)), list[int]()
+    trainer, prepared = trainer_of(epochs=3), list[int]()
     monkeypatch.setattr(trainer.training, "prepare", prepared.append)
     trained(trainer)
     assert prepared == [1, 2]
 
 
-def test_validation_computes_in_the_precision_of_the_training(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
-) -> None:
-    trainer, types = make_trainer(make_experiment(epochs=1, precision="bf16")), set[tuple[bool, torch.dtype]]()
+def test_validation_computes_in_the_precision_of_the_training(trainer_of: MakeTrainer) -> None:
+    trainer, types = trainer_of(epochs=1, precision="bf16"), set[tuple[bool, torch.dtype]]()
     trainer.network.register_forward_hook(lambda module, _images, outputs: types.add((module.training, outputs.dtype)))
     trained(trainer)
     assert types == {(True, torch.bfloat16), (False, torch.bfloat16)}
 
 
-def test_of_values_there_is_no_accuracy(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
-    trainer = make_trainer(make_experiment(epochs=1))
+def test_of_values_there_is_no_accuracy(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(epochs=1)
     trainer.task = "values"
     assert trained(trainer).progress.metrics[0].validation_accuracy is None
 
 
-def test_another_seed_gives_another_run(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> None:
-    runs = [trained(make_trainer(make_experiment(seed=seed))).progress.metrics for seed in (0, 1)]
+def test_another_seed_gives_another_run(trainer_of: MakeTrainer) -> None:
+    runs = [trained(trainer_of(seed=seed)).progress.metrics for seed in (0, 1)]
     assert runs[0] != runs[1]
 
 
 @pytest.mark.parametrize("augmentation", [{}, {"flip": 0.5, "crop_padding": 1}], ids=["as they are", "augmented"])
 @pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"workers": 2, "persistent_workers": True}], ids=str)
 def test_a_loader_trains_to_the_same_bits_as_resident_images(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, settings: dict[str, Any], augmentation: dict[str, Any]
+    trainer_of: MakeTrainer, settings: dict[str, Any], augmentation: dict[str, Any]
 ) -> None:
     resident, loaded = (
-        make_trainer(make_experiment(input=source, augmentation=augmentation), network_with_state())
+        trainer_of(network_with_state(), input=source, augmentation=augmentation)
         for source in ({"name": "resident"}, {"name": "loader"} | settings)
     )
     warm_up(loaded)  # leaves its passes halfway
@@ -263,73 +226,63 @@ def test_a_loader_trains_to_the_same_bits_as_resident_images(
 
 
 def test_augmentation_changes_what_is_learned_and_validation_sees_the_images_as_they_are(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
+    trainer_of: MakeTrainer,
 ) -> None:
     still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
     plain, augmented = (
-        trained(make_trainer(make_experiment(optimizer=still, augmentation=augmentation))).progress.metrics
+        trained(trainer_of(optimizer=still, augmentation=augmentation)).progress.metrics
         for augmentation in ({}, {"flip": 0.5, "crop_padding": 2})
     )
     assert [each.validation_loss for each in plain] == [each.validation_loss for each in augmented]
     assert len({each.training_loss for each in augmented}) == len(augmented)  # each epoch draws anew
 
 
-def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
-) -> None:
-    experiment = make_experiment(epochs=3)
-    trainer = trained(make_trainer(experiment))
-
-    images, labels = normalised(packed_split, "train")
-    network = build_model(experiment.model, (1, 8, 8), 3, experiment.seed)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+def trained_by_hand(network: nn.Module, optimizer: torch.optim.Optimizer, split: PackedSplit) -> list[float]:
+    """The training losses of three epochs, of a loop written out."""
+    images, labels = normalised(split, "train")
     losses = []
     for epoch in range(3):
         sum_of_losses = 0.0
-        for rows in batch_order(len(labels), experiment.seed, epoch).split(16):
+        for rows in batch_order(len(labels), seed=0, epoch=epoch).split(16):
             optimizer.zero_grad()
             loss = cross_entropy(network(images[rows]), labels[rows])
             loss.backward()
             optimizer.step()
             sum_of_losses += loss.item() * len(rows)
         losses.append(sum_of_losses / len(labels))
+    return losses
 
+
+def test_it_computes_exactly_what_a_loop_written_out_by_hand_computes(
+    trainer_of: MakeTrainer, packed_split: PackedSplit
+) -> None:
+    trainer = trained(trainer_of())
+    network = build_model(trainer.experiment.model, (1, 8, 8), 3, seed=0)
+    losses = trained_by_hand(network, torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9), packed_split)
     assert [each.training_loss for each in trainer.progress.metrics] == losses
     for ours, theirs in zip(trainer.network.parameters(), network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_a_network_that_convolves_learns_channels_last_what_it_learns_in_the_usual_layout(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit
+    trainer_of: MakeTrainer, packed_split: PackedSplit
 ) -> None:
-    experiment = make_experiment(epochs=2, optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9})
-    trainer = trained(make_trainer(experiment, convolutions()))
+    settings = {"lr": 0.01, "momentum": 0.9}
+    trainer = trained(trainer_of(convolutions(), optimizer={"name": "sgd", **settings}))
     assert trainer.network[3].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr]
     assert trainer.network[6].weight.stride() == (20, 1, 10, 5)  # type: ignore[index, union-attr]
-
-    images, labels = normalised(packed_split, "train")
     network = convolutions()
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, foreach=False)
-    for epoch in range(2):
-        for rows in batch_order(len(labels), experiment.seed, epoch).split(16):
-            optimizer.zero_grad()
-            cross_entropy(network(images[rows]), labels[rows]).backward()
-            optimizer.step()
-
+    trained_by_hand(network, torch.optim.SGD(network.parameters(), foreach=False, **settings), packed_split)
     for (name, ours), theirs in zip(trainer.network.state_dict().items(), network.state_dict().values(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), name
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 5.0, 0.2)])
 def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once(
-    make_trainer: MakeTrainer,
-    make_experiment: MakeExperiment,
-    packed_split: PackedSplit,
-    weights: tuple[float, float, float],
+    trainer_of: MakeTrainer, packed_split: PackedSplit, weights: tuple[float, float, float]
 ) -> None:
     loss = {"name": "cross_entropy", "weight": weights}
-    experiment = make_experiment(batch_size=7, validation_batch_size=7, epochs=2, optimizer=GENTLE, loss=loss)
-    trainer = trained(make_trainer(experiment))
+    trainer = trained(trainer_of(batch_size=7, validation_batch_size=7, epochs=2, optimizer=GENTLE, loss=loss))
     images, labels = normalised(packed_split, "validation")
     with torch.inference_mode():
         outputs = trainer.network.eval()(images)
@@ -342,10 +295,10 @@ def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once
 
 @pytest.mark.parametrize("batch_size", [16, 50, 71, 72, 1000])
 def test_each_image_weighs_the_same_in_the_training_loss_also_in_a_last_smaller_batch(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, packed_split: PackedSplit, batch_size: int
+    trainer_of: MakeTrainer, packed_split: PackedSplit, batch_size: int
 ) -> None:
     still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
-    trainer = trained(make_trainer(make_experiment(optimizer=still, batch_size=batch_size, epochs=1)))
+    trainer = trained(trainer_of(optimizer=still, batch_size=batch_size, epochs=1))
     images, labels = normalised(packed_split, "train")
     with torch.inference_mode():
         loss = cross_entropy(trainer.network(images), labels).item()
@@ -353,25 +306,26 @@ def test_each_image_weighs_the_same_in_the_training_loss_also_in_a_last_smaller_
 
 
 @pytest.mark.parametrize(
-    ("failing_step", "where"),
-    [(1, "epoch 1, at step 1 of 5"), (8, "epoch 2, at step 3 of 5"), (0, "epoch 1, in validation")],
+    ("failing_step", "where", "epochs_kept"),
+    [(1, "epoch 1, at step 1 of 5", 0), (8, "epoch 2, at step 3 of 5", 1), (0, "epoch 1, in validation", 0)],
 )
 @pytest.mark.parametrize(
     ("schedule", "key"),
     [("constant", r"optimizer\.lr in params\.yaml \(it is 0\.1\)"), ("one_cycle", r"schedule\.max_lr .*0\.05")],
 )
 def test_a_loss_that_is_not_finite_ends_the_training_and_says_where_and_which_learning_rate_to_lower(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, failing_step: int, where: str, schedule: str, key: str
+    trainer_of: MakeTrainer, failing_step: int, where: str, epochs_kept: int, schedule: str, key: str
 ) -> None:
-    trainer = make_trainer(make_experiment(schedule=SCHEDULES[schedule]), FailsAtStep(failing_step))
+    trainer = trainer_of(FailsAtStep(failing_step), schedule=SCHEDULES[schedule])
     with pytest.raises(NonFiniteLossError, match=rf"{where}\..*lower {key}"):
         trained(trainer)
+    assert trainer.progress.epochs_done == len(trainer.progress.metrics) == epochs_kept
 
 
 def test_a_loss_that_weighs_no_validation_image_is_told(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = make_trainer(make_experiment())
+    trainer = trainer_of()
     monkeypatch.setattr(trainer.criterion, "parts", lambda outputs, _labels: (outputs.sum(), 0.0))
     with pytest.raises(UserError) as caught:
         trained(trainer)
@@ -381,54 +335,34 @@ def test_a_loss_that_weighs_no_validation_image_is_told(
     )
 
 
-def test_the_epochs_before_the_loss_was_no_longer_finite_are_kept(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
-) -> None:
-    trainer = make_trainer(make_experiment(), FailsAtStep(8))
-    with pytest.raises(NonFiniteLossError):
-        trained(trainer)
-    assert trainer.progress.epochs_done == len(trainer.progress.metrics) == 1
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
 @pytest.mark.parametrize("network", [network_with_state, lambda: None], ids=["with dropout and batch-norm", "plain"])
 def test_warming_up_changes_no_result(
-    make_trainer: MakeTrainer,
-    make_experiment: MakeExperiment,
-    network: Callable[[], nn.Module | None],
-    schedule: str,
-    precision: str,
+    trainer_of: MakeTrainer, network: Callable[[], nn.Module | None], schedule: str, precision: str
 ) -> None:
-    experiment = make_experiment(schedule=SCHEDULES[schedule], precision=precision)
-    cold, warm = make_trainer(experiment, network()), make_trainer(experiment, network())
+    cold, warm = (trainer_of(network(), schedule=SCHEDULES[schedule], precision=precision) for _ in range(2))
     assert warm_up(warm) > 0
     assert_same_run(trained(cold), trained(warm))
 
 
 def test_a_warm_up_takes_a_few_steps_on_a_copy_and_stops(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = make_trainer(make_experiment())
-    steps: list[nn.Module] = []
+    trainer, stepped = trainer_of(), list[nn.Module]()
     step = trainer.step
-
-    def counted_step(state: TrainState, *arguments: Any) -> torch.Tensor:
-        steps.append(state.network)
-        return step(state, *arguments)
-
-    monkeypatch.setattr(trainer, "step", counted_step)
+    monkeypatch.setattr(trainer, "step", lambda state, *given: stepped.append(state.network) or step(state, *given))
     warm_up(trainer)
-    assert len(steps) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
-    assert not any(network is trainer.network for network in steps)
+    assert len(stepped) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
+    assert not any(network is trainer.network for network in stepped)
     assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
 
 
 @pytest.mark.parametrize(("batch_size", "validation"), [(16, 10), (24, 24), (36, 100), (100, 7)])
 def test_a_warm_up_goes_through_every_size_that_batches_of_an_epoch_have(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, batch_size: int, validation: int
+    trainer_of: MakeTrainer, batch_size: int, validation: int
 ) -> None:
-    trainer = make_trainer(make_experiment(batch_size=batch_size, validation_batch_size=validation, epochs=1))
+    trainer = trainer_of(batch_size=batch_size, validation_batch_size=validation, epochs=1)
     seen: set[tuple[int, bool]] = set()
     trainer.network.register_forward_pre_hook(lambda network, inputs: seen.add((len(inputs[0]), network.training)))
     warm_up(trainer)
@@ -440,16 +374,14 @@ def test_a_warm_up_goes_through_every_size_that_batches_of_an_epoch_have(
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 72), (5, 15), (36, 2), (72, 1), (100, 1)])
 def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, batch_size: int, steps: int
+    trainer_of: MakeTrainer, batch_size: int, steps: int
 ) -> None:
-    trainer = make_trainer(make_experiment(batch_size=batch_size))
+    trainer = trainer_of(batch_size=batch_size)
     assert trainer.steps_per_epoch == len(list(trainer.training.shuffled(0))) == steps
 
 
-def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment
-) -> None:
-    trainer = make_trainer(make_experiment(epochs=3))
+def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(epochs=3)
     told = []
     trainer.train(lambda metrics, timing: told.append((metrics, timing, trainer.steps_done)))
     assert [(metrics.epoch, steps) for metrics, _, steps in told] == [(1, 5), (2, 10), (3, 15)]
@@ -458,9 +390,9 @@ def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(
 
 
 def test_the_clock_is_read_at_the_ends_of_the_two_passes_and_never_within(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = make_trainer(make_experiment(epochs=2))
+    trainer = trainer_of(epochs=2)
     readings: Iterator[float] = iter([10.0, 13.0, 14.0, 20.0, 25.0, 25.5])
     monkeypatch.setattr(trainer.clock, "now_seconds", lambda: next(readings))
     timings = trained(trainer).progress.timings

@@ -18,6 +18,7 @@ from recorded_jobs import (
     job_maker,  # noqa: F401  # a fixture
     stand_in,  # noqa: F401  # a fixture
     trained,
+    warmed,
 )
 from recorder import OperationRecorder
 from torch import nn
@@ -29,9 +30,7 @@ from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.training import batches as batches_module
 from photofinish.training import steps
-from photofinish.training.batches import Batch
 from photofinish.training.steps import Recorded
-from photofinish.training.trainer import TrainState
 
 
 @pytest.mark.parametrize(
@@ -42,8 +41,7 @@ from photofinish.training.trainer import TrainState
 def test_an_epoch_runs_the_networks_python_for_what_is_left_of_it_alone(
     make_job: MakeJob, recorder: OperationRecorder, source: dict[str, Any], left_over: list[int], windows: int
 ) -> None:
-    trainer, images = make_job(input=source), []
-    warm_up(trainer)
+    trainer, images = warmed(make_job(input=source)), []
     trainer.network.register_forward_pre_hook(
         lambda network, inputs: images.append(len(inputs[0])) if network.training else None
     )
@@ -58,8 +56,7 @@ def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
     make_job: MakeJob, recorder: OperationRecorder, optimizer: dict[str, Any]
 ) -> None:
     """So nothing of the epoch or of the step went into it: no learning rate, no count."""
-    trainer = make_job(optimizer=optimizer, schedule={"name": "one_cycle", "max_lr": 0.1}, epochs=3)
-    warm_up(trainer)
+    trainer = warmed(make_job(optimizer=optimizer, schedule={"name": "one_cycle", "max_lr": 0.1}, epochs=3))
 
     def record_anew(_metrics: EpochMetrics, _timing: object) -> None:
         trainer.steps.forget()
@@ -76,8 +73,7 @@ def test_a_step_takes_no_more_operations_than_it_must(
     make_job: MakeJob, recorder: OperationRecorder, model: str, most: int
 ) -> None:
     hidden = {"hidden": (8,)} if model == "mlp" else {}
-    trainer = make_job(model={"name": model, **hidden})
-    warm_up(trainer)
+    trainer = warmed(make_job(model={"name": model, **hidden}))
     names = [each.name for each in recorder.recordings[-1]]
     assert names.pop().startswith("aten.stack")  # the losses of all steps
     assert len(names) <= most * trainer.steps.at_once, names
@@ -135,15 +131,9 @@ def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: s
 def test_each_step_that_is_not_recorded_is_told_its_number_in_the_epoch(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], numbers: list[int]
 ) -> None:
-    trainer = make_job(**settings)
-    warm_up(trainer)
+    trainer = warmed(make_job(**settings))
     told, step = [], trainer.step
-
-    def noted(state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        told.append(number)
-        return step(state, number, batch)
-
-    monkeypatch.setattr(trainer, "step", noted)
+    monkeypatch.setattr(trainer, "step", lambda state, number, batch: told.append(number) or step(state, number, batch))
     trainer.train(lambda _metrics, _timing: None)
     assert told == numbers
 
@@ -153,8 +143,7 @@ def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
     make_job: MakeJob, steps: int, at_once: list[int]
 ) -> None:
     for kind, expected in (("auto", at_once), ("eager", [1] * steps)):
-        trainer = make_job(steps=kind)
-        warm_up(trainer)
+        trainer = warmed(make_job(steps=kind))
         again: Any = trainer.steps.repeated(trainer, trainer.state, next(trainer.training.shuffled(0)), steps)
         assert [losses.numel() for losses in again()] == expected
 
@@ -181,8 +170,7 @@ def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch
     """As that of every later epoch is, while the device is at work on the one before."""
     made, order = [], batches_module.batch_order
     monkeypatch.setattr(batches_module, "batch_order", lambda *given: made.append(given[-1]) or order(*given))
-    trainer = make_job()
-    warm_up(trainer)
+    trainer = warmed(make_job())
     made.clear()
     trainer.train(lambda _metrics, _timing: None)
     assert made == [1]
@@ -252,9 +240,7 @@ def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMoc
 
 
 def test_after_a_recording_that_failed_steps_go_on_where_they_were_and_may_draw(cuda: MagicMock) -> None:
-    def fail() -> torch.Tensor:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
+    fail = MagicMock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     with pytest.raises(RuntimeError, match="not permitted"):
         steps.CudaRecorder(torch.device("cuda", 0)).record(fail)
     cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)
