@@ -283,7 +283,7 @@ def test_the_verdict_tells_of_a_gpu_elsewhere_only_where_there_is_none_here(
     here: list[DeviceResult], gpu_elsewhere: Trained, make: Make
 ) -> None:
     references = [recorded(gpu_elsewhere)]
-    alone = verdict(*paired(here, None, references))
+    alone = verdict(*paired(here, Comparing(accelerators=()), references))
     assert "nothing can be said of one. On NVIDIA Made-Up 100(TM) (recorded elsewhere" in alone.text
     own_gpu = make(device="gpu", epoch_seconds=FIVE, device_name="My GPU")
     assert "elsewhere" not in verdict(*paired([here[0], own_gpu], None, references)).text
