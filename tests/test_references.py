@@ -51,6 +51,11 @@ def gpu_elsewhere(make: Make) -> Trained:
 
 
 @pytest.fixture
+def no_gpu(make_result: MakeResult) -> DeviceResult:
+    return make_result(device="gpu", unavailable="no driver")
+
+
+@pytest.fixture
 def here(make_result: MakeResult) -> list[DeviceResult]:
     """A machine without a GPU."""
     cpu = make_result(epoch_seconds=FIVE)
@@ -97,11 +102,11 @@ def test_variables_tell_no_folder_and_no_single_gpu(gpu_elsewhere: Trained) -> N
 
 
 def test_a_result_of_a_busy_machine_is_recorded_with_the_mark(
-    project: Callable[..., list[Reference]], make: Make, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+    project: Callable[..., list[Reference]], make: Make, no_gpu: DeviceResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = make()
     busy = with_timings(result, load=(BUSY,))
-    (recorded,) = project(busy, make_result(device="gpu", unavailable="no driver"))
+    (recorded,) = project(busy, no_gpu)
     assert recorded.timings.load == (BUSY,)
     assert "to be taken with care: other programs used 40% of the cores" in capsys.readouterr().out
 
@@ -349,9 +354,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
 
 def test_every_fit_result_of_this_machine_is_recorded(
-    project: Callable[..., list[Reference]], make: Make, make_result: MakeResult, capsys: pytest.CaptureFixture[str]
+    project: Callable[..., list[Reference]], make: Make, no_gpu: DeviceResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    no_gpu = make_result(device="gpu", unavailable="no driver")
     recorded = project(make(), no_gpu, machine="my-desk")
     assert [(found.machine, found.experiment, found.training.device) for found in recorded] == [
         ("my-desk", "small-mlp", "cpu")
@@ -370,7 +374,7 @@ def test_every_fit_result_of_this_machine_is_recorded(
 def test_a_doubtful_result_is_not_recorded_and_it_is_said_why(
     project: Callable[..., list[Reference]],
     make: Make,
-    make_result: MakeResult,
+    no_gpu: DeviceResult,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     change: dict[str, Any],
@@ -379,7 +383,7 @@ def test_a_doubtful_result_is_not_recorded_and_it_is_said_why(
     result = make()
     doubtful = with_timings(result, **change)
     with pytest.raises(UserError, match=r"^nothing was recorded$"):
-        project(doubtful, make_result(device="gpu", unavailable="no driver"))
+        project(doubtful, no_gpu)
     assert told in capsys.readouterr().out
     assert not (tmp_path / "reference").exists()
 
