@@ -52,6 +52,14 @@ def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Traine
     return result
 
 
+def with_record(result: Trained, **changed: Any) -> Trained:
+    return replace(result, record=result.record.model_copy(update=changed))
+
+
+def with_timings(result: Trained, **changed: Any) -> Trained:
+    return replace(result, timings=result.timings.model_copy(update=changed))
+
+
 def paired(
     results: Sequence[DeviceResult], settings: Comparing | None = None, references: Sequence[Reference] = ()
 ) -> list[Pair]:

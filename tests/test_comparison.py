@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import change_a_digit, pair_of, paired, trained, write_results
+from result_files import change_a_digit, pair_of, paired, trained, with_record, write_results
 
 from photofinish.comparing.device_results import DeviceResult, Trained, read_result
 from photofinish.comparing.pairs import read_pair
@@ -129,7 +128,7 @@ def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
     task: Task, kind: str, make_result: MakeResult, tmp_path: Path
 ) -> None:
     written = trained(make_result)
-    written = replace(written, record=written.record.model_copy(update={"task": task}))
+    written = with_record(written, task=task)
     write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
     read = read_result("small-mlp", "cpu", tmp_path / "small-mlp")
     assert isinstance(read, Trained)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
 from photofinish.comparing.diagnosis import diagnose, gain_text
@@ -57,10 +57,7 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         cpu = replace(host.cpu, usable_cores=cores, cgroup_cores_limit=limit)
         software = replace(host.software, variables=variables or {})
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
-        record = made_up.record.model_copy(update={"experiment": experiment})
-        return replace(
-            made_up, record=record, timings=made_up.timings.model_copy(update={"host": host, **(timings or {})})
-        )
+        return with_timings(with_record(made_up, experiment=experiment), **{"host": host, **(timings or {})})
 
     return make
 
@@ -131,7 +128,7 @@ def test_the_gain_is_between_what_fast_and_slow_epochs_and_steps_tell(slow: Chan
     tried = SteadyState(steps_per_sample=2, sample_seconds=tuple(0.02 + 0.002 * step for step in range(11)))
     made_up = slow(waiting=0.09, settings={"input": LOADER}, resident=tried)
     epochs = tuple(EpochTiming(38 * each, 0.1, 1.7e9) for each in (0.1,) * 9 + (0.09, 0.11))
-    found = diagnose(replace(made_up, timings=made_up.timings.model_copy(update={"epochs": epochs})))[0]
+    found = diagnose(with_timings(made_up, epochs=epochs))[0]
     assert found.remedy
     # nine of ten tried steps took 11 to 19 ms, and nine of ten epochs' 100
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
@@ -421,14 +418,9 @@ def test_the_question_supposes_no_more_than_was_found(
     slow: Change, gpu_seconds: float, epochs: int, question: str
 ) -> None:
     gpu = slow(device="gpu", waiting=0.09)
-    timings = [
-        EpochTiming(gpu_seconds, 0.1, 1.7e9),
-    ] * epochs
+    timings = (EpochTiming(gpu_seconds, 0.1, 1.7e9),) * epochs
     images_per_second = gpu.timings.training_image_count / gpu_seconds
-    gpu = replace(
-        gpu,
-        timings=gpu.timings.model_copy(update={"epochs": tuple(timings), "images_per_second": images_per_second}),
-    )
+    gpu = with_timings(gpu, epochs=timings, images_per_second=images_per_second)
     assert question in verdict(pair_of(slow(3.8), gpu)).text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
-from result_files import changed_history, trained
+from result_files import changed_history, trained, with_record
 from torch import nn
 
 from photofinish.comparing.device_results import Predictions, Trained
@@ -165,17 +165,13 @@ def stepped(run: Trained, **changed: object) -> Trained:
     return replace(run, first_step=run.first_step.model_copy(update=changed))
 
 
-def noted(run: Trained, **changed: object) -> Trained:
-    return replace(run, record=run.record.model_copy(update=changed))
-
-
 ALIKE = ("the same", True, True)
 
 
 def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make_result: MakeResult) -> None:
     cpu = trained(make_result)
     actual, predicted = cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])
-    gpu = stepped(noted(cpu, weights_sha256="c" * 64), outputs={"1": (8.0, 1.0), "3": (3.0, 2.00003)})
+    gpu = stepped(with_record(cpu, weights_sha256="c" * 64), outputs={"1": (8.0, 1.0), "3": (3.0, 2.00003)})
     history = changed_history(cpu, training_loss=(1.0, 0.502, 1 / 3))
     found = parity(cpu, replace(gpu, history=history, predictions=Predictions(actual, predicted)))
     told = "75.00% on the CPU, 87.50% on the GPU; McNemar's exact p = 1"
@@ -202,11 +198,11 @@ def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make
 
 PARTED: dict[str, tuple[Callable[[Trained], Trained], str]] = {
     "settings": (
-        lambda run: noted(run, experiment=run.record.experiment.model_copy(update={"seed": 3})),
+        lambda run: with_record(run, experiment=run.record.experiment.model_copy(update={"seed": 3})),
         "the experiments' settings differ",
     ),
-    "data": (lambda run: noted(run, data_sha256="e" * 64), "they trained on different data"),
-    "initial weights": (lambda run: noted(run, initial_weights_sha256="e" * 64), "they differ"),
+    "data": (lambda run: with_record(run, data_sha256="e" * 64), "they trained on different data"),
+    "initial weights": (lambda run: with_record(run, initial_weights_sha256="e" * 64), "they differ"),
     "batch order": (lambda run: stepped(run, batch_order_sha256="e" * 64), "the order differs"),
     "first batch": (lambda run: stepped(run, first_batch_sha256="e" * 64), "images or labels differ"),
     "first forward": (lambda run: stepped(run, loss=0.8), "parts at the loss: a relative difference of 0.1"),
@@ -254,12 +250,12 @@ def test_a_part_or_an_epoch_that_only_one_has_is_named(make_result: MakeResult) 
 
 def test_values_are_held_together_by_how_far_they_are_off(make_result: MakeResult) -> None:
     made_up, actual = trained(make_result), np.array([0.0, 7.0, 2.0, 7.0])
-    cpu = replace(noted(made_up, task="values"), predictions=Predictions(actual, actual))
+    cpu = replace(with_record(made_up, task="values"), predictions=Predictions(actual, actual))
     gpu = replace(cpu, predictions=Predictions(actual, actual + np.array([0.004, 0.0, 0.0, 0.0])))
     layers = table(parity(cpu, gpu))
     assert layers["test predictions"] == ("they differ by 0.002 of the spread of a value, in the mean", False, True)
     assert layers["test error"] == ("mean absolute error 0 on the CPU, 0.001 on the GPU", False, True)
-    two = noted(cpu, class_names=("width", "height"))  # of which the second is the same for all
+    two = with_record(cpu, class_names=("width", "height"))  # of which the second is the same for all
     off = replace(two, predictions=Predictions(actual, actual + np.array([0.0, 0.004, 0.0, 0.004])))
     told = "they differ by 0.004 of the spread of a value, in the mean"
     assert table(parity(two, off))["test predictions"] == (told, False, True)
@@ -310,7 +306,7 @@ def test_predictions_of_other_images_are_not_compared(make_result: MakeResult) -
 
 def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None:
     made_up = trained(make_result)
-    labelled = replace(made_up, record=made_up.record.model_copy(update={"task": "labels"}))
+    labelled = with_record(made_up, task="labels")
     actual = np.array([1, 0] * 8)
     right, wrong = Predictions(actual, actual), Predictions(actual, np.array([0, 1, 0, 0] * 4))  # of both; of one label
     first, others = predictions(*[True] * 8), predictions(*[False] * 8)

@@ -22,7 +22,7 @@ from training_stage import contents
 
 from photofinish.comparing import trial
 from photofinish.comparing.device_results import Recorded
-from photofinish.comparing.trial import prescribe, remedy_told, try_out, with_values
+from photofinish.comparing.trial import Prescription, prescribe, remedy_told, try_out, with_values
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError, UserError
 from photofinish.files import sha256_of_bytes
@@ -79,6 +79,10 @@ def remedy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [warm_python.executable(), "-m", "photofinish.comparing.trial", "remedy", *arguments]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def prescribed_in(folder: Path) -> Prescription:
+    return prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
 
 
 @pytest.mark.slow
@@ -178,7 +182,7 @@ def test_a_training_that_fails_is_told_with_what_it_was_for(folder: Path, monkey
 
 def test_the_line_changes_one_setting_in_a_copy(folder: Path, experiment: Experiment) -> None:
     before = (folder / "params.yaml").read_bytes()
-    found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+    found = prescribed_in(folder)
     changed = with_values(folder / "params.yaml", {found.remedy.key: found.remedy.value}, folder / "copy.yaml")
     changed = changed.experiments[NAME]
     assert changed.input.name == "resident"
@@ -196,7 +200,7 @@ def test_a_date_is_in_the_copy_what_it_is_in_the_file(params_file: Path, tmp_pat
 def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
     folder: Path, make_result: MakeResult, experiment: Experiment
 ) -> None:
-    prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+    prescribed = prescribed_in(folder)
 
     def outcome(waiting: float, epoch_seconds: float, sha256: str) -> Recorded:
         attribution = made_up_attribution(waiting=waiting)
@@ -220,7 +224,7 @@ def test_what_was_gained_and_learned_and_whether_the_diagnosis_changed_is_told(
 def test_of_values_the_loss_is_told_and_where_nothing_slows_it_any_more_that(
     folder: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prescribed = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+    prescribed = prescribed_in(folder)
 
     def outcome(sha256: str, last_loss: float) -> Recorded:
         made_up = trained(make_result, NAME, epoch_seconds=(3.8,) * 3)
@@ -251,7 +255,7 @@ def test_no_results_an_unknown_name_and_a_missing_device_are_told(folder: Path) 
 def test_results_of_other_settings_than_the_file_has_now_are_refused(folder: Path, changed: dict[str, Any]) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump({**PARAMS, **changed}), encoding="utf-8")
     with pytest.raises(UserError, match=r"is of other settings or another machine than `dvc repro` would use now"):
-        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+        prescribed_in(folder)
 
 
 def test_where_there_is_nothing_to_remedy_the_reason_is_told(folder: Path) -> None:
@@ -259,7 +263,7 @@ def test_where_there_is_nothing_to_remedy_the_reason_is_told(folder: Path) -> No
     unknown = {"attribution": None, "not_attributed": "several processes train together"}
     write_record(file, read_record(file, Timings).model_copy(update=unknown))
     with pytest.raises(UserError, match=r"nothing to remedy in digits-linear on the cpu: .*several processes"):
-        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+        prescribed_in(folder)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +272,10 @@ def test_where_there_is_nothing_to_remedy_the_reason_is_told(folder: Path) -> No
 def test_all_that_cannot_be_remedied_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, reasons: tuple[str, ...], told: str
 ) -> None:
-    found = prescribe(NAME, "cpu", folder / "params.yaml", folder / "results").diagnosis
+    found = prescribed_in(folder).diagnosis
     without = [
         replace(found, remedy=None, cause="not known", sentence=reason, no_remedy="nothing helps") for reason in reasons
     ]
     monkeypatch.setattr(trial, "diagnose", lambda _: without)
     with pytest.raises(UserError, match=f"nothing to remedy in {NAME} on the cpu: {told}$"):
-        prescribe(NAME, "cpu", folder / "params.yaml", folder / "results")
+        prescribed_in(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, made_up_attribution, pair_of, trained
+from result_files import BUSY, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.bounds import least_steps
 from photofinish.comparing.pairs import Pair
@@ -70,7 +70,7 @@ def test_the_job_takes_its_start_up_and_its_epochs_at_the_least_and_costs_that_t
 
 def test_without_a_bound_of_what_stays_the_data_sheet_alone_counts(make_pair: MakePair) -> None:
     pair = make_pair(accelerators=("H100",))
-    busy = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"attribution": None}))
+    busy = with_timings(pair.cpu, attribution=None)
     (offer,) = pair_of(busy, settings=pair.settings).renting.offers
     assert offer.job_seconds == pytest.approx(EPOCHS * offer.epoch_seconds)
     assert "so only what data sheets tell is known of one." in verdict(pair_of(busy, settings=pair.settings)).answer
@@ -212,9 +212,9 @@ def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
 
 def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(make_pair: MakePair) -> None:
     quiet = make_pair()
-    busy = pair_of(replace(quiet.cpu, timings=quiet.cpu.timings.model_copy(update={"load": (BUSY,)})))
+    busy = pair_of(with_timings(quiet.cpu, load=(BUSY,)))
     by_loader = quiet.cpu.record.experiment.model_copy(update={"input": LoaderInput(name="loader")})
-    loading = pair_of(replace(busy.cpu, record=busy.cpu.record.model_copy(update={"experiment": by_loader})))
+    loading = pair_of(with_record(busy.cpu, experiment=by_loader))
     columns = ("the job at most", "an epoch at most")
     told = [[renting_table([pair])[0][column] != "n/a" for column in columns] for pair in (quiet, busy, loading)]
     assert told == [[True, True], [False, True], [False, False]]
@@ -228,7 +228,7 @@ def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_da
     pair, nothing_told = make_pair(None), "Of the accelerators asked for, nothing is told by their data sheets: "
     assert renting_table([pair]) == list(renting_pictures([pair])) == []
     assert f"{nothing_told}several processes." in verdict(pair).text
-    of_before = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"not_counted": None}))
+    of_before = with_timings(pair.cpu, not_counted=None)
     assert f"{nothing_told}a step's operations were not counted." in verdict(pair_of(of_before)).text
     assert "accelerators asked for" not in verdict(make_pair(None, accelerators=())).text
 
@@ -238,7 +238,7 @@ def test_a_step_of_nothing_that_is_counted_has_no_bound(make_pair: MakePair) -> 
     pair = make_pair(nothing, accelerators=("T4",))
     (offer,) = pair.renting.offers
     assert (offer.epoch_seconds, offer.epoch_at_most) == (0.0, math.inf)
-    busy = replace(pair.cpu, timings=pair.cpu.timings.model_copy(update={"attribution": None}))
+    busy = with_timings(pair.cpu, attribution=None)
     (offer,) = pair_of(busy, settings=pair.settings).renting.offers
     assert (offer.job_seconds, offer.job_at_most) == (0.0, math.inf)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained
+from result_files import changed_history, pair_of, trained, with_timings
 
 from photofinish.comparing.pairs import Pair
 from photofinish.files import write_json_atomically
@@ -339,7 +339,7 @@ def test_the_page_tells_how_a_gpu_was_handed_its_steps(
     pair: list[Pair], tmp_path: Path, taken: StepsTaken | None, told: str
 ) -> None:
     cpu, gpu = pair[0].trained
-    with_steps = replace(gpu, timings=gpu.timings.model_copy(update={"steps_taken": taken}))
+    with_steps = with_timings(gpu, steps_taken=taken)
     write_report([pair_of(cpu, with_steps)], tmp_path)
     heading, of_cpu, of_gpu = markdown_tables(tmp_path)[-1]
     column = heading.index("steps handed out")

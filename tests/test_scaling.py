@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, trained
+from result_files import pair_of, trained, with_record
 
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import BreakEven, all_series, crossing
@@ -31,9 +30,7 @@ def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
             for device, epochs in (("cpu", cpu), ("gpu", gpu))
             if epochs is not None
         ]
-        return pair_of(
-            *(replace(each, record=each.record.model_copy(update={"experiment": experiment})) for each in results)
-        )
+        return pair_of(*(with_record(each, experiment=experiment) for each in results))
 
     return make
 

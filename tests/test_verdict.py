@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, write_results
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, with_timings, write_results
 
 from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import read_pair, set_beside
@@ -81,7 +81,7 @@ def test_an_interrupted_training_and_another_machine_are_cautions(make_result: M
     cpu, gpu = trained(make_result), trained(make_result, device="gpu")
     assert verdict(pair_of(cpu, gpu)).cautions == ()
     told = {"resumed_at_epochs": (1,), "host_name": "another bench"}
-    other = replace(gpu, timings=gpu.timings.model_copy(update=told))
+    other = with_timings(gpu, **told)
     assert verdict(pair_of(cpu, other)).cautions == (
         "A training was interrupted and resumed: its end-to-end time is the sum of its parts.",
         "They ran on different machines: workbench and another bench.",
