@@ -141,13 +141,14 @@ PASSING_FAULTS = {
     "spoilt": server_side.spoilt,
     "chunks that end early": server_side.chunked(end_early=True),
 }
-FAULTS_OF_RESUMING = {
-    "range ignored": server_side.ignoring_range,
-    "416": server_side.status(416),
-    "wrong offset": server_side.from_a_wrong_byte,
-    "length not named": server_side.without_length,
-    "rest lost too": server_side.cut_after(HALF // 2),
-    "rest spoilt": server_side.spoilt,
+FROM_ITS_START: list[str | None] = [None]
+FAULTS_OF_RESUMING: dict[str, tuple[server_side.Fault, list[str | None]]] = {
+    "range ignored": (server_side.ignoring_range, []),
+    "416": (server_side.status(416), FROM_ITS_START),
+    "wrong offset": (server_side.from_a_wrong_byte, FROM_ITS_START),
+    "length not named": (server_side.without_length, []),
+    "rest lost too": (server_side.cut_after(HALF // 2), [f"bytes={HALF + HALF // 2}-"]),
+    "rest spoilt": (server_side.spoilt, FROM_ITS_START),
 }
 
 
@@ -159,19 +160,14 @@ def test_a_fault_that_passes_is_got_over(site: Site, fault: server_side.Fault) -
     assert len(site.server.asked) == 2
 
 
-@pytest.mark.parametrize("fault", FAULTS_OF_RESUMING.values(), ids=FAULTS_OF_RESUMING.keys())
-def test_a_fault_while_going_on_is_got_over(site: Site, fault: server_side.Fault) -> None:
+@pytest.mark.parametrize(("fault", "asked_after_it"), FAULTS_OF_RESUMING.values(), ids=FAULTS_OF_RESUMING)
+def test_a_fault_while_going_on_is_got_over_and_what_cannot_be_gone_on_from_is_fetched_anew(
+    site: Site, fault: server_side.Fault, asked_after_it: list[str | None]
+) -> None:
     site.server.faults = [server_side.cut_after(HALF), fault]
     site.fetch()
     assert site.is_fetched()
-    assert site.server.ranges[1] == f"bytes={HALF}-"
-
-
-@pytest.mark.parametrize("fault", [server_side.status(416), server_side.from_a_wrong_byte])
-def test_a_part_that_the_server_cannot_go_on_from_is_fetched_anew(site: Site, fault: server_side.Fault) -> None:
-    site.server.faults = [server_side.cut_after(HALF), fault]
-    site.fetch()
-    assert site.server.ranges == [None, f"bytes={HALF}-", None]
+    assert site.server.ranges == [None, f"bytes={HALF}-", *asked_after_it]
 
 
 def silent(handler: server_side.Handler) -> None:
