@@ -153,16 +153,6 @@ def test_what_was_fetched_needs_the_users_files_no_longer(photos: Path) -> None:
     assert not any(path.is_symlink() for path in (photos.parent / "data").rglob("*"))
 
 
-def save_16_bit_grey(path: Path) -> None:
-    Image.fromarray(np.full((6, 8), 0x8000, dtype=np.uint16)).save(path)
-
-
-def save_turned(path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # lies on its side
-    picture().save(path, exif=exif)
-
-
 def save_transparent_palette(path: Path) -> None:
     image = picture().convert("P", palette=Image.Palette.ADAPTIVE)
     image.save(path, transparency=bytes([255, 0]))
@@ -193,7 +183,9 @@ def test_an_image_of_any_kind_is_what_torchvisions_loader_makes_of_it(photos: Pa
 
 
 def test_a_photo_is_upright_as_its_exif_data_say(photos: Path) -> None:
-    save_turned(photos / "a.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    picture().save(photos / "a.jpg", exif=exif)
     write_csv(photos, "path,label", "a.jpg,owl")
     images = fetched(photos)
     assert images.shape == (3, 8, 6)
@@ -216,7 +208,7 @@ def test_images_of_several_frames_are_told_and_their_first_is_used(photos: Path)
 
 
 def test_sixteen_bit_grey_keeps_its_shades(photos: Path) -> None:
-    save_16_bit_grey(photos / "a.png")
+    Image.fromarray(np.full((6, 8), 0x8000, dtype=np.uint16)).save(photos / "a.png")
     write_csv(photos, "path,label", "a.png,owl")
     assert np.all(fetched(photos).read(np.array([0])) == 0x80)
 
@@ -419,13 +411,16 @@ def test_what_a_label_may_be_is_told_and_of_many_the_first_twelve(photos: Path, 
     ]
 
 
-@pytest.mark.parametrize(("count", "last"), [(100, "99.png: there is no such file"), (101, "  and 1 more")])
-def test_of_many_problems_the_first_hundred_are_told(photos: Path, count: int, last: str) -> None:
+@pytest.mark.parametrize(("count", "rest"), [(100, []), (101, ["  and 1 more"]), (250, ["  and 150 more"])])
+def test_of_many_problems_the_first_hundred_are_told_and_the_rest_counted(
+    photos: Path, count: int, rest: list[str]
+) -> None:
     write_csv(photos, "path,label", *(f"{number}.png,owl" for number in range(count)))
     told = problems(photos).splitlines()
     assert told[0] == f"data set 'birds' has {count} problems; nothing was written"
-    assert told[-1].endswith(last)
-    assert len(told) == count + 1
+    for number, line in enumerate(told[1:101]):
+        assert line.startswith(f"  photos/birds.csv:{number + 2}  {number}.png: there is no such file")
+    assert told[101:] == rest
 
 
 def test_images_keep_the_paths_that_the_csv_gives_them(photos: Path) -> None:
@@ -488,17 +483,6 @@ def test_the_same_image_in_the_csvs_of_two_parts_is_named(photos: Path) -> None:
 def test_settings_that_contradict_themselves_are_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         plan_of(**csv_settings(**settings))
-
-
-def test_a_long_list_is_cut_but_counted(photos: Path) -> None:
-    write_csv(photos, "path,label", *(f"nowhere-{number}.png,owl" for number in range(250)))
-    told = problems(photos).splitlines()
-    assert told[0] == "data set 'birds' has 250 problems; nothing was written"
-    assert (told[1][:24], told[100][:26], told[101:]) == (
-        "  photos/birds.csv:2  no",
-        "  photos/birds.csv:101  no",
-        ["  and 150 more"],
-    )
 
 
 def test_a_refused_csv_leaves_what_was_fetched_before(photos: Path) -> None:

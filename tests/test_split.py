@@ -121,40 +121,34 @@ def test_parts_that_leave_nothing_to_train_on_are_refused(validation: float | in
 
 
 @pytest.mark.parametrize(
-    ("labels", "validation", "test", "part"),
+    ("labels", "test", "part", "why"),
     [
-        pytest.param([0] * 30 + [1], 6, 6, "test", id="a class of one image"),
-        pytest.param([0] * 30 + [1] * 2, 6, 16, "validation", id="a class used up by the test part"),
-        pytest.param([0, 1, 2] * 10, 6, 2, "test", id="a part smaller than the number of classes"),
+        pytest.param([0] * 30 + [1], 6, "test", "", id="a class of one image"),
+        pytest.param([0] * 30 + [1] * 2, 16, "validation", "", id="a class used up by the test part"),
+        pytest.param(
+            [0, 1, 2] * 10,
+            2,
+            "test",
+            "The test_size = 2 should be greater or equal to the num",
+            id="a part smaller than the number of classes, told with scikit-learn's reason",
+        ),
     ],
 )
 def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
-    labels: list[int], validation: int, test: int, part: str
+    labels: list[int], test: int, part: str, why: str
 ) -> None:
-    with pytest.raises(MistakeError, match=rf"a {part} part of \d+ images can't be drawn evenly"):
-        divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=0)
-
-
-def test_of_a_part_with_room_for_fewer_images_than_classes_scikit_learns_reason_is_told() -> None:
-    with pytest.raises(MistakeError, match=r"datasets\.small: The test_size = 2 should be greater or equal to the num"):
-        divide_labels(np.array([0, 1, 2] * 10, dtype=np.int64), validation=6, test=2, seed=0)
+    told = rf"a {part} part of \d+ images can't be drawn evenly in params\.yaml, datasets\.small: {why}"
+    with pytest.raises(MistakeError, match=told):
+        divide_labels(np.array(labels, dtype=np.int64), validation=6, test=test, seed=0)
 
 
 def test_a_part_is_drawn_or_the_sources_own_and_never_both_or_neither() -> None:
-    for raw, plan, told in (
-        (
-            with_duplicates(),
-            digits_plan(),
-            "datasets.small.test is of no use in params.yaml: the source has such a part",
-        ),
-        (
-            with_duplicates(own_parts=False),
-            local_plan(),
-            "datasets.birds.test is required in params.yaml: the source has no such part",
-        ),
-    ):
-        with pytest.raises(MistakeError, match=f"^{re.escape(told)}$"):
-            divide(raw, plan)
+    both = "datasets.small.test is of no use in params.yaml: the source has such a part"
+    with pytest.raises(MistakeError, match=f"^{re.escape(both)}$"):
+        divide(with_duplicates(), digits_plan())
+    neither = "datasets.birds.test is required in params.yaml: the source has no such part"
+    with pytest.raises(MistakeError, match=f"^{re.escape(neither)}$"):
+        divide(with_duplicates(own_parts=False), local_plan())
 
 
 def test_a_class_of_a_single_image_is_named() -> None:
