@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -9,10 +10,11 @@ import pytest
 from conftest import MakeResult
 from result_files import change_a_digit, pair_of, paired, trained, with_record, write_results
 
-from photofinish.comparing.device_results import DeviceResult, Trained, read_result
+from photofinish.comparing.device_results import DeviceResult, Trained, read_results
 from photofinish.comparing.pairs import read_pair
 from photofinish.data import Task
 from photofinish.errors import UserError
+from photofinish.files import SUMS
 from photofinish.report.rows import COMPARISON, comparison_metrics, comparison_rows, confusion_rows, history_rows
 from photofinish.results import records
 
@@ -130,7 +132,7 @@ def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
     written = trained(make_result)
     written = with_record(written, task=task)
     write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
-    read = read_result("small-mlp", "cpu", tmp_path / "small-mlp")
+    read = read_results("small-mlp", tmp_path / "small-mlp")["cpu"]
     assert isinstance(read, Trained)
     assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [kind, kind]
 
@@ -161,6 +163,23 @@ def test_a_result_that_cannot_be_read_is_named(
     with pytest.raises(UserError, match=r"is damaged: its sha256|can be read: run `dvc repro`") as caught:
         read_pair("small-mlp", tmp_path / "small-mlp")
     assert str(path) in str(caught.value)
+
+
+def test_each_file_of_an_experiment_is_read_once(
+    pair: list[DeviceResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_results(pair, tmp_path)
+    read, read_bytes = Counter[str](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read[path.relative_to(tmp_path).as_posix()] += 1
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    read_pair("small-mlp", tmp_path / "small-mlp")
+    figures = {name for name in read if not name.endswith(SUMS)}
+    assert {f"small-mlp/evaluation/{name}" for name in ("evaluation.json", "predictions.csv")} < figures
+    assert [name for name in figures if read[name] > 1] == []
 
 
 def test_a_result_without_scores_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:

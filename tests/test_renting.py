@@ -218,9 +218,7 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
     columns = ("the job at most", "an epoch at most")
     told = [[renting_table([pair])[0][column] != "n/a" for column in columns] for pair in (quiet, busy, loading)]
     assert told == [[True, True], [False, True], [False, False]]
-    on_top = (
-        "The CPU's start-up and loading, not known (the machine was busy; train again on a quiet one), come on top."
-    )
+    on_top = "The CPU's start-up and loading, not known (the machine was busy), come on top."
     assert [on_top in verdict(pair).text for pair in (quiet, busy)] == [False, True]
 
 

@@ -63,7 +63,8 @@ def test_models_that_part_are_said_to_part_and_where(make_result: MakeResult, sh
 
 def test_a_busy_machine_is_told_with_the_device_whose_times_it_spoils(make_result: MakeResult) -> None:
     sentence = verdict(pair_of(make_result(), make_result(device="gpu", load=(BUSY,)))).text
-    assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time." in sentence
+    assert "Take the GPU's times with care: other programs used 40% of the cores in 100% of the time; on a" in sentence
+    assert "`dvc repro --force --single-item train-gpu@small-mlp` takes them anew." in sentence
     assert "Take the CPU's" not in sentence
 
 

@@ -156,9 +156,14 @@ def test_a_key_that_overrides_a_merged_one_has_its_own_line(params_file: Path) -
 
 def test_keys_given_twice_are_found_at_every_level_with_their_lines(params_file: Path) -> None:
     read = document(params_file, "a: 1\nb:\n  - {c: 1, c: 2}\nd: {'1': 1, \n 1: 2}\na: 2\n")
-    found = [(key.path, read.line_of(key.path)) for key in read.faulty_keys]
+    found = [(key.path, key.line) for key in read.faulty_keys]
     assert found == [(("b", 0, "c"), 3), (("d", "1"), 5), (("a",), 6)]
     assert {key.problem for key in read.faulty_keys} == {"this key is given twice"}
+
+
+def test_a_faulty_key_has_its_own_line_where_the_block_around_it_is_given_again(params_file: Path) -> None:
+    read = document(params_file, "a:\n  {x: 0,1}\n2: b\na:\n  y: 1\n")
+    assert re.findall(r":([0-9]+)  ", read.in_words(read.faulty_keys)) == ["2", "3", "4"]
 
 
 def test_a_key_that_is_no_text_is_found_and_read_as_written(params_file: Path) -> None:

@@ -154,11 +154,10 @@ def _end_at_once(number: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process by SIGTERM, which it then hears, soon after the dvc that started it has died.
+    """Have SIGTERM end this process in order, and send it that soon after the dvc that started it has died.
 
     DVC leaves its stage running when it is killed, and the next `dvc repro` would start a second one beside it.
-    A process that was not started by dvc is left alone, unless it is one of several that train together: those end
-    with what started them.
+    Without dvc nothing is sent, unless it is one of several that train together: those end with what started them.
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():

@@ -235,25 +235,34 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
 
 
-def read_result(name: str, device: DeviceLabel, folder: Path) -> DeviceResult:
-    """The device's, in the folder of an experiment's results."""
-    run, evaluated = read_run(name, folder / device), folder / records.EVALUATED
-    if isinstance(run, NotTrained):
-        return run
-    learned = folder / device / records.LEARNED
-    return Trained(
-        **vars(run),
-        scores=records.read_scores(evaluated / records.EVALUATION, device),
-        first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
-        predictions=_read_predictions(evaluated / records.PREDICTIONS, device, run.record.task),
-        seed_runs=records.read_seeds(learned, run.record.experiment),
-    )
+def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
+    """Both devices', in the folder of an experiment's results; what was evaluated of the two is read once."""
+    runs = {device: read_run(name, folder / device) for device in records.DEVICE_LABELS}
+    results: dict[DeviceLabel, DeviceResult] = {
+        each.device: each for each in runs.values() if isinstance(each, NotTrained)
+    }
+    trained = [run for run in runs.values() if isinstance(run, Recorded)]
+    if not trained:
+        return results
+    evaluated, devices = folder / records.EVALUATED, [run.device for run in trained]
+    scores = records.read_scores(evaluated / records.EVALUATION, devices)
+    predictions = _read_predictions(evaluated / records.PREDICTIONS, devices, trained[0].record.task)
+    for run in trained:
+        learned = folder / run.device / records.LEARNED
+        results[run.device] = Trained(
+            **vars(run),
+            scores=scores[run.device],
+            first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
+            predictions=predictions[run.device],
+            seed_runs=records.read_seeds(learned, run.record.experiment),
+        )
+    return results
 
 
-def _read_predictions(path: Path, device: DeviceLabel, task: Task) -> Predictions:
+def _read_predictions(path: Path, devices: list[DeviceLabel], task: Task) -> dict[DeviceLabel, Predictions]:
     dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", device], dtype=dtype)
+        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
-    return Predictions(table["actual"].to_numpy(), table[device].to_numpy())
+    return {device: Predictions(table["actual"].to_numpy(), table[device].to_numpy()) for device in devices}

@@ -160,7 +160,7 @@ def why_nothing_is_told(run: Recorded) -> str | None:
     if costs is None:
         return timings.not_attributed
     if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
-        return "the machine was busy; train again on a quiet one"
+        return "the machine was busy"
     steps_timed = min(len(costs.attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds))
     if steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
         return f"a step is so slow that {steps_timed} could be taken apart, and {LEAST_STEPS} are needed"

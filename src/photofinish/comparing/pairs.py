@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from photofinish.comparing.bounds import Ceiling, ceiling
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_result
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_results
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
 from photofinish.comparing.renting import Renting, renting
@@ -21,7 +21,7 @@ from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch
 from photofinish.errors import UserError
 from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.records import DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
 from photofinish.source_code import PACKAGE
 
@@ -125,10 +125,11 @@ class Pair:
 
 def read_pair(name: str, folder: Path) -> Pair:
     """Of the results in the folder of an experiment."""
-    cpu, gpu = (read_result(name, device, folder) for device in DEVICE_LABELS)
+    results = read_results(name, folder)
+    cpu = results["cpu"]
     if isinstance(cpu, NotTrained):
         raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
-    return Pair.of(cpu, gpu)
+    return Pair.of(cpu, results["gpu"])
 
 
 def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[Reference]) -> list[Pair]:

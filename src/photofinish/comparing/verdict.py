@@ -55,9 +55,9 @@ def verdict(pair: Pair) -> Verdict:
     if bound := pair.ceiling.sentence:
         answer, measured = bound, [f"{here}. {_A_BOUND}"]
     else:
-        why = f" ({pair.ceiling.untold})" if pair.ceiling.untold else ""
         known = "only what data sheets tell is known of one" if pair.renting.offers else "nothing can be said of one"
-        answer, measured = f"{here}, so {known}{why}.", []
+        so = f"and no bound is told ({pair.ceiling.untold}): {known}" if pair.ceiling.untold else f"so {known}"
+        answer, measured = f"{here}, {so}.", []
     recorded = [in_a_sentence(each) for each in pair.elsewhere if each.reference.training.device == "gpu"]
     to_rent = filter(None, [pair.renting.sentence])
     details = (*measured, *to_rent, *_chance(pair), *recorded, *_why("Why it takes so long", pair.diagnoses["cpu"]))
@@ -149,7 +149,9 @@ def _cautions(pair: Pair) -> tuple[str, ...]:
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load
         if found := doubts(load):
-            told.append(f"Take the {device}'s times with care: {listed(found)}.")
+            stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"  # before the dot is its sweep
+            anew = f"on a quiet machine, `dvc repro --force --single-item {stage}` takes them anew"
+            told.append(f"Take the {device}'s times with care: {listed(found)}; {anew}.")
         elif found := doubts(load[-1:]):
             told.append(f"Take what was measured after the {device}'s training with care: {listed(found)}.")
     for result in pair.trained:

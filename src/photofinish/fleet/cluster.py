@@ -57,8 +57,7 @@ def read_job_settings(path: Path) -> JobSettings:
     except ValidationError as error:
         mistakes += mistakes_of(error, JobSettings)
     if mistakes:
-        texts = [mistake.describe(str(path), document.line_of(mistake.path)) for mistake in mistakes]
-        raise MistakeError(f"{path} can't be used; nothing was started\n" + "\n".join(texts))
+        raise MistakeError(f"{path} can't be used; nothing was started\n{document.in_words(mistakes)}")
     try:
         _job(settings, "", "", Path())
     except (TypeError, ValueError, OverflowError):  # of its memory, which alone Dask looks into

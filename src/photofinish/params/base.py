@@ -88,7 +88,13 @@ class CallsCode(Settings):
         return self
 
 
-CodeName = Annotated[str, AfterValidator(lambda name: Reference.of(name) and name)]
+def _names_code(name: str) -> str:
+    """What a validator gives; raises ValueError where it names none."""
+    Reference.of(name)
+    return name
+
+
+CodeName = Annotated[str, AfterValidator(_names_code)]
 """file.py:Name, or package.module:Name"""
 
 

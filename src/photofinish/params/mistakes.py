@@ -43,6 +43,8 @@ class Mistake:
     path: KeyPath
     problem: str
     value: Any = NO_VALUE
+    line: int | None = None
+    """where it isn't that of the last key of this path"""
 
     @property
     def has_value(self) -> bool:

@@ -85,9 +85,7 @@ def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]
         reader.note(mistake)
     if reader.mistakes:
         count = f"{len(reader.mistakes)} mistake{'s' if len(reader.mistakes) > 1 else ''}"
-        found = sorted(reader.mistakes.values(), key=lambda mistake: document.line_of(mistake.path))
-        texts = [mistake.describe(str(path), document.line_of(mistake.path)) for mistake in found]
-        raise MistakeError(f"{path} has {count}; nothing was started\n" + "\n".join(texts))
+        raise MistakeError(f"{path} has {count}; nothing was started\n{document.in_words(reader.mistakes.values())}")
     return params
 
 

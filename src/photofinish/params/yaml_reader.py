@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ class YamlDocument:
     """The plain value of a YAML file, the line of each key in it, and what is wrong with the keys themselves."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -139,6 +141,12 @@ class YamlDocument:
         except RecursionError:
             raise MistakeError(f"{path}  this is not valid YAML: {_TOO_DEEP}") from None
 
+    def in_words(self, mistakes: Iterable[Mistake]) -> str:
+        """Two lines for each, in the order of the file."""
+        found = [(mistake.line or self.line_of(mistake.path), mistake) for mistake in mistakes]
+        found.sort(key=lambda line_and_mistake: line_and_mistake[0])
+        return "\n".join(mistake.describe(str(self._path), line) for line, mistake in found)
+
     def line_of(self, path: KeyPath) -> int:
         """The line of the key at `path`, or of the deepest part of it that the file has."""
         node, line = self._root, 1
@@ -162,7 +170,7 @@ def _decimal_commas(node: yaml.MappingNode, path: KeyPath) -> list[Mistake]:
         is_number = part.tag == whole.tag == f"{_TAG}int"
         if node.flow_style and is_number and isinstance(nothing, yaml.ScalarNode) and not nothing.value:
             problem = f"has a comma where a decimal point belongs: {name}: {whole.value}.{part.value}"
-            found.append(Mistake((*path, str(name)), problem))
+            found.append(Mistake((*path, str(name)), problem, line=part.start_mark.line + 1))
         else:
             kept.append(pair)
     node.value[:] = kept
@@ -178,12 +186,13 @@ def _faulty_keys(node: yaml.Node | None, path: KeyPath) -> list[Mistake]:
         seen: set[str] = set()
         found += _decimal_commas(node, path)
         for key, value in node.value:
-            name = str(key.value)
+            name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
-                found.append(Mistake((*path, name), "this key is given twice"))
+                found.append(Mistake((*path, name), "this key is given twice", line=line))
             elif isinstance(key, yaml.ScalarNode) and (read_as := key.tag.removeprefix(_TAG)) not in ("str", "merge"):
                 words = _TYPES_IN_WORDS.get(read_as, "something else than text")
-                found.append(Mistake((*path, name), f"YAML reads this key as {words}: put it in quotes"))
+                problem = f"YAML reads this key as {words}: put it in quotes"
+                found.append(Mistake((*path, name), problem, line=line))
                 key.tag = _TAG + "str"
             seen.add(name)
             found += _faulty_keys(value, (*path, name))

@@ -82,7 +82,7 @@ def why_table(pairs: Iterable[Pair]) -> InOrder:
     for pair in pairs:
         for device, diagnoses in pair.diagnoses.items():
             for found in diagnoses:
-                remedy, gain = f"none: {found.no_remedy}", NOTHING
+                remedy, gain = "none" if found.no_remedy == found.evidence else f"none: {found.no_remedy}", NOTHING
                 if found.remedy:
                     remedy, gain = f"{found.remedy.line} ({found.remedy.why})", found.remedy.prediction
                 evidence = f"{found.sentence}; {found.evidence}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -280,12 +281,13 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, device: DeviceLabel) -> DeviceEvaluation:
-    """Those of one device, of evaluation.json."""
+def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
+    """Those of evaluation.json, which has them of these devices."""
     scores = read_record(path, Evaluation).devices
-    if device not in scores:
-        raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
-    return scores[device]
+    for device in devices:
+        if device not in scores:
+            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
+    return scores
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:

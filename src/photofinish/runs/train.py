@@ -113,11 +113,12 @@ class _Leader:
     def __init__(
         self, run: Run, device: torch.device, team: Team, tracker: Tracker, store: CheckpointStore, lock_seconds: float
     ) -> None:
+        self._started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self._run, self._device, self._team, self._tracker = run, device, team, tracker
         self._earlier_seconds = 0.0
         """before it was interrupted"""
-        self._apart_seconds = lock_seconds
-        """of this process's, for what is no part of the job"""
+        self._beside_job_seconds = lock_seconds
+        """of this process's time, what is no part of the job: waiting, trials, measuring"""
         self._resumed_at_epochs: tuple[int, ...] = ()
         self._epochs_saved = 0
         """at the last checkpoint, of all repeats"""
@@ -136,7 +137,7 @@ class _Leader:
         if run.own_code:
             self._setup.try_out(network)
         run.try_metrics()
-        self._apart_seconds += time.monotonic() - began_seconds
+        self._beside_job_seconds += time.monotonic() - began_seconds
         self._initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self._trainer = self._setup.new_trainer(network)
         self._display = TrainingDisplay(f"{run.name} on {run.device}", self._trainer)
@@ -147,7 +148,7 @@ class _Leader:
             self._resume()
             epochs_before = self._trainer.progress.epochs_done
             warm_up_seconds = warm_up(self._trainer)
-            startup_seconds = seconds_since_stage_start() - self._apart_seconds
+            startup_seconds = seconds_since_stage_start() - self._beside_job_seconds
             self._tracker.wait_until_ready()
             self._watch.begin()
             self._energy.begin()
@@ -243,7 +244,7 @@ class _Leader:
                 f"{told}. The training itself is done, and kept: where other programs took the memory, end them, and "
                 f"the next `dvc repro` measures without training again"
             ) from error
-        self._apart_seconds += time.monotonic() - began_seconds
+        self._beside_job_seconds += time.monotonic() - began_seconds
 
     def _save(self, trainer: State, elapsed_seconds: float) -> None:
         state = {
@@ -259,7 +260,7 @@ class _Leader:
             self._epochs_saved = epochs_in_all
 
     def _elapsed_seconds(self) -> float:
-        own_seconds = seconds_since_stage_start() - self._apart_seconds - self._tracker.waited_seconds
+        own_seconds = seconds_since_stage_start() - self._beside_job_seconds - self._tracker.waited_seconds
         return self._earlier_seconds + own_seconds
 
     def _write_learned(self, first_step: records.FirstStep | None) -> None:
@@ -304,7 +305,7 @@ class _Leader:
             device_name=run.host.cpu.model if device.type == "cpu" and run.host.cpu else device_name(device),
             git_commit=git_commit(),
             packages=package_versions(),
-            started_at_unix_seconds=time.time() - seconds_since_stage_start(),
+            started_at_unix_seconds=self._started_at_unix_seconds,
             data_seconds=self._setup.data_seconds,
             epochs=tuple(epochs),
             tracking_seconds=self._tracker.waited_seconds,
