@@ -104,7 +104,7 @@ DRAWS_IN_FORWARD = network_file(
 WITHOUT_A_SEED = network_file("self.inner[1].bias.data += torch.from_numpy(np.random.default_rng().random(3))")
 FAULTS = {
     "urandom": (
-        network_file("nn.init.constant_(self.inner[1].bias, os.urandom(1)[0])"),
+        network_file("nn.init.constant_(self.inner[1].bias, int.from_bytes(os.urandom(3)))"),
         r"inner\.1\.bias differs \(net\.py, line 7, asks urandom\)",
     ),
     "a generator without a seed": (WITHOUT_A_SEED, "line 7, asks urandom"),
