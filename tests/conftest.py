@@ -428,7 +428,8 @@ def clone_project(root: Path) -> Project:
         check=True,
     )
     for file in filter(None, listed.stdout.split("\0")):
-        if (ROOT / file).is_file() and Path(file).name != "dvc.lock":
+        is_made_by_stages = Path(file).name == "dvc.lock" or Path(file).parts[0] in ("metrics", "plots")
+        if (ROOT / file).is_file() and not is_made_by_stages:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file)
     environment = {
