@@ -52,9 +52,10 @@ def _run(workload: Workload) -> Run:
     trainer = workload.trainer()
     warm_up(trainer)
     watch = MachineWatch(nvidia_gpu_state(None))
-    progress = trainer.train(lambda metrics, _timing: watch.epoch_ended(1, metrics.epoch))
+    for metrics, _timing in trainer.epochs():
+        watch.epoch_ended(1, metrics.epoch)
     watch.training_ended()
-    return Run([timing.training_seconds for timing in progress.timings], bool(doubts(watch.windows)))
+    return Run([timing.training_seconds for timing in trainer.progress.timings], bool(doubts(watch.windows)))
 
 
 def _names_a_winner(once: Run, again: Run, margin: float) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.processes import end_with_parent
 
 
 def main() -> None:
@@ -27,8 +27,7 @@ def main() -> None:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
     end_with_parent()
-    with quick_imports():
-        from photofinish.runs.stage import train
+    from photofinish.runs.stage import train  # after the signals are set up, because it takes seconds
 
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)
 

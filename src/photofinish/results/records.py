@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, 
 
 from photofinish.data import Dtype, Task
 from photofinish.errors import UserError
-from photofinish.files import read_summed, write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
@@ -270,13 +270,13 @@ def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
 
 def write_record(path: Path, record: BaseModel) -> None:
     """As indented JSON, in place of what was there, all of it or nothing, with its sha256 beside it."""
-    write_summed(path, f"{record.model_dump_json(indent=2)}\n".encode())
+    write_bytes_atomically(path, f"{record.model_dump_json(indent=2)}\n".encode())
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
     """What the file holds, every field of it checked against the schema."""
     try:
-        return schema.model_validate_json(read_summed(path))
+        return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
@@ -294,7 +294,7 @@ def read_history(folder: Path) -> list[EpochMetrics]:
     """The rows of learned/history.csv."""
     path = folder / HISTORY
     try:
-        rows = csv.DictReader(io.StringIO(read_summed(path).decode()))
+        rows = csv.DictReader(io.StringIO(path.read_bytes().decode()))
         return [_HISTORY_ROW.validate_strings({key: text for key, text in row.items() if text}) for row in rows]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error
@@ -307,3 +307,8 @@ def history_csv(rows: list[EpochMetrics]) -> str:
     writer.writerow(field.name for field in fields(EpochMetrics))
     writer.writerows(["" if value is None else repr(value) for value in astuple(row)] for row in rows)
     return text.getvalue()
+
+
+def write_history(folder: Path, rows: list[EpochMetrics]) -> None:
+    """Write history.csv."""
+    write_bytes_atomically(folder / HISTORY, history_csv(rows).encode())

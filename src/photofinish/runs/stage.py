@@ -1,14 +1,10 @@
-"""The course of a training stage: is the device there, then train on it, with MLflow told from the first moment.
-
-Torch takes seconds to import, so it comes last: MLflow's process starts up meanwhile. A machine without an accelerator
-starts neither for `train-gpu`.
-"""
+"""The training stage: check the device, start one process for each device, or be one of them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 from photofinish.data.packed import PackedSplit
@@ -19,9 +15,9 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differenc
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.processes import Rank, is_started_by_stage, own_node, own_rank, quick_imports
+from photofinish.processes import Rank, is_started_by_stage, own_rank
 from photofinish.results.records import DeviceLabel
-from photofinish.runs.run import Run, hand_over, write_unavailable
+from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
 from photofinish.tracking.documents import dataset_facts, run_facts
 
@@ -35,112 +31,72 @@ def train(
     out: Path,
     metrics: Path | None = None,
 ) -> None:
-    """The stage: this process trains, or starts those that do, or is one of them."""
+    """Train one experiment on one device, or record that the device is missing."""
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
-    rank, node = own_rank(), own_node()
-    processes = rank.size if rank else host.processes * host.nodes
+    rank = own_rank()
+    processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
-    run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes, metrics)
+    name = experiment_file.stem
+    run = Run(name, device, experiment, host, data, out, weights, processes, metrics)
     if rank is None:
-        _refuse_elsewhere(run)
-        run.check()
-        if processes == 1:
-            _lead(run, None)
-            return
-        with _sole_writer(run) as lock_seconds:
-            if (node is None or node.number == 0) and _handed_over(run):
-                return
+        check_machine(run)
+    run.check()
+    if rank is None and processes > 1:
+        # Torch takes seconds to import, and MLflow's process starts meanwhile: hence not at the top.
         from photofinish.runs.distributed import launch
 
         with machine_to_itself(run.title) as waited_seconds:
-            launch(host, node, lock_seconds + waited_seconds)
-        return
-    from photofinish.runs.distributed import failures_left_to_the_stage
+            launch(host, None, waited_seconds)
+    elif rank is None or rank.number == 0:
+        _train_with_mlflow(run, rank)
+    else:
+        from photofinish.runs.train import train_rank
 
-    with failures_left_to_the_stage():
-        run.check()
-        if rank.number == 0:
-            _lead(run, rank)
-        else:
-            _follow(run, rank)
+        train_rank(run, rank)
 
 
-def _refuse_elsewhere(run: Run) -> None:
-    """A result is of the machine that it is planned for, or of none. By hand, a user may train where they like."""
-    if "DVC_STAGE" in os.environ and (found := differences(run.host, Machine.here())):
+def check_machine(run: Run) -> None:
+    """Raise UserError if DVC runs the stage on another machine than the planned one."""
+    if "DVC_STAGE" in os.environ and (mismatches := differences(run.host, Machine.here())):
         raise UserError(
-            f"{run.name} on {run.device} is planned for another machine than this one ({'; '.join(found[:3])}): "
-            f"`make spread` trains it there, as does `dvc repro` on that machine; `dvc repro --pull` restores what a "
-            f"remote has of it. If it is this one that has changed, `dvc repro plan`"
-        )
-    if run.host.nodes > 1 and own_node() is None:
-        raise UserError(
-            f"{run.name} on {run.device} is shared out among {run.host.nodes} machines (devices.{run.device}.nodes in "
-            f"params.yaml): `make spread` trains it on them; docs/several-devices.md tells how to by hand"
+            f"{run.name} on {run.device} is planned for another machine than this one "
+            f"({'; '.join(mismatches[:3])}). `make spread` trains it there, and so does "
+            f"`dvc repro` on that machine. If this machine has changed, run `dvc repro plan`."
         )
 
 
-def _lead(run: Run, rank: Rank | None) -> None:
-    """Train, alone or as the first of several processes: the one that writes, tracks and talks."""
-    with _sole_writer(run) as lock_seconds:
-        if rank is None and _handed_over(run):
-            return
+def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
+    """Train as the only process or as rank 0."""
+    with sole_writer(state_folder() / "locks", str(run.out.resolve()), run.key()) as lock_seconds:
         if rank is None and isinstance(run.host, GpuHost) and run.host.missing:
-            # MLflow has no run of it: nothing ran.
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
-        # The machine is held from before MLflow's process starts, which is work too, to after its end. Where the stage
-        # starts several processes, it holds it for all of them. Where torchrun was called by hand, the first process
-        # does: others on its machine may belong to the same training.
+        # The stage that starts several processes holds the machine for all of them.
         machine = nullcontext(0.0) if is_started_by_stage() else machine_to_itself(run.title)
         with machine as waited_seconds, Tracker() as tracker:
-            manifest, data_sha256 = PackedSplit(run.data).manifest, run.data_sha256()
-            dataset = dataset_facts(run.experiment.dataset, data_sha256, manifest.shape, manifest.class_names)
-            packages, commit = package_versions(), git_commit()
-            facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
-            tracker.start(facts, run.key(), manifest.counts["train"])
-            with quick_imports():
-                from photofinish.runs.distributed import team_for
-                from photofinish.runs.train import lead_training
-                from photofinish.training.teams import NoAcceleratorError
+            _start_tracking(run, tracker)
+            from photofinish.runs.train import train_rank
 
-            try:
-                with team_for(run, rank) as (device, team):
-                    lead_training(run, device, team, tracker, lock_seconds + waited_seconds)
-            except NoAcceleratorError as error:
-                _record_unavailable(run, str(error))
-                tracker.stop("KILLED", str(error))
+            why_unavailable = train_rank(run, rank, tracker, lock_seconds + waited_seconds)
+            if why_unavailable:
+                _record_unavailable(run, why_unavailable)
+                tracker.stop("KILLED", why_unavailable)
 
 
-def _sole_writer(run: Run) -> AbstractContextManager[float]:
-    """One at a time, from before MLflow hears of the run: another one's run must not be taken for ours."""
-    return sole_writer(state_folder() / "locks", str(run.out.resolve()), run.key())
-
-
-def _handed_over(run: Run) -> bool:
-    """Whether this very training has ended, with dvc killed before it had the result, or the experiment renamed since:
-    then that is the result."""
-    if (why := hand_over(run)) is None:
-        return False
-    print(f"{run.name} on {run.device}: {why}: its result is taken")
-    with Tracker() as tracker:
-        tracker.sync([run.name], run.out.parent.parent)
-    return True
+def _start_tracking(run: Run, tracker: Tracker) -> None:
+    manifest = PackedSplit(run.data).manifest
+    dataset = dataset_facts(
+        run.experiment.dataset, run.data_sha256(), manifest.shape, manifest.class_names
+    )
+    packages, commit = package_versions(), git_commit()
+    facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
+    tracker.start(facts, run.key(), manifest.counts["train"])
 
 
 def _record_unavailable(run: Run, reason: str) -> None:
     if isinstance(run.host, GpuHost) and run.host.if_missing == "fail":
-        raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it and goes on)")
+        raise UserError(
+            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
+        )
     print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
     write_unavailable(run, reason)
-
-
-def _follow(run: Run, rank: Rank) -> None:
-    """Train as one of several processes that is not the first."""
-    with quick_imports():
-        from photofinish.runs.distributed import team_for
-        from photofinish.runs.train import follow_training
-        from photofinish.training.teams import NoAcceleratorError
-
-    with suppress(NoAcceleratorError), team_for(run, rank) as (device, team):  # the first process records it
-        follow_training(run, device, team)

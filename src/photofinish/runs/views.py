@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from photofinish.data import Dtype
 from photofinish.data.packed import Manifest
 from photofinish.display import Display
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.models.own import blank, tensors_in
 from photofinish.models.registry import count_parameters
 from photofinish.results import EpochMetrics, EpochTiming, records
@@ -196,8 +196,8 @@ def write_views(folder: Path, network: nn.Module, training: Batches, manifest: M
     if manifest.dtype == "uint8":
         images, labels = next(iter(training.shuffled(0)))
         names = [_told(target, manifest) for target in labels[:MOST_IMAGES].tolist()]
-        write_summed(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
-    write_summed(folder / records.SUMMARY, summarise(network, manifest.shape, manifest.dtype).encode())
+        write_bytes_atomically(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
+    write_bytes_atomically(folder / records.SUMMARY, summarise(network, manifest.shape, manifest.dtype).encode())
 
 
 def _told(target: Any, manifest: Manifest) -> str:

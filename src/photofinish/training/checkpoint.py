@@ -10,20 +10,19 @@ import io
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import add_sums, is_as_recorded, sha256_of_bytes, write_bytes_atomically
-from photofinish.locks import remove_forgotten_locks, remove_unheld
+from photofinish.files import is_as_recorded, sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
 KEPT = 2
-FORGOTTEN_AFTER_DAYS = 30
+CHECKPOINT_DAYS = 30
 _NAME = re.compile(r"^epoch-(\d+)\.[0-9a-f]{64}\.pt$")
 
 State = dict[str, Any]
@@ -38,12 +37,12 @@ def on_cpu(state: Any) -> Any:
     return [on_cpu(value) for value in state] if isinstance(state, list) else state
 
 
-def remove_forgotten(folders: Iterable[Path], locks: Path) -> None:
-    """What is left in `folders` of runs that nobody went on with, and locks as old; what a process holds is left."""
-    oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
-    for folder in folders:  # a run's own changes with each checkpoint
-        remove_unheld(folder, locks, oldest_unix_seconds)
-    remove_forgotten_locks(locks, oldest_unix_seconds)
+def prune_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of runs that nothing was saved for in CHECKPOINT_DAYS."""
+    oldest_unix_seconds = time.time() - CHECKPOINT_DAYS * 24 * 3600
+    for run in folder.glob("*"):
+        if run.stat().st_mtime < oldest_unix_seconds:
+            shutil.rmtree(run, ignore_errors=True)
 
 
 class CheckpointStore:
@@ -74,14 +73,14 @@ class CheckpointStore:
             old.unlink(missing_ok=True)
         self._saved_seconds = time.monotonic()
 
-    def load_latest(self, on_damage: Callable[[Path], None]) -> State | None:
-        """The newest checkpoint that is whole; each damaged one is reported, removed and passed over."""
+    def load_latest(self, say: Callable[[str], None] = print) -> State | None:
+        """Load the newest intact checkpoint. Damaged ones are reported and removed."""
         for path in self.paths():
             data = path.read_bytes()
             if sha256_of_bytes(data) == path.name.split(".")[1]:
                 state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 return state
-            on_damage(path)
+            say(f"checkpoint {path} is damaged and not used")
             path.unlink()
         return None
 
@@ -124,16 +123,12 @@ class EpochWeights:
         return None
 
     def copy_to(self, folder: Path) -> None:
-        """Every epoch's file, as it was when the epoch ended; the sha256 of all go where `folder` lies."""
-        sums = {}
+        """Copy the files of all epochs, each checked against its sha256."""
         for path, expected in self._files(self.sha256):
             weights = path.read_bytes()
             if sha256_of_bytes(weights) != expected:
-                raise UserError(f"{path} was damaged during the training: run `dvc repro`, which trains anew")
+                raise UserError(f"{path} was damaged during the training: run `dvc repro` again")
             write_bytes_atomically(folder / path.name, weights)
-            sums[f"{folder.name}/{path.name}"] = expected
-        if sums:
-            add_sums(folder.parent, sums)
 
     def _files(self, sha256: list[str]) -> list[tuple[Path, str]]:
         return [(self._path(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]

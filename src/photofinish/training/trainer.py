@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,15 +99,14 @@ class Trainer:
         )
         return TrainState(network, optimizer, schedule, scaler, layout)
 
-    def train(self, on_epoch: Callable[[EpochMetrics, EpochTiming], None]) -> Progress:
-        """Train the epochs that are left; `on_epoch` runs between epochs, outside every timed pass."""
+    def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
+        """Train the epochs that are left, and yield what each gave. No timed pass is open then."""
         for epoch in range(self.progress.epochs_done, self.experiment.epochs):
             metrics, timing = self._epoch(epoch)
             self.progress.metrics.append(metrics)
             self.progress.timings.append(timing)
             self.progress.epochs_done = epoch + 1
-            on_epoch(metrics, timing)
-        return self.progress
+            yield metrics, timing
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on: the order of images and dropout follow from seed and epoch."""
