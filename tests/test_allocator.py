@@ -18,7 +18,7 @@ from photofinish.machine.fingerprint import CpuHost, fingerprint
 from photofinish.params.devices import CpuDevice, Devices
 from photofinish.results import records
 from photofinish.runs.run import Run
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -75,6 +75,6 @@ def test_a_training_does_as_its_host_says(
     monkeypatch.setattr("photofinish.training.torch_device.keep_freed_memory", lambda: kept.append(True))
     host = cpu_host.model_copy(update={"keep_freed_memory": keeps})
     run = Run("small", "cpu", make_experiment(epochs=1), host, packed_split.folder, tmp_path / "small" / "cpu")
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     assert kept == [True] * keeps
     assert records.read_record(run.out / records.TIMED / records.TIMINGS, records.Timings).host == host

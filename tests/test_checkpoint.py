@@ -27,8 +27,10 @@ def state(epochs_done: int, values: int = 100) -> dict[str, Any]:
 
 def read_back(store: CheckpointStore) -> tuple[int | None, list[Path]]:
     """How many epochs what is loaded has done, and the files that are told of as damaged."""
-    damaged: list[Path] = []
-    loaded = store.load_latest(damaged.append)
+    reported: list[str] = []
+    before = store.paths()
+    loaded = store.load_latest(reported.append)
+    damaged = [path for path in before if any(str(path) in line for line in reported)]
     return None if loaded is None else loaded["progress"]["epochs_done"], damaged
 
 

@@ -27,7 +27,7 @@ from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.runs.run import Run
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -103,7 +103,7 @@ def train_an_epoch(example: str, name: str, host: CpuHost) -> tuple[Path, Experi
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
     run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"), weights)
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     return run.out / records.LEARNED, experiment
 
 

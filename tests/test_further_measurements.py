@@ -10,7 +10,6 @@ import torch
 from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
 from torch import nn
 from training_process import NoTracker
-from training_stage import contents
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -19,10 +18,13 @@ from photofinish.measuring.attribution import SamplePlan, measure_by_turns, meas
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
 from photofinish.models.registry import build_model
+from photofinish.results import EpochTiming
 from photofinish.results.learned import weights_of
+from photofinish.runs.meters import OverheadMeter
+from photofinish.runs.repeats import train_repeats
 from photofinish.runs.run import Run
-from photofinish.runs.setup import repeat_training
-from photofinish.runs.train import OverheadMeter, lead_training
+from photofinish.runs.setup import Setup
+from photofinish.runs.train import train as train_run
 from photofinish.runs.views import summarise
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
@@ -37,7 +39,7 @@ CROSS_ENTROPY = Loss(None, "classes", CPU)
 @pytest.fixture
 def trained(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Trainer:
     trainer = make_trainer(make_experiment())
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     return trainer
 
 
@@ -114,12 +116,29 @@ def test_what_only_further_training_needs_makes_room(trained: Trainer) -> None:
     assert all(parameter.grad is None for parameter in trained.network.parameters())
 
 
-def test_a_repeat_gives_its_own_times_and_tells_its_epochs(
+class _Trainers:
+    """Stands for a Setup that makes this trainer."""
+
+    def __init__(self, run: Run, again: Trainer) -> None:
+        self.run, self.new_trainer = run, lambda: again
+
+
+def repeat(first: Trainer, again: Trainer) -> tuple[list[tuple[EpochTiming, ...]], list[tuple[int, int]]]:
+    """The epochs of one repeat, and what was reported of them."""
+    experiment = again.experiment.model_copy(update={"repeats": 2})
+    run = Run("small", "cpu", experiment, cast(CpuHost, None), Path(), Path())
+    done: list[tuple[EpochTiming, ...]] = []
+    reported: list[tuple[int, int]] = []
+    setup = cast(Setup, _Trainers(run, again))
+    assert list(train_repeats(setup, first, done, lambda *each: reported.append(each))) == [2]
+    return done, reported
+
+
+def test_a_repeat_has_its_own_times_and_reports_its_epochs(
     trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:
-    told: list[int] = []
-    timings = repeat_training(trained, make_trainer(make_experiment()), "small", 2, told.append)
-    assert told == [1, 2, 3]
+    (timings,), reported = repeat(trained, make_trainer(make_experiment()))
+    assert reported == [(2, 1), (2, 2), (2, 3)]
     assert len(timings) == 3
     assert list(timings) != trained.progress.timings
 
@@ -130,7 +149,7 @@ def test_a_repeat_that_learns_something_else_is_an_error_that_names_the_epoch(
     other = make_trainer(make_experiment())
     next(iter(other.network.parameters())).data[0] += 1e-6
     with pytest.raises(UserError, match=r"small, repeat 2: it did not learn the same .*: from epoch \d on"):
-        repeat_training(trained, other, "small", 2, lambda _epoch: None)
+        repeat(trained, other)
 
 
 def test_a_repeat_whose_weights_alone_differ_is_an_error_too(
@@ -138,7 +157,7 @@ def test_a_repeat_whose_weights_alone_differ_is_an_error_too(
 ) -> None:
     trained.network.get_parameter("1.weight").data[0] += 1e-6
     with pytest.raises(UserError, match="the weights differ at the end"):
-        repeat_training(trained, make_trainer(make_experiment()), "small", 2, lambda _epoch: None)
+        repeat(trained, make_trainer(make_experiment()))
 
 
 def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: MakeExperiment) -> None:
@@ -242,11 +261,10 @@ def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.Mo
 
 def test_overhead_is_told_apart_by_what_it_is_for(clock: HeldClock) -> None:
     meter = OverheadMeter()
-    with meter.spent_on("loop"):
-        clock.take(16.0)  # the timed passes
-        with meter.spent_on("saving"):
-            clock.take(5.0)
-        clock.take(3.0)
+    clock.take(16.0)  # the timed passes
+    with meter.spent_on("saving"):
+        clock.take(5.0)
+    clock.take(3.0)
     found = meter.overhead(passes_seconds=16.0)
     assert (found.saving_seconds, found.tracking_seconds, found.rest_seconds) == (5.0, 0.0, 3.0)
     assert found.share == 0.5
@@ -270,17 +288,13 @@ def test_out_of_memory_after_the_training_does_not_cost_the_training(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     def train() -> None:
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_run(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
 
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(f"photofinish.runs.setup.{measurement}", out_of_memory)
-        with pytest.raises(UserError, match=r"2\.0 GiB more were asked for.*The training itself is done, and kept"):
+        patch.setattr(f"photofinish.runs.profile.{measurement}", out_of_memory)
+        with pytest.raises(UserError, match=r"2\.0 GiB more were asked for.*The training itself is done and kept"):
             train()
     train()
-    assert "goes on after epoch 2" in capsys.readouterr().out
-    learned = contents(run.out / "learned")
-    train()
-    assert "epoch 1/2" in capsys.readouterr().out
-    assert contents(run.out / "learned") == learned
+    assert "resumes after epoch 2" in capsys.readouterr().out

@@ -1,19 +1,17 @@
-"""A training that is killed outright, at whatever moment, goes on where it was and ends with the same bits."""
+"""A killed training resumes from its last checkpoint and ends with the same bits."""
 
 from __future__ import annotations
 
 import shutil
 import signal
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MakeExperiment
 from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
-from training_stage import TrainingStage, contents, read_until
+from training_stage import TrainingStage, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
@@ -44,10 +42,11 @@ class Trainings:
         process = self.start()
         self.output, _ = process.communicate()
         assert process.returncode == 0, self.output
-        assert self.checkpoints() == []
         return self.stage.learned()
 
     def kill(self, kill: KillBefore) -> None:
+        """Start a first training and kill it."""
+        self.start_over()
         process = self.start(kill)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, kill
@@ -84,9 +83,8 @@ def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below
     operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
-    # Checkpoints and weights of each epoch; learned, timed, each file with its sha256, and timed once more beside what
-    # is kept of learned: none is written in place.
-    assert operations.count("os.rename") == (2 + 2) + (2 * 6 + 2 + 1) + 2 + 2
+    # Checkpoints and weights of two epochs, then the results: all are renamed into place.
+    assert operations.count("os.rename") >= 2 + 2 + 8
     for number, operation in enumerate(operations, start=1):
         trainings.start_over()
         trainings.kill(KillBefore(number))
@@ -104,7 +102,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(make_trainings: MakeTra
             process.kill()
         assert process.returncode == -signal.SIGKILL
         assert trainings.learn() == learned, f"killed at moment {moment}"
-        resumed += "goes on after epoch" in trainings.output
+        resumed += "resumes after epoch" in trainings.output
     assert resumed >= _MOMENTS - 2
 
 
@@ -134,7 +132,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert trainings.learn() == learned
     assert f"{newest} is damaged" in trainings.output
     assert str(older) not in trainings.output
-    assert "goes on after epoch 2\n" in trainings.output
+    assert "resumes after epoch 2\n" in trainings.output
 
 
 def test_with_every_checkpoint_damaged_each_is_named_and_training_starts_over(make_trainings: MakeTrainings) -> None:
@@ -147,7 +145,7 @@ def test_with_every_checkpoint_damaged_each_is_named_and_training_starts_over(ma
         _flip_a_bit(path)
     assert trainings.learn() == learned
     assert all(f"{path} is damaged" in trainings.output for path in damaged)
-    assert "goes on" not in trainings.output
+    assert "resumes" not in trainings.output
 
 
 def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(make_trainings: MakeTrainings) -> None:
@@ -171,7 +169,7 @@ def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(make_
     _flip_a_bit(damaged)
     assert trainings.learn() == learned
     assert f"{damaged} is missing or damaged: training starts over" in trainings.output
-    assert "goes on" not in trainings.output
+    assert "resumes" not in trainings.output
 
 
 def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings: MakeTrainings) -> None:
@@ -180,58 +178,21 @@ def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings
     output, _ = (process := changed.start()).communicate()
     assert process.returncode == 0, output
     assert "epoch 1/5" in output
-    assert "goes on" not in output
+    assert "resumes" not in output
 
 
-def test_a_result_that_dvc_does_not_have_yet_is_handed_over_and_one_that_it_has_is_trained_anew(
+def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again_and_forced_it_does(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=3, save_weights="every_epoch")
     trainings.environment["DVC_STAGE"] = _DVC_STAGE
-    trainings.learn()
-    result = contents(trainings.stage.out)
-    trainings.learn()
-    assert "its result is taken" in trainings.output
-    assert contents(trainings.stage.out) == result  # and took the same time
-    (trainings.folder / "dvc.lock").write_text(f"stages:\n  {_DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
     learned = trainings.learn()
-    assert "epoch 1/3" in trainings.output
-    assert {f"learned/{name}": data for name, data in learned.items()}.items() <= result.items()
-    assert len(list((trainings.folder / ".photofinish" / "finished").glob("*/*"))) == 1
-
-
-def test_killed_after_its_last_file_it_trains_no_more(make_trainings: MakeTrainings) -> None:
-    trainings = make_trainings(epochs=3)
-    trainings.environment["DVC_STAGE"] = _DVC_STAGE
-    learned = trainings.learn()
-    trainings.start_over()
-    assert trainings.learn() == learned  # without making the machine's lock, as every one below
-    operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()
-    last_file = max(number for number, operation in enumerate(operations, start=1) if operation == "os.rename")
-    for number in (last_file + 1, (last_file + len(operations)) // 2, len(operations)):
-        trainings.start_over()
-        trainings.kill(KillBefore(number))
-        assert trainings.learn() == learned, f"killed before operation {number}, {operations[number - 1]}"
-        assert "epoch 1/3" not in trainings.output
-
-
-def test_a_damaged_copy_of_a_result_is_not_handed_over(make_trainings: MakeTrainings) -> None:
-    trainings = make_trainings(epochs=2)
-    trainings.environment["DVC_STAGE"] = _DVC_STAGE
-    learned = trainings.learn()
-    [history] = (trainings.folder / ".photofinish" / "finished").rglob("history.csv")
-    _flip_a_bit(history)
+    timings = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
     assert trainings.learn() == learned
-    assert "epoch 1/2" in trainings.output
-
-
-def test_a_result_that_is_handed_over_stays_one_run_in_mlflow(make_trainings: MakeTrainings) -> None:
-    stage = make_trainings(epochs=2).stage
-    for said in ("epoch 1/2", "its result is taken"):
-        shutil.rmtree(stage.folder / "results", ignore_errors=True)
-        output, _ = (process := stage.fork(Start(mlflow=True), DVC_STAGE=_DVC_STAGE)).communicate()
-        assert process.returncode == 0, output
-        assert said in output
-    with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
-        assert connection.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
-        assert connection.execute("SELECT key FROM tags WHERE key = 'photofinish.restored'").fetchall() == []
+    assert "resumes after epoch 3\n" in trainings.output
+    again = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
+    assert again.epochs == timings.epochs
+    lock = trainings.folder / "dvc.lock"
+    lock.write_text(f"stages:\n  {_DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
+    assert trainings.learn() == learned
+    assert "epoch 1/3" in trainings.output

@@ -11,7 +11,6 @@ from conftest import MakeExperiment, MakeTrainer, network_with_state
 
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.params.experiment import Experiment
-from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 
@@ -30,18 +29,14 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-def refuse_damage(path: Path) -> None:
-    raise AssertionError(f"{path} was read back damaged")
-
-
 def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
     """In another process the random stream is anywhere, and the network is warmed up anew."""
-    state = store.load_latest(refuse_damage)
+    state = store.load_latest(pytest.fail)
     assert state is not None
     trainer.load_state_dict(state)
     torch.rand(13)
     warm_up(trainer)
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     return trainer
 
 
@@ -77,11 +72,8 @@ def test_a_run_with_augmentation_resumes_exactly(
 def assert_resumes_exactly(make_trainer: MakeTrainer, experiment: Experiment, tmp_path: Path) -> None:
     whole = make_trainer(experiment, network_with_state())
     stores = [CheckpointStore(tmp_path / str(epoch)) for epoch in range(1, EPOCHS + 1)]
-
-    def save(metrics: EpochMetrics, _timing: EpochTiming) -> None:
+    for metrics, _timing in whole.epochs():
         stores[metrics.epoch - 1].save(metrics.epoch, whole.state_dict())
-
-    whole.train(save)
     for store in stores:
         again = resumed(make_trainer(experiment, network_with_state()), store)
         assert again.progress.metrics == whole.progress.metrics
@@ -94,7 +86,7 @@ def test_the_timings_of_the_epochs_before_the_interruption_are_kept(
     make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
     store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(epochs=2))
-    first.train(lambda _metrics, _timing: None)
+    list(first.epochs())
     store.save(2, first.state_dict())
     again = resumed(make_trainer(make_experiment(epochs=3)), store)
     assert again.progress.timings[:2] == first.progress.timings
@@ -105,7 +97,7 @@ def test_the_scale_that_fp16_has_settled_on_is_kept(
     make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
     store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(precision="fp16", epochs=1))
-    first.train(lambda _metrics, _timing: None)
+    list(first.epochs())
     first.state.scaler.update(new_scale=1024.0)  # as after gradients that were too large
     store.save(1, first.state_dict())
     again = resumed(make_trainer(make_experiment(precision="fp16", epochs=1)), store)

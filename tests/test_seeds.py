@@ -14,7 +14,6 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of
 from training_process import NoTracker
-from training_stage import contents
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair, set_beside
@@ -27,7 +26,7 @@ from photofinish.report.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -49,7 +48,7 @@ def train(
 
     def train(name: str, **settings: Any) -> Path:
         run = Run(name, "cpu", make_experiment(**settings), cpu_host, packed_split.folder, tmp_path / name / "cpu")
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_run(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
         return run.out / records.LEARNED
 
     return train
@@ -82,30 +81,8 @@ def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train
     assert list(further[0].history) == records.read_history(alone)
 
 
-@pytest.mark.parametrize("later", [3, 1], ids=["more", "fewer"])
-def test_with_another_number_of_seeds_the_first_training_is_taken_as_it_was_with_its_times(
-    train: Train, epochs_trained: list[int], later: int
-) -> None:
-    whole = contents(train("small", seeds=later, epochs=2))
-    shutil.rmtree(".photofinish")
-    train("another", seeds=1, epochs=2)
-    first = records.read_record(train("small", seeds=2, epochs=2).parent / "timed" / "timings.json", records.Timings)
-    epochs_trained.clear()
-    learned = train("small", seeds=later, epochs=2)
-    assert epochs_trained == [2, 2][: later - 1]
-    assert contents(learned) == whole
-    then = records.read_record(learned.parent / "timed" / "timings.json", records.Timings)
-    same = {"identity": None, "seeds": ()}
-    assert then.model_copy(update=same) == first.model_copy(update=same)
-    assert then.seeds[:1] == first.seeds[: later - 1]
-    epochs_trained.clear()
-    train("small", seeds=later, epochs=2)  # as --force demands
-    assert epochs_trained == [0, 0]
-
-
-@pytest.mark.parametrize("seeds_before", [None, 2], ids=["from nothing", "with more seeds than before"])
-def test_killed_within_a_seed_it_goes_on_there(
-    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch, seeds_before: int | None
+def test_killed_within_a_seed_it_resumes_there(
+    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
     epoch, settings = Trainer._epoch, {"seeds": 3, "epochs": 3}
@@ -117,8 +94,6 @@ def test_killed_within_a_seed_it_goes_on_there(
 
     whole = seed_runs(train("undisturbed", **settings))
     shutil.rmtree(".photofinish")
-    if seeds_before:
-        train("small", seeds=seeds_before, epochs=3)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_epoch", killed)
         with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_record
 from photofinish.runs.run import Run
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -73,12 +73,13 @@ def test_what_is_drawn_for_people_to_look_at_is_not_timed_and_moves_no_start(
         since_start_seconds[0] += 1000.0
         (folder / "drawn").touch()
 
-    monkeypatch.setattr("photofinish.runs.train.seconds_since_stage_start", lambda: since_start_seconds[0])
-    monkeypatch.setattr("photofinish.runs.train.write_views", slowly)
+    for module in ("train", "resume"):
+        monkeypatch.setattr(f"photofinish.runs.{module}.seconds_since_stage_start", lambda: since_start_seconds[0])
+    monkeypatch.setattr("photofinish.runs.write.write_views", slowly)
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     before = time.time()
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     assert (run.out / "learned" / "drawn").is_file()
     timings = read_record(run.out / "timed" / "timings.json", Timings)
     assert timings.total_seconds < 100.0

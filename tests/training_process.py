@@ -24,7 +24,7 @@ RENAMES = frozenset({"os.rename"})
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 # What takes long to import, the optimizers' first use of torch._dynamo included. Tests' own modules aren't found there.
-_STAGES = [f"photofinish.runs.{name}" for name in ("stage", "distributed", "train", "views")]
+_STAGES = [f"photofinish.runs.{name}" for name in ("stage", "train")]
 FORK_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", *_STAGES])
 
 

@@ -46,7 +46,7 @@ def train_rank(
     """
     with failures_left_to_the_stage():
         try:
-            with team_for(run, rank) as (device, team), configured(run, device, team):
+            with team_for(run, rank) as (device, team):
                 train(run, device, team, tracker, waited_seconds)
         except NoAcceleratorError as error:
             return str(error)
@@ -59,8 +59,9 @@ def train(
     """Train, measure and write the results, from the last checkpoint on if there is one."""
     if team.rank == 0:
         prune_checkpoints(state_folder() / "checkpoints")
-    timings = _train_own_seed(run, device, team, tracker, waited_seconds)
-    seeds = train_further_seeds(run, device, team, run.checkpoint_folder())
+    with configured(run, device, team):
+        timings = _train_own_seed(run, device, team, tracker, waited_seconds)
+        seeds = train_further_seeds(run, device, team, run.checkpoint_folder())
     if timings is None or tracker is None:  # not rank 0
         return
     write_further_seeds(run.out / records.LEARNED, seeds)
