@@ -106,6 +106,21 @@ def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settin
     assert_same_bits(make_job, **settings)
 
 
+@pytest.mark.parametrize("reads", ["freed", "held"])
+def test_a_replay_sees_what_lies_where_it_read_and_fails_where_that_was_freed(reads: str) -> None:
+    """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
+    found = torch.ones(2)
+    replay = OperationRecorder().record(lambda: found + 1)
+    found.fill_(3.0)
+    if reads == "freed":
+        del found
+        with pytest.raises(AssertionError, match="reads freed memory"):
+            replay.again()
+    else:
+        replay.again()
+        assert replay.output.tolist() == [4.0, 4.0]
+
+
 FOR_STATE: dict[str, Any] = {"shape": (1, 8, 8), "images": 17}  # of one image alone nothing can be normalised
 
 

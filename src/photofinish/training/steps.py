@@ -116,6 +116,8 @@ class Window:
         self._rates = RateSlots(len(batches), trainer.device)
         # An operation less a step: else each would make the loss's gradient with respect to itself, which is one.
         state = state._replace(first_gradient=torch.ones((), device=trainer.device))
+        # A replay reads these at the addresses that they had during the capture, so they live as long as it can.
+        self._read = state, batches
 
         def steps() -> torch.Tensor:
             numbered = enumerate(zip(batches, self._rates.each, strict=True))
