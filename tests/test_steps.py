@@ -227,6 +227,36 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
     assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager", optimizer=optimizer)).network)
 
 
+def test_a_capture_that_fails_within_an_optimizers_step_leaves_nothing_to_the_next_one(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, eager = (make_job(precision="fp16", steps=kind) for kind in ("auto", "eager"))
+    monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails_in", "aten._fused_sgd"))
+    trained(trainer)
+    assert trainer.steps.why.startswith("recording them failed (aten._fused_sgd")
+    assert_same_run(trainer, trained(eager))
+
+
+def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_steps_are_eager(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    def full(trainer: Trainer) -> Trainer:
+        def allocate(_network: nn.Module, inputs: Any) -> None:
+            if trainer.steps.kind == "graph" and len(recorder.recordings) == 2 and len(inputs[0]) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+        recorder.recordings.clear()
+        trainer.network.register_forward_pre_hook(allocate)
+        return trainer
+
+    settings = {"optimizer": ADAM, "precision": "fp16"}
+    trainer = trained(full(make_job(**settings)))
+    assert trainer.steps.why == "recording them failed (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+    assert_same_run(trainer, trained(make_job(**settings, steps="eager")))
+    with pytest.raises(UserError, match=r"steps is graph in params.yaml, which can't be: .* out of memory"):
+        trained(full(make_job(**settings, steps="graph")))
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

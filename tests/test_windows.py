@@ -24,7 +24,13 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish import machine
-from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute, measure_by_turns
+from photofinish.measuring.attribution import (
+    AttributionPlan,
+    SamplePlan,
+    attribute,
+    measure_batches_alone,
+    measure_by_turns,
+)
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
@@ -90,6 +96,46 @@ def test_the_step_that_is_measured_after_the_training_is_recorded_too(
     assert len(recorder.recordings) - recorded == 2
     assert recorder.times_done - done == 2 * (1 + 5) * 2  # two of each window make four steps
     assert weights_of(trainer.network) == before
+
+
+def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    recorder.fails = True
+    measured = measure_by_turns(trainer, SamplePlan(3, 2), 2)
+    assert [len(each.sample_seconds) for each in measured] == [3, 3]
+    reason = "; some were measured one by one, as recording them failed (operation not permitted"
+    assert trainer.steps.why.count(reason) == 1
+    assert trainer.steps.kind == "graph"  # as the training's own were
+
+
+@pytest.mark.parametrize(
+    ("settings", "training_sizes"),
+    [({}, {3, 1}), ({"images": 12}, set()), ({"input": LOADER}, {1}), ({"input": LOADER, "optimizer": DAMPED}, {3, 1})],
+    ids=str,
+)
+def test_what_an_epoch_takes_eagerly_has_run_after_the_capture_and_before_the_epoch(
+    make_job: MakeJob, recorder: OperationRecorder, settings: dict[str, Any], training_sizes: set[int]
+) -> None:
+    """Its memory is beside the graph's, and would be allocated within the first epoch's time."""
+    trainer, ran = make_job(**settings), set()
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: ran.add((len(recorder.recordings), network.training, len(inputs[0])))
+    )
+    warm_up(trainer)
+    after_capture = {(is_training, size) for recorded, is_training, size in ran if recorded == 2}
+    assert after_capture == {(True, size) for size in training_sizes} | {(False, 5)}
+
+
+def test_no_epochs_order_is_made_while_batches_are_timed(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, happened = trained(make_job()), []
+    order, now_seconds = batches_module.batch_order, trainer.clock.now_seconds
+    monkeypatch.setattr("photofinish.measuring.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr(batches_module, "batch_order", lambda *given: happened.append("order") or order(*given))
+    monkeypatch.setattr(trainer.clock, "now_seconds", lambda: happened.append("clock") or now_seconds())
+    measure_batches_alone(trainer, 4)
+    assert "order" not in happened[happened.index("clock") :]
 
 
 def test_the_most_memory_is_counted_from_before_the_steps_are_recorded(

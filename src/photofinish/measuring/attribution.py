@@ -151,7 +151,7 @@ def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None 
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return Attribution(
         parts=_measure_parts(trainer, plan.steps),
-        batch_alone_seconds=_measure_batches_alone(trainer, plan.steps),
+        batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
@@ -206,7 +206,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     names = list(StepParts.model_fields)  # in the order of a step
     parts = {name: tuple(seconds[number :: len(names)]) for number, name in enumerate(names)}
     if is_accelerator(trainer.device):
-        parts["waiting_seconds"] = _measure_batches_alone(trainer, steps)
+        parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
         parts["copying_seconds"] = (_measure_copying(trainer, steps),)
     return StepParts(**parts)
 
@@ -266,7 +266,7 @@ class _WatchingScaler(torch.amp.GradScaler):
         self._part_ended()
 
 
-def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
+def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """Each of them, or of an accelerator their mean: the clock then waits for all at once. What the host prepares for
     an epoch is done before: it is, while the device still works on the one before."""
     clock = trainer.clock
@@ -275,9 +275,10 @@ def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
         for _batches in islice(trainer.steps.fetched(trainer.training, 0), steps):
             ends.append(clock.now_seconds())
         return tuple(end - start for start, end in pairwise(ends))
+    coming = trainer.steps.fetched(trainer.training, 0)
     trainer.training.prepare(0)
     fetched, started_seconds = 0, clock.now_seconds()
-    for batches in trainer.steps.fetched(trainer.training, 0):
+    for batches in coming:
         fetched += batches
         if fetched >= steps:
             break

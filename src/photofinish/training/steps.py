@@ -125,14 +125,26 @@ class Window:
 
         state.network.train()
         state.scaler.scale(torch.zeros((), device=trainer.device))  # which makes what a scaler keeps, for fp16
-        with lent(state.optimizer, capturable=True):  # else Adam refuses
-            self._losses, self._again = recorder.record(steps)
+        try:
+            with lent(state.optimizer, capturable=True):  # else Adam refuses
+                self._losses, self._again = recorder.record(steps)
+        except RuntimeError:
+            _clear_unfinished_step(state)
+            raise
 
     def run(self, rates: list[float]) -> torch.Tensor:
         """With these learning rates. The losses lie where the next run puts its own."""
         self._rates.fill(rates)
         self._again()
         return self._losses
+
+
+def _clear_unfinished_step(state: TrainState) -> None:
+    """Remove what a capture leaves behind that failed within a step: the next step would read it."""
+    for name in ("grad_scale", "found_inf"):
+        vars(state.optimizer).pop(name, None)
+    state.scaler.update(state.scaler.get_scale())
+    state.optimizer.zero_grad()
 
 
 class GraphedSteps(Steps):
@@ -161,6 +173,17 @@ class GraphedSteps(Steps):
             if self._first_is_ahead:  # steps one by one make it in the first
                 state.optimizer.state.clear()
             raise
+
+    def run_each_kind(self, trainer: Trainer, state: TrainState) -> None:
+        """Replay the graph once, and take an eager step of each size that an epoch leaves over."""
+        assert self._begun
+        (images, labels), window = self._begun
+        window.run([state.schedule.learning_rate] * self.at_once)
+        batch_size = trainer.training.batch_size
+        whole, last = divmod(trainer.training.image_count, batch_size)
+        full = batch_size if whole % self.at_once or self._first_is_ahead else 0
+        for size in filter(None, (full, last)):
+            trainer.step(state, 0, (images[:size].clone(), labels[:size].clone()))
 
     def forget(self) -> None:
         """The graph, and with it its memory."""
@@ -194,12 +217,19 @@ class GraphedSteps(Steps):
         return (self.at_once if left_over is None else 1 for left_over in placed)
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
+        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch. One by
+        one where that fails, for what is measured after a training must not lose it."""
         with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
             trainer.step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
-        window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
-        return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
+        try:
+            window = Window(trainer, state, [batch] * at_once, self._recorder)
+        except RuntimeError as error:
+            note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
+            self.why += "" if note in self.why else note
+            return super().repeated(trainer, state, batch, steps)
+        rates = [state.schedule.learning_rate] * at_once
+        return lambda: [window.run(rates) for _ in range(steps // at_once)]
 
 
 def most_at_once(trainer: Trainer) -> int:
@@ -212,6 +242,13 @@ def most_at_once(trainer: Trainer) -> int:
     image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
     most, whole = most_steps_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
+
+
+def first_failure(error: BaseException) -> str:
+    """Return the first line of the error that began it: the end of a failed capture raises another one, of no help."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().partition("\n")[0]
 
 
 def hindrance(trainer: Trainer) -> str | None:
