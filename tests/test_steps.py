@@ -37,7 +37,7 @@ from photofinish.results.learned import weights_of
 from photofinish.runs.setup import repeat_training
 from photofinish.training import steps
 from photofinish.training.steps import Recorded
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import NonFiniteLossError, Trainer
 
 
 def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
@@ -262,6 +262,10 @@ def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_st
     [
         ({"optimizer": DAMPED, "precision": "fp16"}, "recording some failed (aten._local_scalar_dense"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
+        (
+            {"loss": {"name": "cross_entropy", "weight": (1, 2, 3), "label_smoothing": 0.1}},
+            "PyTorch reads a value back",
+        ),
         ({"model": {"name": "linear", "compile": True}}, "a compiled network is handed out in another way"),
     ],
     ids=str,
@@ -304,7 +308,14 @@ def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
         return trainer
 
     assert warmed(as_if("auto")).steps.why == why
-    assert_recorded(trained(as_if("graph")))
+    recorded = trained(as_if("graph"))
+    assert_recorded(recorded)
+    assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
+
+
+def test_a_training_that_diverges_is_recorded_and_says_that_it_diverges(make_job: MakeJob) -> None:
+    with pytest.raises(NonFiniteLossError, match="The training has diverged"):
+        trained(make_job(steps="graph", optimizer=SGD | {"lr": 1e30}))
 
 
 def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(

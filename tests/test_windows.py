@@ -222,20 +222,29 @@ def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch
     assert made == [1]
 
 
-def test_what_images_on_the_device_would_bring_is_tried_with_recorded_steps_too(
-    make_job: MakeJob, recorder: OperationRecorder
+@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("eager", 1, 10)])
+def test_what_images_on_the_device_would_bring_is_tried_as_such_a_training_takes_its_steps(
+    make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
 ) -> None:
-    """Else a loader's recorded steps would seem as quick as others one by one."""
-    trainer, calls = trained(make_job(input=LOADER)), []
-    trainer.network.register_forward_pre_hook(lambda _network, _inputs: calls.append(len(recorder.recordings)))
-    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
-    found = []
-    for resident in (None, make_job().training):
-        calls.clear()
-        recorded = len(recorder.recordings)
-        attribute(trainer, plan, resident)
-        found.append((len(recorder.recordings) - recorded, len(calls)))
-    assert found[1] == (found[0][0] + 1, found[0][1] + 2)  # its Python runs once before it is recorded, and then
+    """Many at once, though the loader's own come one by one."""
+    trainer, resident = trained(make_job(input=LOADER, steps=kind, images=33)), make_job(images=33).training
+    plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
+    found = attribute(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
+    recorder.fails = True
+    found = attribute(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
+
+
+def test_one_recorder_serves_all_trainings_on_a_device(cuda: MagicMock) -> None:
+    """Else cuBLAS would keep memory for the stream of each."""
+    steps.recorder_of.cache_clear()
+    first, again = (steps.recorder_of(torch.device("cuda", 0)) for _ in range(2))
+    steps.recorder_of.cache_clear()
+    assert first is again
+    cuda.Stream.assert_called_once()
 
 
 @pytest.mark.parametrize(

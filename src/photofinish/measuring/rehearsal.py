@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 
 from photofinish.errors import UserError
+from photofinish.models.own import same_bits
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import has_another_first_step
 from photofinish.training.steps import GraphedSteps, Steps, first_failure, hindrance, most_at_once, recorder_of
@@ -65,9 +66,7 @@ def warm_up(trainer: Trainer) -> float:
     started_seconds = clock.now_seconds()
     with rehearsal(trainer) as state:
         step_on_every_size(trainer, state)
-        # An idle GPU needs its time to run as fast as it can.
-        lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
-        while trainer.team.from_leader(clock.now_seconds() - started_seconds < lasts_seconds):
+        while not is_awake(trainer, started_seconds):
             step_on_every_size(trainer, state)
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
@@ -80,6 +79,13 @@ def warm_up(trainer: Trainer) -> float:
             trainer.steps = _one_by_one(trainer, f"recording them failed ({first_failure(error)})")
     trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
+
+
+def is_awake(trainer: Trainer, started_seconds: float) -> bool:
+    """Return True if the device has worked for long enough to run at its full clock, as the leader's clock says."""
+    lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
+    is_over: bool = trainer.team.from_leader(trainer.clock.now_seconds() - started_seconds >= lasts_seconds)
+    return is_over
 
 
 def _begin(trainer: Trainer, steps: GraphedSteps) -> None:
@@ -157,8 +163,9 @@ def chosen_steps(trainer: Trainer) -> Steps:
             recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({first_failure(error)})")
-    same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
-    if trainer.experiment.deterministic and not same:
+    if not trainer.experiment.deterministic:
+        return GraphedSteps(recorder, at_once, "params.yaml says so; bits weren't compared, as deterministic is false")
+    if not all(map(same_bits, one_by_one, recorded)):
         return _one_by_one(trainer, "recorded, some gave other bits")
     return GraphedSteps(recorder, at_once, "some were tried, and gave the same bits one by one")
 

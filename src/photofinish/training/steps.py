@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -68,8 +69,12 @@ class CudaRecorder:
         return Recorded(output, graph.replay)
 
 
+@cache
 def recorder_of(device: torch.device) -> CudaRecorder | None:
-    """None for other kinds than CUDA, which ROCm's GPUs are to PyTorch too: nobody tried what it has for those."""
+    """Return the recorder of a CUDA or ROCm device, or None for other kinds, whose graphs nobody has tried.
+
+    One recorder a device, as cuBLAS keeps a workspace for each stream that it ever computed on.
+    """
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
@@ -101,6 +106,15 @@ class Steps:
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """What takes so many steps on one batch at each call."""
         return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
+
+    def resized(self, _at_once: int) -> Steps:
+        """Return new steps that are handed out as these are, so many at once where these are captured."""
+        return Steps()
+
+    def note_failure(self, error: BaseException) -> None:
+        """Say in `why`, which is recorded, that steps were measured eagerly, as capturing them failed."""
+        note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
+        self.why += "" if note in self.why else note
 
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Make what the first of them would make, and be bound to where network and optimiser now lie."""
@@ -174,6 +188,9 @@ class GraphedSteps(Steps):
                 state.optimizer.state.clear()
             raise
 
+    def resized(self, at_once: int) -> Steps:
+        return GraphedSteps(self._recorder, at_once)
+
     def run_each_kind(self, trainer: Trainer, state: TrainState) -> None:
         """Replay the graph once, and take an eager step of each size that an epoch leaves over."""
         assert self._begun
@@ -225,8 +242,7 @@ class GraphedSteps(Steps):
         try:
             window = Window(trainer, state, [batch] * at_once, self._recorder)
         except RuntimeError as error:
-            note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
-            self.why += "" if note in self.why else note
+            self.note_failure(error)
             return super().repeated(trainer, state, batch, steps)
         rates = [state.schedule.learning_rate] * at_once
         return lambda: [window.run(rates) for _ in range(steps // at_once)]
@@ -263,5 +279,6 @@ def hindrance(trainer: Trainer) -> str | None:
         "an epoch has no whole batch": training.image_count < training.batch_size,
         "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
         "code of one's own may do something else in a later step": must_be_proven and is_own,
+        "PyTorch reads a value back where a loss has both weight and label_smoothing": trainer.criterion.reads_back,
     }
     return next((why for why, holds in reasons.items() if holds), None)
