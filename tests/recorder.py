@@ -1,18 +1,19 @@
 """In place of CUDA graphs, on machines without a GPU: records the operations of some work and does them again.
 
-As of a graph, nothing of the work is done while it is recorded, nothing of its Python runs when it is done again, every
+As with a graph, nothing of the work is done while it is recorded, none of its Python runs when it is replayed, every
 tensor keeps its place, and numbers that aren't tensors are those of the recording. What the recording made is filled
-with what is no number, so that whatever reads it before it is written shows. It knows nothing of streams and of how a
-graph's memory is shared out, and draws from the CPU's generator.
+with NaN, so that a read before the first write shows. What it found, it holds no more than a graph does: a replay
+that would read memory which has been freed since fails. It has no streams, and draws from the CPU's generator.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +23,29 @@ from photofinish.training.steps import Recorded
 
 READS = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten._unique2")
 """for which the host must wait, as a graph can't"""
+
+
+class Outside(NamedTuple):
+    """Where a tensor lies that was there before the recording, which doesn't keep it."""
+
+    storage: Callable[[], torch.UntypedStorage | None]
+    dtype: torch.dtype
+    offset: int
+    size: torch.Size
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Outside:
+        storage = weakref.ref(tensor.untyped_storage())
+        return cls(storage, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def tensor(self) -> torch.Tensor:
+        storage = self.storage()
+        if storage is None:
+            raise AssertionError(f"a replay reads freed memory: {self.dtype} of shape {tuple(self.size)}")
+        return torch.empty(0, dtype=self.dtype, device=storage.device).set_(
+            storage, self.offset, self.size, self.stride
+        )
 
 
 @dataclass(frozen=True)
@@ -43,6 +67,9 @@ class OperationRecorder:
     recordings: list[list[Operation]] = field(default_factory=list)
     """of each, what is done again: nothing that only looks at the same memory in another way"""
     fails: bool = False
+    """at the end"""
+    fails_in: str = "nothing"
+    """the first operation whose name begins so"""
     times_done: int = 0
 
     def beside(self) -> AbstractContextManager[None]:
@@ -51,15 +78,17 @@ class OperationRecorder:
 
     def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
         """Like torch.cuda.graph around the work."""
-        mode = _Recording()
-        with torch.random.fork_rng(devices=[]), mode:
-            output = work()
+        mode = _Recording(self.fails_in)
+        try:
+            with torch.random.fork_rng(devices=[]), mode:
+                output = work()
+        finally:
+            mode.undo()
         if self.fails:
             try:
                 raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
             finally:  # as the end of a capture does
                 raise RuntimeError("operation failed due to a previous error during capture")
-        mode.undo()
         self.recordings.append(mode.operations)
 
         def again() -> None:
@@ -74,8 +103,9 @@ class OperationRecorder:
 
 
 class _Recording(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, fails_in: str) -> None:
         super().__init__()
+        self._fails_in = fails_in
         self.operations: list[Operation] = []
         self._made: dict[int, torch.Tensor] = {}
         """by their places; kept, so that no place is taken twice"""
@@ -84,6 +114,8 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, _types: Any, arguments: Any = (), named: Any = None) -> Any:
         name, named = str(operation), named or {}
+        if name.startswith(self._fails_in):
+            raise RuntimeError(f"{name} fails")
         if name.startswith(READS):
             raise RuntimeError(f"{name} reads a value back, which nothing that is recorded can")
         given = tree_leaves((arguments, named))
@@ -91,7 +123,7 @@ class _Recording(TorchDispatchMode):
         for each in given:
             if isinstance(each, torch.Tensor) and _place(each) not in self._made.keys() | self._found.keys():
                 self._found[_place(each)] = each.untyped_storage(), each.untyped_storage().clone()
-        kept = tree_map_only(torch.Tensor, torch.Tensor.detach, (arguments, named))
+        kept = tree_map_only(torch.Tensor, self._kept, (arguments, named))
         results = operation(*arguments, **named)
         made = [
             each.detach() if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in places else None
@@ -101,7 +133,7 @@ class _Recording(TorchDispatchMode):
         changes_what_it_was_given = name.partition(".")[2].partition(".")[0].endswith("_") or name.endswith("out")
         if changes_what_it_was_given or any(each is not None for each in made):
             numbers = [each for each in given if not isinstance(each, torch.Tensor)]
-            again = partial(operation, *kept[0], **kept[1])
+            again = partial(_replay, operation, kept)
             self.operations.append(Operation(name, again, made, numbers))
         return results
 
@@ -109,8 +141,17 @@ class _Recording(TorchDispatchMode):
         """As if nothing had been done, and what was made is rubbish."""
         for now, before in self._found.values():
             now.copy_(before)
+        self._found.clear()
         for made in self._made.values():
             made.fill_(float("nan") if made.is_floating_point() else -1)
+
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor | Outside:
+        return tensor.detach() if _place(tensor) in self._made else Outside.of(tensor)
+
+
+def _replay(operation: Callable[..., Any], kept: Any) -> Any:
+    arguments, named = tree_map_only(Outside, Outside.tensor, kept, is_leaf=lambda each: isinstance(each, Outside))
+    return operation(*arguments, **named)
 
 
 def _place(tensor: torch.Tensor) -> int:

@@ -266,6 +266,16 @@ def test_data_parallel_is_refused_before_training(
         pytest.fail("it was let through")
 
 
+def test_data_parallel_on_one_gpu_is_a_team_of_one(
+    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
+) -> None:
+    """Whose network isn't wrapped, so that its steps can be captured."""
+    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
+    run = run_on_gpus(strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",))
+    with distributed.team_for(run, None) as (_device, team):
+        assert type(team) is Team
+
+
 @pytest.mark.parametrize(
     ("own", "other", "raised", "said"),
     [

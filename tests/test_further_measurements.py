@@ -14,6 +14,7 @@ from training_process import NoTracker
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuHost
+from photofinish.measuring import rehearsal
 from photofinish.measuring.attribution import SamplePlan, measure_by_turns, measure_steps, plan_samples
 from photofinish.measuring.first_step import first_batch, first_step, tensor_print
 from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
@@ -87,6 +88,17 @@ def test_a_step_is_timed_without_waiting_for_data(
     found = measure_steps(trainer, SamplePlan(3, 4))
     assert (found.sample_seconds, found.steps_per_sample) == ((1.0,) * 3, 4)
     assert found.step_seconds == [0.25] * 3
+
+
+def test_an_accelerator_works_until_it_is_awake_before_its_steps_are_timed(
+    make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> None:
+    """It may have idled since the training, and first runs at a low clock."""
+    monkeypatch.setattr(rehearsal, "is_accelerator", lambda _device: True)
+    trainer, steps = make_trainer(make_experiment()), []
+    trainer.network.register_forward_pre_hook(lambda *_: steps.append(clock.take(0.03)))
+    measure_steps(trainer, SamplePlan(2, 1))
+    assert len(steps) == 7 + 2  # a fifth of a second, and the samples
 
 
 def test_two_batch_sizes_are_timed_by_turns(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> None:

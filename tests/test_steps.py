@@ -37,7 +37,7 @@ from photofinish.results.learned import weights_of
 from photofinish.runs.setup import repeat_training
 from photofinish.training import steps
 from photofinish.training.steps import Recorded
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import NonFiniteLossError, Trainer
 
 
 def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
@@ -104,6 +104,21 @@ def test_every_optimizer_learns_the_same_bits(
 )
 def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settings: dict[str, Any]) -> None:
     assert_same_bits(make_job, **settings)
+
+
+@pytest.mark.parametrize("reads", ["freed", "held"])
+def test_a_replay_sees_what_lies_where_it_read_and_fails_where_that_was_freed(reads: str) -> None:
+    """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
+    found = torch.ones(2)
+    replay = OperationRecorder().record(lambda: found + 1)
+    found.fill_(3.0)
+    if reads == "freed":
+        del found
+        with pytest.raises(AssertionError, match="reads freed memory"):
+            replay.again()
+    else:
+        replay.again()
+        assert replay.output.tolist() == [4.0, 4.0]
 
 
 FOR_STATE: dict[str, Any] = {"shape": (1, 8, 8), "images": 17}  # of one image alone nothing can be normalised
@@ -212,11 +227,45 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
     assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager", optimizer=optimizer)).network)
 
 
+def test_a_capture_that_fails_within_an_optimizers_step_leaves_nothing_to_the_next_one(
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, eager = (make_job(precision="fp16", steps=kind) for kind in ("auto", "eager"))
+    monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails_in", "aten._fused_sgd"))
+    trained(trainer)
+    assert trainer.steps.why.startswith("recording them failed (aten._fused_sgd")
+    assert_same_run(trainer, trained(eager))
+
+
+def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_steps_are_eager(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    def full(trainer: Trainer) -> Trainer:
+        def allocate(_network: nn.Module, inputs: Any) -> None:
+            if trainer.steps.kind == "graph" and len(recorder.recordings) == 2 and len(inputs[0]) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+        recorder.recordings.clear()
+        trainer.network.register_forward_pre_hook(allocate)
+        return trainer
+
+    settings = {"optimizer": ADAM, "precision": "fp16"}
+    trainer = trained(full(make_job(**settings)))
+    assert trainer.steps.why == "recording them failed (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+    assert_same_run(trainer, trained(make_job(**settings, steps="eager")))
+    with pytest.raises(UserError, match=r"steps is graph in params.yaml, which can't be: .* out of memory"):
+        trained(full(make_job(**settings, steps="graph")))
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({"optimizer": DAMPED, "precision": "fp16"}, "recording some failed (aten._local_scalar_dense"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
+        (
+            {"loss": {"name": "cross_entropy", "weight": (1, 2, 3), "label_smoothing": 0.1}},
+            "PyTorch reads a value back",
+        ),
         ({"model": {"name": "linear", "compile": True}}, "a compiled network is handed out in another way"),
     ],
     ids=str,
@@ -259,7 +308,14 @@ def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
         return trainer
 
     assert warmed(as_if("auto")).steps.why == why
-    assert_recorded(trained(as_if("graph")))
+    recorded = trained(as_if("graph"))
+    assert_recorded(recorded)
+    assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
+
+
+def test_a_training_that_diverges_is_recorded_and_says_that_it_diverges(make_job: MakeJob) -> None:
+    with pytest.raises(NonFiniteLossError, match="The training has diverged"):
+        trained(make_job(steps="graph", optimizer=SGD | {"lr": 1e30}))
 
 
 def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import MakeTrainer, assert_same_run, network_with_state
+from conftest import HeldClock, MakeExperiment, MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
@@ -398,3 +398,13 @@ def test_the_clock_is_read_at_the_ends_of_the_two_passes_and_never_within(
     timings = trained(trainer).progress.timings
     assert [(each.training_seconds, each.validation_seconds) for each in timings] == [(3.0, 1.0), (5.0, 0.5)]
     assert next(readings, None) is None
+
+
+def test_the_network_is_switched_to_training_before_an_epochs_time_begins(
+    make_trainer: MakeTrainer, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> None:
+    trainer = make_trainer(make_experiment(epochs=1))
+    monkeypatch.setattr(trainer.network, "train", lambda mode=True: clock.take(1.0 if mode else 0.25))
+    trainer.train(lambda _metrics, _timing: None)
+    (timing,) = trainer.progress.timings
+    assert (timing.training_seconds, timing.validation_seconds) == (0.0, 0.25)

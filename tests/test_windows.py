@@ -24,7 +24,13 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish import machine
-from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute, measure_by_turns
+from photofinish.measuring.attribution import (
+    AttributionPlan,
+    SamplePlan,
+    attribute,
+    measure_batches_alone,
+    measure_by_turns,
+)
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
@@ -90,6 +96,46 @@ def test_the_step_that_is_measured_after_the_training_is_recorded_too(
     assert len(recorder.recordings) - recorded == 2
     assert recorder.times_done - done == 2 * (1 + 5) * 2  # two of each window make four steps
     assert weights_of(trainer.network) == before
+
+
+def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    recorder.fails = True
+    measured = measure_by_turns(trainer, SamplePlan(3, 2), 2)
+    assert [len(each.sample_seconds) for each in measured] == [3, 3]
+    reason = "; some were measured one by one, as recording them failed (operation not permitted"
+    assert trainer.steps.why.count(reason) == 1
+    assert trainer.steps.kind == "graph"  # as the training's own were
+
+
+@pytest.mark.parametrize(
+    ("settings", "training_sizes"),
+    [({}, {3, 1}), ({"images": 12}, set()), ({"input": LOADER}, {1}), ({"input": LOADER, "optimizer": DAMPED}, {3, 1})],
+    ids=str,
+)
+def test_what_an_epoch_takes_eagerly_has_run_after_the_capture_and_before_the_epoch(
+    make_job: MakeJob, recorder: OperationRecorder, settings: dict[str, Any], training_sizes: set[int]
+) -> None:
+    """Its memory is beside the graph's, and would be allocated within the first epoch's time."""
+    trainer, ran = make_job(**settings), set()
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: ran.add((len(recorder.recordings), network.training, len(inputs[0])))
+    )
+    warm_up(trainer)
+    after_capture = {(is_training, size) for recorded, is_training, size in ran if recorded == 2}
+    assert after_capture == {(True, size) for size in training_sizes} | {(False, 5)}
+
+
+def test_no_epochs_order_is_made_while_batches_are_timed(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, happened = trained(make_job()), []
+    order, now_seconds = batches_module.batch_order, trainer.clock.now_seconds
+    monkeypatch.setattr("photofinish.measuring.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr(batches_module, "batch_order", lambda *given: happened.append("order") or order(*given))
+    monkeypatch.setattr(trainer.clock, "now_seconds", lambda: happened.append("clock") or now_seconds())
+    measure_batches_alone(trainer, 4)
+    assert "order" not in happened[happened.index("clock") :]
 
 
 def test_the_most_memory_is_counted_from_before_the_steps_are_recorded(
@@ -176,20 +222,29 @@ def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch
     assert made == [1]
 
 
-def test_what_images_on_the_device_would_bring_is_tried_with_recorded_steps_too(
-    make_job: MakeJob, recorder: OperationRecorder
+@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("eager", 1, 10)])
+def test_what_images_on_the_device_would_bring_is_tried_as_such_a_training_takes_its_steps(
+    make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
 ) -> None:
-    """Else a loader's recorded steps would seem as quick as others one by one."""
-    trainer, calls = trained(make_job(input=LOADER)), []
-    trainer.network.register_forward_pre_hook(lambda _network, _inputs: calls.append(len(recorder.recordings)))
-    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
-    found = []
-    for resident in (None, make_job().training):
-        calls.clear()
-        recorded = len(recorder.recordings)
-        attribute(trainer, plan, resident)
-        found.append((len(recorder.recordings) - recorded, len(calls)))
-    assert found[1] == (found[0][0] + 1, found[0][1] + 2)  # its Python runs once before it is recorded, and then
+    """Many at once, though the loader's own come one by one."""
+    trainer, resident = trained(make_job(input=LOADER, steps=kind, images=33)), make_job(images=33).training
+    plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
+    found = attribute(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
+    recorder.fails = True
+    found = attribute(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
+
+
+def test_one_recorder_serves_all_trainings_on_a_device(cuda: MagicMock) -> None:
+    """Else cuBLAS would keep memory for the stream of each."""
+    steps.recorder_of.cache_clear()
+    first, again = (steps.recorder_of(torch.device("cuda", 0)) for _ in range(2))
+    steps.recorder_of.cache_clear()
+    assert first is again
+    cuda.Stream.assert_called_once()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // An accelerator made of the CPU, for tests on machines that have none: PyTorch believes its tensors lie on a device
 // of their own, `rehearsal:0`. It computes every operation on the CPU, refuses tensors of two devices, and counts
 // what would make a real device's host wait. What is copied in on a further stream arrives only when somebody waits for it.
+// Freed memory is filled with 0xFF, which is NaN to floats, so that a use after it shows.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -103,19 +105,27 @@ struct Recorded {
 
 // -- memory: the CPU's, under another name ---------------------------------------------------------
 
+struct Block {
+  c10::DataPtr memory;
+  size_t bytes;
+};
+
 void release(void* context) {
-  delete static_cast<c10::DataPtr*>(context);
+  auto* block = static_cast<Block*>(context);
+  if (block->bytes)
+    memset(block->memory.get(), 0xFF, block->bytes);
+  delete block;
 }
 
-c10::DataPtr on_device(c10::DataPtr of_cpu, DeviceIndex index) {
+c10::DataPtr on_device(c10::DataPtr of_cpu, size_t bytes, DeviceIndex index) {
   void* start = of_cpu.get();
-  return {start, new c10::DataPtr(std::move(of_cpu)), &release, Device(kType, index)};
+  return {start, new Block{std::move(of_cpu), bytes}, &release, Device(kType, index)};
 }
 
 struct DeviceMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     refuse_other_processes();
-    return on_device(c10::GetCPUAllocator()->allocate(bytes), current);
+    return on_device(c10::GetCPUAllocator()->allocate(bytes), bytes, current);
   }
   c10::DeleterFnPtr raw_deleter() const override {
     return &release;
@@ -133,7 +143,10 @@ struct PinnedMemory final : c10::Allocator {
     auto* memory = static_cast<c10::DataPtr*>(context);
     {
       std::lock_guard<std::mutex> lock(mutex);
-      areas.erase(static_cast<const char*>(memory->get()));
+      const auto area = areas.find(static_cast<const char*>(memory->get()));
+      if (area->second)
+        memset(memory->get(), 0xFF, area->second);
+      areas.erase(area);
     }
     delete memory;
   }
@@ -278,7 +291,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 c10::DataPtr keeping(const Storage& of_cpu, DeviceIndex index) {
   void* start = of_cpu.mutable_data();
-  auto forget = [](void* context) { delete static_cast<Storage*>(context); };
+  auto forget = [](void* context) {
+    auto* storage = static_cast<Storage*>(context);
+    if (storage->use_count() == 1 && storage->nbytes() && storage->resizable())
+      memset(storage->mutable_data(), 0xFF, storage->nbytes());
+    delete storage;
+  };
   return {start, new Storage(of_cpu), forget, Device(kType, index)};
 }
 

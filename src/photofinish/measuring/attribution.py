@@ -13,17 +13,21 @@ takes its time: each image, or being a step at all.
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, count, islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 from photofinish.machine.memory import available_memory_bytes
-from photofinish.measuring.rehearsal import WARM_UP_STEPS, rehearsal, rehearsed_steps
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, is_awake, rehearsal, rehearsed_steps
+from photofinish.params.experiment import ConstantSchedule, ResidentInput
 from photofinish.results.measurements import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
+from photofinish.training.steps import Steps, most_at_once
 from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
 from photofinish.training.trainer import Trainer
 
@@ -91,8 +95,12 @@ def measure_by_turns(
     machine is no more in the one than in the other."""
     with rehearsed_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
         seconds: list[list[float]] = [[] for _ in all_steps]
+        started_seconds = trainer.clock.now_seconds()
         for steps in all_steps:
             for _ in range(-(-WARM_UP_STEPS // plan.steps)):
+                steps()
+        while not is_awake(trainer, started_seconds):
+            for steps in all_steps:
                 steps()
         for _ in range(plan.samples):
             for steps, taken in zip(all_steps, seconds, strict=True):
@@ -151,13 +159,13 @@ def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None 
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return Attribution(
         parts=_measure_parts(trainer, plan.steps),
-        batch_alone_seconds=_measure_batches_alone(trainer, plan.steps),
+        batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
         issuing_seconds=_measure_issuing(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        resident=_measure_steps_on(trainer, resident, plan.steps) if resident else None,
+        resident=_measure_resident(trainer, resident, plan.steps) if resident else None,
     )
 
 
@@ -169,17 +177,32 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
         return measure_steps(trainer, plan, layout)
 
 
-def _measure_steps_on(trainer: Trainer, batches: Batches, steps: int) -> SteadyState:
-    """Steps handed out as the training's are, each after one of these batches was fetched, epoch after epoch."""
-    fetched, ends = chain.from_iterable(trainer.steps.fetched(batches, epoch) for epoch in count()), []
-    with rehearsed_steps(trainer) as (step,):
-        for _batch in islice(fetched, WARM_UP_STEPS):
-            step()
+def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> SteadyState:
+    """Time about so many steps with their batches, as a training takes them whose images lie on the device."""
+    twin = copy.copy(trainer)
+    twin.training = resident
+    other = {"input": ResidentInput(name="resident"), "schedule": ConstantSchedule()}  # which goes on for ever
+    twin.experiment = trainer.experiment.model_copy(update=other)
+    at_once, whole = 1, resident.image_count // resident.batch_size
+    if trainer.steps.kind == "graph":
+        at_once = min(most_at_once(twin), max(1, count // _LEAST_SAMPLES))
+    with rehearsal(twin) as state:
+        steps = trainer.steps.resized(at_once)
+        try:
+            steps.begin(twin, state)
+        except RuntimeError as error:
+            trainer.steps.note_failure(error)
+            steps, at_once = Steps(), 1
+        # Of each epoch, no step on a smaller batch and none that is left over.
+        full = max(1, whole // at_once)
+        epochs = (islice(steps.epoch(twin, state, epoch), full) for epoch in itertools.count())
+        taken, ends = chain.from_iterable(epochs), []
+        for _losses in islice(taken, WARM_UP_STEPS):
+            pass
         ends.append(trainer.clock.now_seconds())
-        for _batch in islice(fetched, steps):
-            step()
+        for _losses in islice(taken, max(_LEAST_SAMPLES, count // at_once) if at_once > 1 else count):
             ends.append(trainer.clock.now_seconds())
-    return SteadyState(steps_per_sample=1, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
+    return SteadyState(steps_per_sample=at_once, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
 
 
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
@@ -206,7 +229,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     names = list(StepParts.model_fields)  # in the order of a step
     parts = {name: tuple(seconds[number :: len(names)]) for number, name in enumerate(names)}
     if is_accelerator(trainer.device):
-        parts["waiting_seconds"] = _measure_batches_alone(trainer, steps)
+        parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
         parts["copying_seconds"] = (_measure_copying(trainer, steps),)
     return StepParts(**parts)
 
@@ -266,7 +289,7 @@ class _WatchingScaler(torch.amp.GradScaler):
         self._part_ended()
 
 
-def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
+def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """Each of them, or of an accelerator their mean: the clock then waits for all at once. What the host prepares for
     an epoch is done before: it is, while the device still works on the one before."""
     clock = trainer.clock
@@ -275,9 +298,10 @@ def _measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
         for _batches in islice(trainer.steps.fetched(trainer.training, 0), steps):
             ends.append(clock.now_seconds())
         return tuple(end - start for start, end in pairwise(ends))
+    coming = trainer.steps.fetched(trainer.training, 0)
     trainer.training.prepare(0)
     fetched, started_seconds = 0, clock.now_seconds()
-    for batches in trainer.steps.fetched(trainer.training, 0):
+    for batches in coming:
         fetched += batches
         if fetched >= steps:
             break

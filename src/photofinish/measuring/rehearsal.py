@@ -10,10 +10,11 @@ from itertools import islice
 import torch
 
 from photofinish.errors import UserError
+from photofinish.models.own import same_bits
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import has_another_first_step
-from photofinish.training.steps import GraphedSteps, Steps, hindrance, most_at_once, recorder_of
-from photofinish.training.torch_device import is_accelerator
+from photofinish.training.steps import GraphedSteps, Steps, first_failure, hindrance, most_at_once, recorder_of
+from photofinish.training.torch_device import CPU, is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
 
 WARM_UP_STEPS = 3
@@ -65,18 +66,55 @@ def warm_up(trainer: Trainer) -> float:
     started_seconds = clock.now_seconds()
     with rehearsal(trainer) as state:
         step_on_every_size(trainer, state)
-        # An idle GPU needs its time to run as fast as it can.
-        lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
-        while trainer.team.from_leader(clock.now_seconds() - started_seconds < lasts_seconds):
+        while not is_awake(trainer, started_seconds):
             step_on_every_size(trainer, state)
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
-    try:
-        trainer.steps.begin(trainer, trainer.state)
-    except RuntimeError as error:
-        trainer.steps = _one_by_one(trainer, f"recording them failed ({_first_line(error)})")
+    if isinstance(trainer.steps, GraphedSteps):
+        try:
+            _begin(trainer, trainer.steps)
+        except RuntimeError as error:
+            trainer.steps.forget()
+            trainer.team.forget_peak_memory()
+            trainer.steps = _one_by_one(trainer, f"recording them failed ({first_failure(error)})")
     trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
     return clock.now_seconds() - started_seconds
+
+
+def is_awake(trainer: Trainer, started_seconds: float) -> bool:
+    """Return True if the device has worked for long enough to run at its full clock, as the leader's clock says."""
+    lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
+    is_over: bool = trainer.team.from_leader(trainer.clock.now_seconds() - started_seconds >= lasts_seconds)
+    return is_over
+
+
+def _begin(trainer: Trainer, steps: GraphedSteps) -> None:
+    """Record the steps, then run each kind of step and of validation batch that an epoch has, with nothing learned.
+
+    A graph keeps its memory to itself, so an epoch's eager steps and its validation need further memory. Here it is
+    allocated before the first epoch's time counts, or found to be missing while steps may still be taken one by one.
+    """
+    steps.begin(trainer, trainer.state)
+    with put_back(trainer.state):
+        steps.run_each_kind(trainer, trainer.state)
+        _validate_every_size(trainer, trainer.state)
+
+
+@contextmanager
+def put_back(state: TrainState) -> Iterator[None]:
+    """Restore weights, buffers, optimizer and scaler at the end, each in its place, where graphs read them."""
+    kept = [each for values in state.optimizer.state.values() for each in values.values()]
+    tensors = [*state.network.parameters(), *state.network.buffers(), *kept]
+    before = [each.detach().to(CPU, copy=True) for each in tensors]
+    scale = state.scaler.state_dict()
+    try:
+        yield
+    finally:
+        state.optimizer.zero_grad()
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        state.scaler.load_state_dict(scale)
 
 
 def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
@@ -88,6 +126,10 @@ def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
         trainer.step(state, number, batch)
     for last in _as_last(trainer, trainer.training, batches[0]):
         trainer.step(state, trainer.steps_per_epoch - 1, last)
+    _validate_every_size(trainer, state)
+
+
+def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
     first = next(iter(trainer.validation.in_order()))
     trainer.evaluate(state, [first, *_as_last(trainer, trainer.validation, first)])
 
@@ -120,9 +162,10 @@ def chosen_steps(trainer: Trainer) -> Steps:
         with rehearsal(trainer) as state:
             recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
-        return _one_by_one(trainer, f"recording some failed ({_first_line(error)})")
-    same = all(torch.equal(one, other) for one, other in zip(one_by_one, recorded, strict=True))
-    if trainer.experiment.deterministic and not same:
+        return _one_by_one(trainer, f"recording some failed ({first_failure(error)})")
+    if not trainer.experiment.deterministic:
+        return GraphedSteps(recorder, at_once, "params.yaml says so; bits weren't compared, as deterministic is false")
+    if not all(map(same_bits, one_by_one, recorded)):
         return _one_by_one(trainer, "recorded, some gave other bits")
     return GraphedSteps(recorder, at_once, "some were tried, and gave the same bits one by one")
 
@@ -133,13 +176,6 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
             f"steps is graph in params.yaml, which can't be: {why}. `steps: auto` takes them one by one then"
         )
     return Steps(why)
-
-
-def _first_line(error: BaseException) -> str:
-    """Of what failed first: the end of a recording then fails, too, which tells nothing."""
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return str(error).strip().partition("\n")[0]
 
 
 def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch) -> list[torch.Tensor]:

@@ -185,6 +185,8 @@ def _team_of_one_process(run: Run, device: torch.device) -> Team:
     indices = host.device_ids or tuple(range(len(host.accelerators)))
     check_data_parallel(device.type, indices, host.output_device)
     output = indices[0] if host.output_device is None else host.output_device
+    if indices == (output,):  # nothing is spread, and a wrapped network's steps can't be captured
+        return Team(device)
     for index in indices:
         accelerator(host.kind, index, make_current=False)
     return DataParallelTeam(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))

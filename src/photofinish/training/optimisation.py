@@ -52,6 +52,8 @@ class Loss:
             self._loss = partial(_BUILT_IN[self.name], **arguments)
         self.has_tensors = self._is_own or any(key in arguments for key in _FOR_EACH)
         """of single precision, or may have"""
+        self.reads_back = self._class_weights is not None and getattr(settings, "label_smoothing", 0) > 0
+        """PyTorch's cross-entropy then selects by a mask, whose count the host waits for"""
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """A scalar."""

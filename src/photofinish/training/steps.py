@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -68,8 +69,12 @@ class CudaRecorder:
         return Recorded(output, graph.replay)
 
 
+@cache
 def recorder_of(device: torch.device) -> CudaRecorder | None:
-    """None for other kinds than CUDA, which ROCm's GPUs are to PyTorch too: nobody tried what it has for those."""
+    """Return the recorder of a CUDA or ROCm device, or None for other kinds, whose graphs nobody has tried.
+
+    One recorder a device, as cuBLAS keeps a workspace for each stream that it ever computed on.
+    """
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
@@ -102,6 +107,15 @@ class Steps:
         """What takes so many steps on one batch at each call."""
         return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
 
+    def resized(self, _at_once: int) -> Steps:
+        """Return new steps that are handed out as these are, so many at once where these are captured."""
+        return Steps()
+
+    def note_failure(self, error: BaseException) -> None:
+        """Say in `why`, which is recorded, that steps were measured eagerly, as capturing them failed."""
+        note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
+        self.why += "" if note in self.why else note
+
     def begin(self, trainer: Trainer, state: TrainState) -> None:
         """Make what the first of them would make, and be bound to where network and optimiser now lie."""
 
@@ -116,6 +130,8 @@ class Window:
         self._rates = RateSlots(len(batches), trainer.device)
         # An operation less a step: else each would make the loss's gradient with respect to itself, which is one.
         state = state._replace(first_gradient=torch.ones((), device=trainer.device))
+        # A replay reads these at the addresses that they had during the capture, so they live as long as it can.
+        self._read = state, batches
 
         def steps() -> torch.Tensor:
             numbered = enumerate(zip(batches, self._rates.each, strict=True))
@@ -123,14 +139,26 @@ class Window:
 
         state.network.train()
         state.scaler.scale(torch.zeros((), device=trainer.device))  # which makes what a scaler keeps, for fp16
-        with lent(state.optimizer, capturable=True):  # else Adam refuses
-            self._losses, self._again = recorder.record(steps)
+        try:
+            with lent(state.optimizer, capturable=True):  # else Adam refuses
+                self._losses, self._again = recorder.record(steps)
+        except RuntimeError:
+            _clear_unfinished_step(state)
+            raise
 
     def run(self, rates: list[float]) -> torch.Tensor:
         """With these learning rates. The losses lie where the next run puts its own."""
         self._rates.fill(rates)
         self._again()
         return self._losses
+
+
+def _clear_unfinished_step(state: TrainState) -> None:
+    """Remove what a capture leaves behind that failed within a step: the next step would read it."""
+    for name in ("grad_scale", "found_inf"):
+        vars(state.optimizer).pop(name, None)
+    state.scaler.update(state.scaler.get_scale())
+    state.optimizer.zero_grad()
 
 
 class GraphedSteps(Steps):
@@ -159,6 +187,20 @@ class GraphedSteps(Steps):
             if self._first_is_ahead:  # steps one by one make it in the first
                 state.optimizer.state.clear()
             raise
+
+    def resized(self, at_once: int) -> Steps:
+        return GraphedSteps(self._recorder, at_once)
+
+    def run_each_kind(self, trainer: Trainer, state: TrainState) -> None:
+        """Replay the graph once, and take an eager step of each size that an epoch leaves over."""
+        assert self._begun
+        (images, labels), window = self._begun
+        window.run([state.schedule.learning_rate] * self.at_once)
+        batch_size = trainer.training.batch_size
+        whole, last = divmod(trainer.training.image_count, batch_size)
+        full = batch_size if whole % self.at_once or self._first_is_ahead else 0
+        for size in filter(None, (full, last)):
+            trainer.step(state, 0, (images[:size].clone(), labels[:size].clone()))
 
     def forget(self) -> None:
         """The graph, and with it its memory."""
@@ -192,12 +234,18 @@ class GraphedSteps(Steps):
         return (self.at_once if left_over is None else 1 for left_over in placed)
 
     def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch."""
+        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch. One by
+        one where that fails, for what is measured after a training must not lose it."""
         with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
             trainer.step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
-        window, rates = Window(trainer, state, [batch] * at_once, self._recorder), [state.schedule.learning_rate]
-        return lambda: [window.run(rates * at_once) for _ in range(steps // at_once)]
+        try:
+            window = Window(trainer, state, [batch] * at_once, self._recorder)
+        except RuntimeError as error:
+            self.note_failure(error)
+            return super().repeated(trainer, state, batch, steps)
+        rates = [state.schedule.learning_rate] * at_once
+        return lambda: [window.run(rates) for _ in range(steps // at_once)]
 
 
 def most_at_once(trainer: Trainer) -> int:
@@ -212,6 +260,13 @@ def most_at_once(trainer: Trainer) -> int:
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
 
 
+def first_failure(error: BaseException) -> str:
+    """Return the first line of the error that began it: the end of a failed capture raises another one, of no help."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().partition("\n")[0]
+
+
 def hindrance(trainer: Trainer) -> str | None:
     """Why its steps aren't recorded; None where they may be. Of `auto`, also why nothing that is tried before the
     training could prove the bits of all its steps."""
@@ -224,5 +279,6 @@ def hindrance(trainer: Trainer) -> str | None:
         "an epoch has no whole batch": training.image_count < training.batch_size,
         "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
         "code of one's own may do something else in a later step": must_be_proven and is_own,
+        "PyTorch reads a value back where a loss has both weight and label_smoothing": trainer.criterion.reads_back,
     }
     return next((why for why, holds in reasons.items() if holds), None)

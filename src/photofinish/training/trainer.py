@@ -173,8 +173,8 @@ class Trainer:
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
         learning_rate = self.state.schedule.learning_rate
-        started_seconds = self.clock.now_seconds()
         self.network.train()
+        started_seconds = self.clock.now_seconds()
         losses = []
         for of_steps in self.steps.epoch(self, self.state, epoch):
             losses.append(of_steps)
