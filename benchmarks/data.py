@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from photofinish.data import PartName
-from photofinish.data.images import decode_all
+from photofinish.data.images import decode
 from photofinish.training.batches import Batches, Normaliser
 from photofinish.training.batches import Part as PlacedPart
 from photofinish.training.input_paths import make_batches
@@ -90,7 +90,7 @@ def jpegs(scratch: Path, side: int, most: int) -> Data:
             writer = csv.writer(text)
             writer.writerow(("path", "label"))
             writer.writerows(zip(map(str, chosen[name]), labels.tolist(), strict=True))
-        return Part(decode_all(chosen[name], (side, side), 3), labels, path)
+        return Part(np.stack([decode(path, (side, side), 3) for path in chosen[name]]), labels, path)
 
     return _data(part("train"), part("validation"), len(classes), is_real)
 

@@ -86,7 +86,7 @@ def _tried(folder: Path, settings: dict[str, Any]) -> tuple[bool | None, str]:
     params_file.write_text(yaml.safe_dump(document), encoding="utf-8")
     params = read_params(params_file)
     ((name, dataset),) = params.datasets.items()
-    plan = DatasetPlan(name=name, dataset=dataset, mirror=None, local_files=None)
+    plan = DatasetPlan(name=name, dataset=dataset, local_files=None)
     download(plan, folder / "raw")
     split(plan, read_raw(plan, folder / "raw"), folder / "split")
     first = _train(folder / "first", params, folder / "split")

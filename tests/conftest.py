@@ -118,7 +118,7 @@ def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: in
 def digits_plan(**settings: Any) -> DatasetPlan:
     """The plan of a data set whose parts are all drawn."""
     dataset = DigitsDataset(**{"source": "digits", "validation": 0.2, "test": 0.2, **settings})
-    return DatasetPlan(name="small", dataset=dataset, mirror=None, local_files=None)
+    return DatasetPlan(name="small", dataset=dataset, local_files=None)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +32,16 @@ def write_picture(path: Path, colour: tuple[int, int, int] = RED, width: int = 8
     return path
 
 
-def write_bomb(path: Path, side: int = 30_000) -> Path:
-    """A PNG of a few bytes that says it has 900 million pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-
-    header = side.to_bytes(4, "big") * 2 + bytes((8, 2, 0, 0, 0))
-    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + data)
-    return path
-
-
 def plan_of(**dataset: Any) -> DatasetPlan:
-    plan = {"name": "birds", "dataset": dataset, "mirror": None, "local_files": None}
+    plan = {"name": "birds", "dataset": dataset, "local_files": None}
     return DatasetPlan.model_validate_json(json.dumps(plan, default=str))
 
 
-def run_download(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The stage as DVC runs it, in `folder`, into its data/raw/birds."""
+def run_split(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the stage as DVC does, in `folder`, into its data/splits/birds."""
     write_summed(folder / "plan.json", plan.model_dump_json().encode())
-    return run_stage("download", "--dataset", "plan.json", "--out", "data/raw/birds", cwd=folder)
+    places = ("--raw", "data/raw/birds", "--out", "data/splits/birds")
+    return run_stage("split", "--dataset", "plan.json", *places, cwd=folder)
 
 
 def through_pil(path: Path, mode: str = "RGB", size: tuple[int, int] | None = None) -> UInt8Array:

@@ -50,7 +50,7 @@ def test_it_holds_exactly_the_files_that_python_would_import(script: Path) -> No
 
 @pytest.mark.parametrize(
     ("topics", "stage"),
-    [(("report/", "comparing/"), "compare"), (("data/images", "data/split", "data/fetching"), "split")],
+    [(("report/", "comparing/"), "compare"), (("data/images", "data/split", "data/reading"), "split")],
     ids=["the report", "how images are read"],
 )
 def test_a_change_to_what_training_does_not_run_does_not_touch_it(topics: tuple[str, ...], stage: str) -> None:

@@ -95,7 +95,7 @@ def train_an_epoch(example: str, name: str, host: CpuHost) -> tuple[Path, Experi
     experiment = params.experiments[name].model_copy(update={"epochs": 1})
     dataset, data, weights = params.datasets[experiment.dataset], Path("split"), Path("weights")
     if isinstance(dataset, OwnDataset):
-        plan = DatasetPlan(name=experiment.dataset, dataset=dataset, mirror=None, local_files=None)
+        plan = DatasetPlan(name=experiment.dataset, dataset=dataset, local_files=None)
         download(plan, Path("raw"))
         split(plan, read_raw(plan, Path("raw")), data)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +16,8 @@ from conftest import PARTS, MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
 from photofinish.data.local_files import misplaced, sha256_of_local_files
-from photofinish.data.own_source import told_targets
 from photofinish.data.packed import PackedSplit
+from photofinish.data.reading import named_targets
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.errors import MistakeError, UserError
@@ -53,7 +53,7 @@ def pack(own_files: OwnFiles) -> Pack:
         sizes = {"validation": 0.25, "test": 0.25} | settings
         dataset = OwnDataset.model_validate_json(json.dumps({"source": f"{file}:{name}", **sizes}))
         code = code_of_users([dataset.reference])
-        plan = DatasetPlan(name="scans", dataset=dataset, mirror=None, local_files=None, own_code=code)
+        plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, own_code=code)
         raw, out = own_files.folder / "data/raw/scans", own_files.folder / "data/splits/scans"
         download(plan, raw)
         split(plan, read_raw(plan, raw), out)
@@ -248,7 +248,7 @@ def test_a_worker_that_is_lost_is_told_with_how_many_there_were(pack: Pack) -> N
 @pytest.mark.parametrize("attribute", ["classes", "target_names"])
 def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack, attribute: str) -> None:
     own_names = f"        self.{attribute} = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
-    with pytest.raises(MistakeError, match="its validation part has other `classes` or `target_names` than its train"):
+    with pytest.raises(MistakeError, match=f"its validation part has other `{attribute}` than its train"):
         pack(BY_PART.replace("[part]\n", f"[part]\n{own_names}"), validation=None, test=None)
 
 
@@ -273,7 +273,7 @@ def test_the_same_images_are_packed_in_the_same_bits_as_those_of_a_built_in_sour
 ) -> None:
     pack(DIGITS, validation=0.15, test=0.15)
     dataset = DigitsDataset(source="digits", validation=0.15, test=0.15)
-    plan = DatasetPlan(name="digits", dataset=dataset, mirror=None, local_files=None)
+    plan = DatasetPlan(name="digits", dataset=dataset, local_files=None)
     download(plan, own_files.folder / "raw")
     split(plan, read_raw(plan, own_files.folder / "raw"), own_files.folder / "built-in")
     assert contents(own_files.folder / "built-in") == contents(own_files.folder / "data/splits/scans")
@@ -347,48 +347,28 @@ LONGEST = "x" * LONGEST_CLASS_NAME
 def test_classes_without_names_are_numbered_and_what_that_changes_is_told(
     found: list[int], names: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
-    told = told_targets("x", [np.array(number) for number in found], None)
+    told = named_targets("x", [np.array(number) for number in found], None)
     assert (told.names, told.notes, told.array.tolist()) == (names, notes, list(range(len(found))))
-
-
-@pytest.mark.parametrize("names", [["a", LONGEST], ("a", "b")])
-def test_names_of_ones_own_are_taken(names: Sequence[str]) -> None:
-    assert told_targets("x", [np.array(0)], SimpleNamespace(classes=names)).names == tuple(names)
-
-
-@pytest.mark.parametrize("names", ["ab", [], ["a", 1], None, {"a": 0}])
-def test_what_is_no_list_of_names_is_taken_for_none(names: Any) -> None:
-    assert told_targets("x", [np.array(0)], SimpleNamespace(classes=names)).names == ("0",)
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", ""], ["a", f"{LONGEST}x"]])
 def test_names_that_name_nothing_alone_are_refused(names: list[str]) -> None:
     told = f"^x: its attribute `classes` must have another name for each, of 1 to {LONGEST_CLASS_NAME} characters$"
     with pytest.raises(MistakeError, match=told):
-        told_targets("x", [np.array(0)], SimpleNamespace(classes=names))
+        named_targets("x", [np.array(0)], SimpleNamespace(classes=names))
 
 
 @pytest.mark.parametrize(("dtype", "attribute"), [(np.float32, "target_names"), (np.int64, "classes")])
 def test_as_many_names_are_wanted_as_targets_have_numbers(dtype: type, attribute: str) -> None:
     named = SimpleNamespace(**{attribute: ["a", "b", "c"]})
     with pytest.raises(MistakeError, match=f"^x: its attribute `{attribute}` has 3 names, and targets 2 numbers$"):
-        told_targets("x", [np.array([0, 1], dtype)], named)
-
-
-def test_names_that_cannot_be_read_are_told() -> None:
-    class Scans:
-        @property
-        def classes(self) -> list[str]:
-            raise KeyError("no file")
-
-    with pytest.raises(UserError, match=r"(?s)^x: its attribute `classes` can't be read.*KeyError: 'no file'"):
-        told_targets("x", [np.array(0)], Scans())
+        named_targets("x", [np.array([0, 1], dtype)], named)
 
 
 def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
     pack(image_and("i % 2"))
     dataset = OwnDataset.model_validate({"source": "./scans.py:Scans", "validation": 4, "test": 4})
-    plan = DatasetPlan(name="scans", dataset=dataset, mirror=None, local_files=None, own_code={"scans.py": "0" * 64})
+    plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, own_code={"scans.py": "0" * 64})
     with pytest.raises(UserError, match=r"scans\.py is not what it was"):
         read_raw(plan, own_files.folder / "data/raw/scans")
 

@@ -105,10 +105,10 @@ WITHOUT_A_SEED = network_file("self.inner[1].bias.data += torch.from_numpy(np.ra
 FAULTS = {
     "urandom": (
         network_file("nn.init.constant_(self.inner[1].bias, int.from_bytes(os.urandom(3)))"),
-        r"inner\.1\.bias differs \(net\.py, line 7, asks urandom\)",
+        r"inner\.1\.bias differs",
     ),
-    "a generator without a seed": (WITHOUT_A_SEED, "line 7, asks urandom"),
-    "the time": (network_file("nn.init.constant_(self.inner[1].bias, time.time() % 1)"), "asks time"),
+    "a generator without a seed": (WITHOUT_A_SEED, r"inner\.1\.bias differs"),
+    "the time": (network_file("nn.init.constant_(self.inner[1].bias, time.time() % 1)"), r"inner\.1\.bias differs"),
     "a global generator": (OWN_GENERATOR, r"inner\.1\.weight differs"),
     "raises": (
         network_file("raise ValueError('no such width')"),
@@ -117,15 +117,15 @@ FAULTS = {
     "several outputs": (network_file(forward="return self.inner(x), x"), "gives a tuple for 4 images: .* of 4 x 3"),
     "state of another kind": (
         network_file(forward="return self.inner(x)\n    def get_extra_state(self): return {'a': 1}"),
-        r"has a dict in its state_dict \(_extra_state\), as get_extra_state gives: .* hold tensors alone",
+        r"its state_dict has _extra_state, which is a dict, as get_extra_state gives",
     ),
     "on no device": (
         network_file("self.late = nn.Linear(2, 2, device='meta')"),
-        r"no values .* \(late\.weight is on the",
+        r"its state_dict has late\.weight, which is on the meta device",
     ),
     "a sparse buffer": (
         network_file("self.register_buffer('near', torch.eye(64).to_sparse())"),
-        r"has a sparse tensor in its state_dict \(near\)",
+        r"its state_dict has near, which is a sparse tensor",
     ),
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\) for 4 images"),
     "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*no attribute 'iner'"),

@@ -24,7 +24,7 @@ from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import mirror_problem, read_params
+from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -103,62 +103,9 @@ def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path
     assert read_plan(folder / "compare.json", ComparePlan).experiments == order_in_params_yaml
 
 
-def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PHOTOFINISH_MIRROR", "https://example.org/data")
-    planned_anew(folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
-    mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
-    assert mirrors == {"mnist": "https://example.org/data", "digits": None, "few-digits": None}
-
-
-@pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        "HTTPS://anna:secret@example.org/data",
-        " https://anna.x:secret@example.org",
-        "https:///anna:secret@example.org",
-        "sftp://anna:secret@example.org",
-        "anna:secret@example.org",
-        "https://anna:sec/secret@example.org",
-    ],
-)
-def test_a_mirrors_password_is_refused_and_repeated_nowhere(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str
-) -> None:
-    if "yaml" not in place:
-        monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
-    with pytest.raises(MistakeError) as caught:
-        planned_anew(folder, f"mirror: {address!r}\n{PARAMS}" if "yaml" in place else PARAMS)
-    assert place in str(caught.value)
-    assert "~/.netrc" in str(caught.value)
-    assert "secret" not in str(caught.value)
-    assert written_since(folder) == set()
-
-
-def test_no_message_shows_a_mirror_with_an_at_sign(folder: Path) -> None:
-    with pytest.raises(MistakeError, match="must be a folder or an address") as caught:
-        planned_anew(folder, f"mirror: ['https://anna:secret@example.org']\n{PARAMS}")
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address", ["http://[::1]:8080/data", "https://example.org:8443", "https://example.org/d@2/x:y"]
-)
-def test_what_has_a_port_or_an_at_sign_in_its_path_has_no_password(address: str) -> None:
-    assert mirror_problem(address) is None
-
-
-@pytest.mark.parametrize(
-    ("mirror", "told"), [("ftp://example.org", "must be a folder or"), ("/nowhere", "no such folder")]
-)
-def test_the_variable_for_a_mirror_is_checked_as_the_setting_is(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str, told: str
-) -> None:
-    monkeypatch.setenv("PHOTOFINISH_MIRROR", mirror)
-    with pytest.raises(MistakeError, match=f"PHOTOFINISH_MIRROR: .*{told}"):
-        planned_anew(folder)
+def test_the_old_key_mirror_is_refused_with_the_key_that_replaces_it(folder: Path) -> None:
+    with pytest.raises(MistakeError, match=r"(?s)params\.yaml:1  mirror.*root"):
+        planned_anew(folder, f"mirror: /data\n{PARAMS}")
     assert written_since(folder) == set()
 
 

@@ -5,6 +5,7 @@ Their files are looked for beside the project, in torchvision's layout; without 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,8 +51,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     def pack(example: str) -> PackedSplit:
         ((name, dataset),) = read_params(example_file(example)).datasets.items()
         if example not in done:
-            plan = DatasetPlan(name=name, dataset=dataset, mirror=str(REAL_DATA), local_files=None)
             folder = tmp_path_factory.mktemp(name)
+            shutil.copytree(REAL_DATA / dataset.source, folder / "root" / dataset.source)
+            dataset = dataset.model_copy(update={"root": str(folder / "root")})
+            plan = DatasetPlan(name=name, dataset=dataset, local_files=None)
             download(plan, folder / "raw")
             split(plan, read_raw(plan, folder / "raw"), folder / "split")
             done[example] = PackedSplit(folder / "split")

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from image_files import plan_of
 from sklearn.linear_model import SGDClassifier
 
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
-from photofinish.data.split import split
 
 
 def made(folder: Path, **changes: Any) -> LabelledImages:
@@ -36,13 +33,6 @@ def test_images_have_the_shape_and_the_classes_that_are_asked_for(images: Labell
     assert np.bincount(images.labels).tolist() == [100] * 5
     assert len(images.class_names) == 5
     assert len({image.tobytes() for image in everything}) == 500
-
-
-@given(rows=st.lists(st.integers(0, 499), min_size=1, max_size=30))
-@settings(max_examples=25)
-def test_an_image_is_the_same_whichever_are_read_with_it(images: LabelledImages, rows: list[int]) -> None:
-    everything = images.read(np.arange(500))
-    assert np.array_equal(images.read(np.array(rows)), everything[rows])
 
 
 @pytest.mark.parametrize(
@@ -88,26 +78,3 @@ def test_a_linear_classifier_learns_the_classes(tmp_path: Path, shape: list[int]
     pixels = images.read(np.arange(3000)).reshape(3000, -1) / 255 - 0.5
     learned = SGDClassifier(max_iter=5, tol=None, random_state=0).fit(pixels[:2000], images.labels[:2000])
     assert learned.score(pixels[2000:], images.labels[2000:]) > 0.95
-
-
-def test_only_the_recipe_is_fetched_however_many_images(tmp_path: Path) -> None:
-    images = made(tmp_path, images=10_000_000, shape=[3, 224, 224])
-    assert sum(path.stat().st_size for path in (tmp_path / "raw").iterdir()) < 1000
-    assert images.read(np.array([9_999_999])).shape == (1, 3, 224, 224)
-
-
-def test_they_are_split_and_packed_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(source="synthetic", images=500, shape=[3, 9, 7], classes=5, validation=0.1, test=0.1)
-    monkeypatch.setattr("photofinish.data.split._BYTES_AT_A_TIME", 64 * 3 * 9 * 7)
-    images = made(tmp_path)
-    counts = []
-
-    def read(rows: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        counts.append(len(rows))
-        return images.read(rows)
-
-    watched = LabelledImages(images.shape, images.labels, images.class_names, read)
-    split(plan, watched, tmp_path / "split")
-    assert max(counts) == 64
-    rows = np.load(tmp_path / "split/train-rows.npy")
-    assert np.array_equal(np.load(tmp_path / "split/train-images.npy", mmap_mode="r"), images.read(rows))

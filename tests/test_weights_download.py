@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,8 +42,8 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mirror with a file like torchvision's, under a name with its own sha256."""
-    folder = tmp_path_factory.mktemp("mirror") / "weights"
+    """A file like torchvision's in torch.hub's cache, under a name with its own sha256."""
+    folder = tmp_path_factory.mktemp("hub") / "checkpoints"
     folder.mkdir()
     torch.manual_seed(3)
     torch.save(get_model("shufflenet_v2_x0_5", weights=None).state_dict(), folder / "new.pth")
@@ -51,19 +52,14 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plan(published: Path, monkeypatch: pytest.MonkeyPatch) -> WeightsPlan:
-    name_address(published.name, monkeypatch)
-    experiments = {"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET}
-    return WeightsPlan(mirror=str(published.parent.parent), experiments=experiments)
+    monkeypatch.setattr("torch.hub._hub_dir", str(published.parent.parent))
+    name_address(f"http://127.0.0.1:9/models/{published.name}", monkeypatch)
+    return WeightsPlan(experiments={"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET})
 
 
-def name_address(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def name_address(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
-    monkeypatch.setattr(weights, "_value_", _WithUrl(f"http://127.0.0.1:9/models/{file}"))
-
-
-class _WithUrl:
-    def __init__(self, url: str) -> None:
-        self.url = url
+    monkeypatch.setattr(weights, "_value_", replace(weights.value, url=url))
 
 
 def written(folder: Path) -> InitialWeights:
@@ -87,13 +83,13 @@ def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
 def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_left(
     plan: WeightsPlan, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mirror = tmp_path / "mirror" / "weights"
-    mirror.mkdir(parents=True)
-    (mirror / "shufflenet_v2_x0_5-00000000.pth").write_bytes(published.read_bytes())
-    name_address("shufflenet_v2_x0_5-00000000.pth", monkeypatch)
-    with pytest.raises(UserError, match=r"shufflenet_v2_x0_5-00000000\.pth.*sha256"):
-        download_weights(plan.model_copy(update={"mirror": str(mirror.parent)}), tmp_path / "weights")
-    assert [path.name for path in tmp_path.iterdir() if "weights" in path.name] == []
+    damaged = tmp_path / "shufflenet_v2_x0_5-00000000.pth"
+    damaged.write_bytes(published.read_bytes())
+    monkeypatch.setattr("torch.hub._hub_dir", str(tmp_path / "hub"))
+    name_address(damaged.as_uri(), monkeypatch)
+    with pytest.raises(UserError, match=r"IMAGENET1K_V1 of shufflenet_v2_x0_5: .*TORCH_HOME"):
+        download_weights(plan, tmp_path / "weights")
+    assert not (tmp_path / "weights").exists()
 
 
 def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> None:
@@ -105,16 +101,15 @@ def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("mirror", "model", "expected"),
-    [("linear", "linear", None), ("other", ASKING, SHUFFLENET), ("other", {"name": "shufflenet_v2_x0_5"}, None)],
-    ids=["of our own", "with weights", "without"],
+    ("model", "expected"),
+    [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
+    ids=["made here", "with weights", "without"],
 )
 def test_the_plan_says_which_experiment_asks_for_which_weights(
-    mirror: str, model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
+    model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
 ) -> None:
     sizes = {"validation": 2, "test": 2}
     settings = {
-        "mirror": mirror,
         "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
         "datasets": {"made": {"source": "synthetic", "images": 9, "shape": [3, 32, 32], "classes": 2, **sizes}},
         "experiments": {"one": {"dataset": "made", "model": model}},
@@ -123,7 +118,6 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
     write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits", ROOT / "stages")
     plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
     assert plan.experiments == {"one": expected}
-    assert plan.mirror == ("other" if expected else None)
 
 
 # -- in training --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -293,3 +294,14 @@ MAKERS: dict[str, Callable[[Patch], Files]] = {
     "USPS": usps,
 }
 """Each makes the files, and tells torchvision's class the md5s of those that it checks when it reads them."""
+
+
+def accept(patch: Patch, made: Files) -> None:
+    """Make torchvision take these files for the published ones when it checks their md5s."""
+    checked = {name.rsplit("/", 1)[-1]: md5_of(data) for name, data in made.items()}
+
+    def check_md5(path: str | Path, md5: str) -> bool:
+        found = md5_of(Path(path).read_bytes())
+        return found == checked.get(Path(path).name, md5)
+
+    patch.setattr("torchvision.datasets.utils.check_md5", check_md5)

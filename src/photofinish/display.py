@@ -7,16 +7,13 @@ import time
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -44,28 +41,6 @@ class Display:
             print(line, file=self._lines, flush=True)
         else:
             self._bar.console.print(line, highlight=False, markup=False)
-
-
-class DownloadDisplay(Display):
-    """How much of a file has come."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, _bar(DownloadColumn(), TransferSpeedColumn()), None, sys.stderr)
-        self._started_seconds = time.monotonic()
-
-    def began(self, place: str, done_bytes: int, total_bytes: int | None) -> None:
-        """Show that it comes from `place`; again, when a connection was lost, from `done_bytes` on."""
-        size = "of unknown size" if total_bytes is None else decimal(total_bytes)
-        self.say(f"fetching {place} ({size}{f', from {decimal(done_bytes)} on' if done_bytes else ''})")
-        self._bar.update(self._task, total=total_bytes, completed=done_bytes)
-
-    def advance(self, new_bytes: int) -> None:
-        """Show that so much more has come."""
-        self._bar.advance(self._task, new_bytes)
-
-    def ended(self, size_bytes: int) -> None:
-        """Show that all of it is there."""
-        self.say(f"fetched: {decimal(size_bytes)} in {time.monotonic() - self._started_seconds:.1f} s")
 
 
 class ReadingDisplay(Display):

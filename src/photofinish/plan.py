@@ -10,8 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
-from photofinish.data.local_files import missing_mirror, sha256_of_local_files
-from photofinish.errors import MistakeError
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
@@ -19,11 +18,11 @@ from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
 from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.params.compare import ComparePlan
-from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
+from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset
 from photofinish.params.experiment import TORCHMETRICS, ExperimentPlan, MetricsPlan, OwnTransform, own_code_of
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import GIVEN_TO_NETWORKS, OwnModel, WeightsPlan, published_weights
-from photofinish.params.reader import Params, mirror_problem
+from photofinish.params.reader import Params
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100
@@ -65,16 +64,11 @@ def write_plan(
 
 def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
     """What the files hold but for the machine's, by their names."""
-    variable = os.environ.get("PHOTOFINISH_MIRROR")
-    if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
-        raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
-    mirror = variable or params.mirror
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
         "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
-        # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
-        "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
+        "weights": WeightsPlan(experiments=weights),
         **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, experiment in params.experiments.items():
@@ -83,10 +77,9 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
         own_code = code_of_users([metric.reference for metric in experiment.metrics])
         planned[f"metrics/{name}"] = MetricsPlan(metrics=experiment.metrics, own_code=own_code)
     for name, dataset in params.datasets.items():
-        own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
         own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
         planned[f"datasets/{name}"] = DatasetPlan(
-            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name), own_code=own_code
+            name=name, dataset=dataset, local_files=local_files.get(name), own_code=own_code
         )
     return planned
 

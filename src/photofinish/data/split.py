@@ -1,12 +1,10 @@
-"""Divide raw data into training, validation and test parts, and pack each into one file. What is odd about them, and
-would pass for a good or a bad result, is told or refused."""
+"""Divide a data set into training, validation and test parts, and pack each into one file."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ from photofinish.data.packed import Manifest, part_file
 from photofinish.errors import MistakeError
 from photofinish.files import explained_when_full, sha256_of_file, write_summed
 from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
-from photofinish.wording import all_or_some, listed, printable, shortened
+from photofinish.wording import all_or_some
 
 Channels = tuple[float, ...]
 Fingerprints = npt.NDArray[np.uint64]
@@ -31,7 +29,7 @@ _FINGERPRINT_BYTES = 8
 
 
 def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
-    """Write the packed split into `folder`, and print what is odd about it; its manifest."""
+    """Write the packed split into `folder`, print warnings about it, and return its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
     if problem := _problem_of_mean(mean, raw):
         raise MistakeError(f"datasets.{plan.name}.mean {problem}")
@@ -40,7 +38,7 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     with explained_when_full(folder, f"the split of data set '{plan.name}'"):
         packed = {part: _pack(part, raw, chosen, folder) for part, chosen in rows.items()}
     fingerprints = {part: content.fingerprints for part, content in packed.items()}
-    for line in (*raw.notes, *odd_classes(plan, raw), *duplicates(plan, raw, rows, fingerprints)):
+    for line in (*raw.notes, *duplicates(plan, raw, rows, fingerprints)):
         print(f"note: {line}")
     manifest = Manifest(
         task=raw.task,
@@ -69,9 +67,9 @@ def _problem_of_mean(mean: Channels | None, raw: LabelledImages) -> str | None:
 
 
 def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]:
-    """Row numbers of each part: as the source has them, or drawn by the seed alone, evenly over classes.
+    """Return the rows of each part, in the raw data's order.
 
-    The rows of each part are in the raw data's order.
+    Parts that the source lacks are drawn by the seed alone, evenly over classes.
     """
     own, dataset = raw.own_parts, plan.dataset
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
@@ -95,14 +93,14 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
 def _draw(
     rows: Int64Array, count: int, part: PartName, raw: LabelledImages, plan: DatasetPlan
 ) -> tuple[Int64Array, Int64Array]:
-    """The rows that are left, and those that were drawn."""
+    """Return the rows that are left, and those that were drawn."""
     labels = raw.labels[rows] if raw.task == "classes" else None
     try:
         rest, chosen = train_test_split(
             rows, test_size=count, random_state=plan.dataset.seed, shuffle=True, stratify=labels
         )
     except ValueError as error:
-        # Often a label that is written wrongly.
+        # Often caused by a misspelt label.
         of_class = np.bincount(raw.labels[rows], minlength=len(raw.class_names))
         lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
         why = f"there is only one image left of {all_or_some(lone)}" if lone else error
@@ -113,10 +111,10 @@ def _draw(
 
 
 class _Packed(NamedTuple):
-    """What was seen of a part's images on the way."""
+    """Statistics of a part's items."""
 
     mean: Channels
-    """of images, on the scale from 0 to 1, a channel each, and exact: from how often each of the 256 values occurs"""
+    """of images, per channel on the scale from 0 to 1; exact, from the histogram of the 256 values"""
     std: Channels
     fingerprints: Fingerprints
 
@@ -129,10 +127,8 @@ def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -
     fingerprints = [fingerprints_of(np.empty(0, dtype=np.uint8))]
     dtype, is_images = np.dtype(raw.dtype), raw.dtype == "uint8"
     images_at_a_time = max(1, _BYTES_AT_A_TIME // (math.prod(raw.shape) * dtype.itemsize))
-    with (folder / part_file(part, "images")).open(
-        "wb"
-    ) as packed:  # a memory map would count as memory until it is on disk
-        header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
+    with (folder / part_file(part, "images")).open("wb") as packed:  # a memory map would count as memory
         np.lib.format.write_array_header_1_0(packed, header)
         for start in range(0, len(rows), images_at_a_time):
             images = np.ascontiguousarray(raw.read(rows[start : start + images_at_a_time]))
@@ -146,12 +142,12 @@ def _pack(part: PartName, raw: LabelledImages, rows: Int64Array, folder: Path) -
         share = of_channel / max(1, of_channel.sum())
         means.append(float(share @ values))
         std = float(np.sqrt(share @ (values - means[-1]) ** 2))
-        stds.append(std if std > 0 else 1.0)  # a channel of one value: dividing by it must be safe
+        stds.append(std if std > 0 else 1.0)  # a channel of one value is divided by 1
     return _Packed(tuple(means), tuple(stds), np.concatenate(fingerprints))
 
 
 def fingerprints_of(images: npt.NDArray[Any]) -> Fingerprints:
-    """A number for each image, which images of the same pixels share."""
+    """Return a hash of each image's content."""
     digests = (hashlib.blake2b(image, digest_size=_FINGERPRINT_BYTES).digest() for image in images)
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
@@ -162,61 +158,25 @@ def duplicates(
     rows: Mapping[PartName, Int64Array],
     fingerprints: Mapping[PartName, Fingerprints],
 ) -> list[str]:
-    """A line for each two parts that share images, and for images under two labels; both pixel for pixel.
+    """Return a warning for each two parts that share images.
 
-    Parts that the user has made may share none, unless params.yaml allows it.
+    Raise MistakeError if the user divided them, unless params.yaml allows it.
     """
-    told, refused, dataset = [], [], plan.dataset
+    dataset, warnings = plan.dataset, []
+    is_users = isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates
     what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(fingerprints[second], fingerprints[first]))
-        if len(shared):
-            same = fingerprints[first] == fingerprints[second][shared[0]]
-            pair = _pair(raw, rows[first][same][0], rows[second][shared[0]])
-            count = f"{len(shared):,} of {len(rows[second]):,}"
-            told.append(f"{second} {what} that are {first} {what} too: {count}, such as {pair}")
-            if {first, second} <= raw.own_parts.keys():
-                refused.append(told[-1])
-    if refused and isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates:
-        raise MistakeError(
-            f"data set '{plan.name}': {'; '.join(refused)}. What is tested on them says nothing of new images: leave"
-            f" them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
-        )
-    return told + (_under_other_labels(raw, rows, fingerprints) if raw.task == "classes" else [])
-
-
-def _under_other_labels(
-    raw: LabelledImages, rows: Mapping[PartName, Int64Array], fingerprints: Mapping[PartName, Fingerprints]
-) -> list[str]:
-    every_row, prints = np.concatenate([*rows.values()]), np.concatenate([fingerprints[part] for part in rows])
-    labels = raw.labels[every_row]
-    order = np.lexsort((labels, prints))
-    prints, labels, every_row = prints[order], labels[order], every_row[order]
-    odd = np.flatnonzero((prints[1:] == prints[:-1]) & (labels[1:] != labels[:-1]))
-    if not len(odd):
-        return []
-    pair = _pair(raw, every_row[odd[0]], every_row[odd[0] + 1])
-    names = " and ".join(f"'{printable(shortened(raw.class_names[labels[at]]))}'" for at in (odd[0], odd[0] + 1))
-    return [f"images under more labels than one: {len(np.unique(prints[odd])):,}, such as {pair} ({names})"]
-
-
-def odd_classes(plan: DatasetPlan, raw: LabelledImages) -> Iterator[str]:
-    """A line where there is but one class, and where names of the user's own hardly differ."""
-    if len(raw.class_names) == 1 and raw.task == "classes":
-        yield f"there is a single class, '{printable(shortened(raw.class_names[0]))}': nothing is to be learned"
-    alike = defaultdict[str | float, list[str]](list)
-    for name in raw.class_names if isinstance(plan.dataset, LocalDataset) else ():
-        try:
-            alike[float(name)].append(name)
-        except ValueError:
-            alike[name.casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            shown = listed([f"'{printable(shortened(name))}'" for name in names])
-            yield f"classes that hardly differ: {shown}"
-
-
-def _pair(raw: LabelledImages, first: int, second: int) -> str:
-    return " and ".join(
-        printable(shortened(raw.origins[row])) if raw.origins else f"row {row}" for row in (first, second)
-    )
+        if not len(shared):
+            continue
+        same = fingerprints[first] == fingerprints[second][shared[0]]
+        pair = [rows[first][same][0], rows[second][shared[0]]]
+        names = " and ".join(raw.origins[row] if raw.origins else f"row {row}" for row in pair)
+        warning = f"{second} {what} that are {first} {what} too: {len(shared):,} of {len(rows[second]):,}"
+        if is_users and {first, second} <= raw.own_parts.keys():
+            raise MistakeError(
+                f"data set '{plan.name}': {warning}, such as {names}. A test on them says nothing about new images. "
+                f"Keep them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
+            )
+        warnings.append(f"{warning}, such as {names}")
+    return warnings

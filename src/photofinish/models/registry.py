@@ -1,10 +1,6 @@
-"""The registry of networks. Each is built of torch's own modules, so that its pickle loads without photofinish;
-torchvision's start from the seed, or from published weights with a new last layer.
+"""Networks by name: those made here, torchvision's, and custom ones.
 
-Adaptive average-pooling becomes what plain layers do the same by: PyTorch has no deterministic backward pass of
-nn.AdaptiveAvgPool2d on CUDA, at any size, even where it changes nothing, and AlexNet and VGG could not be trained there
-with the same result each time. Pooling by fixed windows (nn.AvgPool2d) and repeating pixels (nn.Upsample) have one.
-Every device gets the same layers. To one pixel, PyTorch itself takes a mean.
+Each is built of PyTorch's own modules, so that its pickle loads without photofinish.
 """
 
 from __future__ import annotations
@@ -15,11 +11,10 @@ import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from photofinish.errors import MistakeError, UserError
 from photofinish.models.own import Shape, blank, build_own, generators_seeded
@@ -28,9 +23,10 @@ from photofinish.params.catalogue import input_problem
 
 if TYPE_CHECKING:
     from photofinish.data import Dtype
-    from photofinish.params.networks import Init, Model, OwnModel, TorchvisionModel
+    from photofinish.params.networks import Model, OwnModel, TorchvisionModel
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_MADE_HERE = ("linear", "mlp", "cnn", "lenet")
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 _AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
@@ -40,9 +36,9 @@ _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 def build_model(
     model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None, dtype: Dtype = "uint8"
 ) -> nn.Module:
-    """The network with its initial weights: made on the CPU from the seed, so equal for every device.
+    """Return the network with its initial weights, made on the CPU from the seed, so equal for every device.
 
-    `weights` is the file of the published ones, where the model names some; `dtype` what items are packed in.
+    `weights` is the file of published weights, if the model names some; `dtype` is what items are packed in.
     """
     if problem := input_problem(model, shape, dtype):
         raise MistakeError(problem)
@@ -50,48 +46,40 @@ def build_model(
         if is_reference(model.name):
             return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
         if model.name in _MADE_HERE:
-            return _made_here(_MADE_HERE[model.name](model), shape, classes, cast(Any, model).init)
+            return _made_here(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Of all weights, frozen ones included."""
+    """Return the number of weights, frozen ones included."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-class _Layers(NamedTuple):
-    """Of a network that is made here: convolutions, each with max-pooling and ReLU, then linear layers with ReLU."""
-
-    channels: tuple[int, ...] = ()
-    kernel_size: int = 1
-    padding: int = 0
+def _made_here(model: Any, shape: Shape, classes: int) -> nn.Module:
+    """Return convolutions, each with max-pooling and ReLU, then linear layers with ReLU between them."""
+    convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
-
-
-_MADE_HERE: dict[str, Callable[[Any], _Layers]] = {
-    "linear": lambda _: _Layers(),
-    "mlp": lambda model: _Layers(hidden=model.hidden),
-    "cnn": lambda model: _Layers(model.channels, model.kernel_size, model.padding, model.hidden),
-    "lenet": lambda _: _Layers((6, 12), kernel_size=5, hidden=(120, 60)),
-}
-
-
-def _made_here(wanted: _Layers, shape: Shape, classes: int, init: Init) -> nn.Module:
+    kernel_size, padding = 1, 0
+    if model.name == "lenet":
+        convolutions, kernel_size, hidden = (6, 12), 5, (120, 60)
+    elif model.name == "mlp":
+        hidden = model.hidden
+    elif model.name == "cnn":
+        convolutions, hidden, kernel_size, padding = model.channels, model.hidden, model.kernel_size, model.padding
     layers: list[nn.Module] = []
     channels = shape[0]
-    for width in wanted.channels:
-        convolution = nn.Conv2d(channels, width, wanted.kernel_size, padding=wanted.padding)
-        # As ReLU and then max-pooling, to the bit, for a quarter of ReLU's work: the largest is the largest.
-        layers += [convolution, nn.MaxPool2d(2), nn.ReLU()]
+    for width in convolutions:
+        # Max-pooling before ReLU gives the same bits for a quarter of ReLU's work.
+        layers += [nn.Conv2d(channels, width, kernel_size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
         channels = width
     with torch.no_grad():
         inputs = nn.Sequential(*layers)(torch.zeros(1, *shape)).numel()
     layers.append(nn.Flatten())
-    for width in wanted.hidden:
+    for width in hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
         inputs = width
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
-    if init == "xavier_uniform":
+    if model.init == "xavier_uniform":
         for module in network:
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -100,12 +88,15 @@ def _made_here(wanted: _Layers, shape: Shape, classes: int, init: Init) -> nn.Mo
 
 
 def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
-    """Where `model` names published weights but no file is given: the same network, to load a trained one's into."""
+    """Return one of torchvision's networks.
+
+    If `model` names published weights but no file is given, it is the network to load a trained one's weights into.
+    """
     from torchvision.models import get_model, get_model_weights  # takes a second to import
 
     is_published = model.weights is not None
     arguments: dict[str, Any] = {"num_classes": _PUBLISHED_CLASSES if is_published else classes}
-    # And what torchvision itself passes for these weights; auxiliary heads are for another way of training.
+    # torchvision passes these for published weights. Auxiliary heads are for another way of training.
     if model.name in _WITH_AUXILIARY_HEADS:
         arguments |= {"aux_logits": False, "init_weights": not is_published, "transform_input": is_published}
     elif is_published and model.name.startswith("vit_"):  # some of its weights are for larger images
@@ -116,14 +107,15 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
     if is_published:
         replace_last_layer(network, classes)
     try:
-        _fix_pooling(network.eval(), torch.zeros(1, *shape))
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, *shape))
     except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
         raise MistakeError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
     return network.train()
 
 
 def replace_last_layer(network: nn.Module, classes: int) -> None:
-    """By a new one of the same kind, with one output a class: a linear layer, or squeezenet's convolution."""
+    """Replace the last layer, linear or squeezenet's convolution, by a new one with one output per class."""
     layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1]
     has_bias = last.bias is not None
@@ -155,13 +147,13 @@ def refuse_lone_images(
     normalised: Callable[[int], int] = int,
     dtype: Dtype = "uint8",
 ) -> None:
-    """Refuse, before training, what leaves batch-norm a single image, if this network can't learn from one.
+    """Raise MistakeError if batches leave batch-norm a single image, and this network can't learn from one.
 
-    `normalised` tells over how many images of a batch, at the least, batch-norm takes its statistics.
+    `normalised` returns the least number of images of a batch that batch-norm takes its statistics over.
     """
 
     def leaves_one(size: int) -> bool:
-        """Whether batches of so many leave batch-norm a single image."""
+        """Return True if batches of this size leave batch-norm a single image."""
         batches = {min(size, image_count), image_count % size} - {0}
         return any(normalised(images) < 2 for images in batches)
 
@@ -181,7 +173,7 @@ def refuse_lone_images(
 
 
 def _fails_on_one(network: nn.Module, one: torch.Tensor) -> bool:
-    """Tried out on a copy: where the last batch-norm still sees several pixels, one image is enough."""
+    """Try one image on a copy: if the last batch-norm still sees several pixels, it is enough."""
     if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -192,68 +184,3 @@ def _fails_on_one(network: nn.Module, one: torch.Tensor) -> bool:
                 raise
             return True
     return False
-
-
-class _Windows(NamedTuple):
-    """Along one side of an image: each pixel so many times, then means of windows."""
-
-    times: int
-    kernel: int
-    stride: int
-    padding: int
-
-
-def _fix_pooling(network: nn.Module, image: torch.Tensor) -> None:
-    """What adapts to an image's size is fixed to the size of this one, which passes through all of it.
-
-    Where no windows of one size do the same (5 pixels to 7), the layer stays; on CUDA it is then refused.
-    """
-    sizes: dict[nn.Module, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-
-    def note(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
-        sizes[module] = inputs[0].shape[2:], output.shape[2:]
-
-    adaptive = {name: each for name, each in network.named_modules() if isinstance(each, nn.AdaptiveAvgPool2d)}
-    hooks = [module.register_forward_hook(note) for module in adaptive.values()]
-    with torch.inference_mode():
-        network(image)
-    for hook in hooks:
-        hook.remove()
-    for name, module in adaptive.items():
-        size, wanted = sizes.get(module, ((1, 1), (1, 1)))
-        layer = None if wanted == (1, 1) else fixed_pooling(size, wanted)
-        if layer is not None:
-            network.set_submodule(name, layer)
-
-
-def fixed_pooling(size: tuple[int, ...], wanted: tuple[int, ...]) -> nn.Module | None:
-    """What pools images of this height and width to the wanted ones as nn.AdaptiveAvgPool2d does; None where plain
-    layers can't."""
-    down, across = (_windows(*sides) for sides in zip(size, wanted, strict=True))
-    if down is None or across is None:
-        return None
-    layers: list[nn.Module] = []
-    if (down.times, across.times) != (1, 1):
-        layers.append(nn.Upsample(size=(size[0] * down.times, size[1] * across.times)))
-    if (down.kernel, across.kernel) != (1, 1):
-        kernel, stride, padding = zip(down[1:], across[1:], strict=True)
-        layers.append(nn.AvgPool2d(kernel, stride, padding, count_include_pad=False))
-    return layers[0] if len(layers) == 1 else nn.Sequential(*layers) if layers else nn.Identity()
-
-
-def _windows(size: int, wanted: int) -> _Windows | None:
-    """The simplest that give each output the same mean as adaptive pooling does, which is tried on each pixel alone."""
-    pixels = torch.eye(size, device="cpu").unsqueeze(0)
-    adaptive = functional.adaptive_avg_pool1d(pixels, wanted)
-    found = []
-    for times in range(1, wanted + 1):
-        repeated = pixels.repeat_interleave(times, dim=2)
-        stride = max(1, times * size // wanted)
-        kernel = stride if times * size % wanted == 0 else stride + 1
-        padding = ((wanted - 1) * stride + kernel - times * size) // 2  # with which as many windows as wanted fit in
-        if 0 <= 2 * padding <= kernel:
-            means = functional.avg_pool1d(repeated, kernel, stride, padding, count_include_pad=False)
-            if means.shape == adaptive.shape and torch.allclose(means, adaptive):
-                found.append(_Windows(times, kernel, stride, padding))
-    # The fewest layers, then pixels: on the CPU one layer gives the bits of adaptive pooling, two may round otherwise.
-    return min(found, key=lambda each: ((each.kernel > 1) + (each.times > 1), each.times), default=None)

@@ -105,8 +105,6 @@ def published_weights(model: Model) -> PublishedWeights | None:
 class WeightsPlan(Settings):
     """data/plan/weights.json: what `download-weights` goes by."""
 
-    mirror: str | None
-    """a folder or an address that has the files under weights/"""
     experiments: dict[Name, PublishedWeights | None]
 
 

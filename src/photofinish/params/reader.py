@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,32 +21,16 @@ from photofinish.params.compare import Comparing
 from photofinish.params.datasets import Dataset, OwnDataset, known_images
 from photofinish.params.devices import Devices, misfits
 from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, Metric, OwnLoss, OwnTransform, spelled_out
-from photofinish.params.mistakes import NAME_RULE, NO_VALUE, REQUIRED, KeyPath, Mistake, mistakes_of, unknown_name
+from photofinish.params.mistakes import NAME_RULE, REQUIRED, KeyPath, Mistake, mistakes_of, unknown_name
 from photofinish.params.networks import OwnModel
 from photofinish.params.yaml_reader import YamlDocument
 from photofinish.wording import all_or_some, did_you_mean, nearest_name
 
-_SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare", "mirror")
+_SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare")
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 _NEVER_INHERITED = ("dataset", "model")
 _BUILT_IN: dict[str, Any] = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
-_MIRROR = re.compile(r"https?://[^/\s]|(?!.*://)\s*\S", re.IGNORECASE)
-_WITH_LOGIN = re.compile(r"\s*[^/\s:@]+:(/*[^/\s]*@|/+[^/\s\[]*:(?!\d*(/|$)))")
-"""also of another scheme or none; and what looks like a port and isn't a number, as half a password with a / in it"""
-_USE_NETRC = (
-    "must have no name or password in it, for plans and messages show it:"
-    " write a line `machine HOST login NAME password PASSWORD` into ~/.netrc instead, which downloads go by"
-)
 _SettingsT = TypeVar("_SettingsT")
-
-
-def mirror_problem(mirror: object) -> str | None:
-    """Why this can't name a mirror, wherever it is written."""
-    if isinstance(mirror, str) and _WITH_LOGIN.match(mirror):
-        return _USE_NETRC
-    if not (isinstance(mirror, str) and _MIRROR.match(mirror)):
-        return "must be a folder or an address (http://, https://)"
-    return None
 
 
 @dataclass(frozen=True)
@@ -57,7 +40,6 @@ class Params:
     experiments: dict[str, Experiment]
     datasets: dict[str, Dataset]
     devices: Devices
-    mirror: str | None = None
     comparing: Comparing = field(default_factory=Comparing)
     own_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
     """the code that is named, by where that is"""
@@ -107,7 +89,10 @@ class _Reader:
             return Params({}, {}, Devices())
         unknown = [key for key in document if key not in _SECTIONS]
         for key in unknown:
-            self.note(Mistake((key,), unknown_name("key", key, _SECTIONS), document[key]))
+            problem = unknown_name("key", key, _SECTIONS)
+            if key == "mirror":
+                problem = "this key is gone: let datasets.NAME.root name a folder that has the files of torchvision"
+            self.note(Mistake((key,), problem, document[key]))
         self._misspelt = {nearest_name(key, _SECTIONS) for key in unknown} - document.keys()
         filled = {key: section for key, section in document.items() if section is not None}
         given = filled.get("devices", {})
@@ -131,11 +116,7 @@ class _Reader:
             self.note(mistake)
         given = filled.get("compare", {})
         comparing = self._validated(Comparing.model_validate_json, Comparing, given, ("compare",)) or Comparing()
-        mirror = filled.get("mirror")
-        if mirror is not None and (problem := mirror_problem(mirror)):
-            self.note(Mistake(("mirror",), problem, NO_VALUE if "@" in str(mirror) else mirror))
-            mirror = None
-        return Params(experiments, datasets, devices, mirror, comparing, self._own_code)
+        return Params(experiments, datasets, devices, comparing, self._own_code)
 
     def note(self, mistake: Mistake) -> None:
         """One at each place, the first that is found."""

@@ -97,10 +97,9 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
     if is_out_of_memory(error):
         return UserError(out_of_memory(name, experiment, team, text))
     if "deterministic implementation" in text:
-        pooled = "give its images another size (VGGs take 32, 64, 96, 128, 192, 224 or 256 pixels), "
         return UserError(
             f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has "
-            f"no deterministic {text.split()[0]}; {pooled if 'adaptive_avg_pool' in text else ''}choose another model "
+            f"no deterministic {text.split()[0]}; choose another model "
             f"in params.yaml (experiments.{name}.model), or allow that results differ (deterministic: false)"
         )
     if line := _line_on_two_devices(text):
