@@ -106,7 +106,7 @@ def test_several_devices_find_no_larger_batch_than_there_are_images(
     packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost
 ) -> None:
     images = packed_split.manifest.counts["train"]
-    host = cpu_host.model_copy(update={"processes": 2, "nodes": 2})
+    host = cpu_host.model_copy(update={"processes": 4})
     told = fit.fit(Run("small", "cpu", make_experiment(batch_size=4), host, packed_split.folder, Path()))
     assert f"at most {images:,} images (all there are) fit into a batch over 4 devices" in told
     assert f"experiments.small.batch_size: {images}\n" in told

@@ -26,7 +26,6 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_TERMINATED
 from photofinish.files import write_summed
 from photofinish.machine.fingerprint import CpuHost
-from photofinish.processes import Node
 from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow
@@ -59,9 +58,9 @@ def make_stage(
 ) -> MakeStage:
     """A stage in a folder of its own: `make_stage("a", processes=2, epochs=3)`."""
 
-    def make(name: str, processes: int = 2, nodes: int = 1, **overrides: object) -> TrainingStage:
+    def make(name: str, processes: int = 2, **overrides: object) -> TrainingStage:
         settings = {"optimizer": {"name": "sgd", "lr": 0.003}, "model": _CNN, "epochs": _EPOCHS, **overrides}
-        host = cpu_host.model_copy(update={"processes": processes, "nodes": nodes})
+        host = cpu_host.model_copy(update={"processes": processes})
         folder = tmp_path_factory.mktemp(name)
         return TrainingStage.prepare(folder, make_experiment(**settings), host, packed_split.folder)
 
@@ -188,28 +187,6 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
     assert not other.out.exists()
     assert stage.learned() == undisturbed.learned()
     assert _statuses_in_mlflow(stage) == ["FINISHED"]
-
-
-def test_two_nodes_that_are_told_where_to_meet_learn_the_same_bits(
-    make_stage: MakeStage, undisturbed: TrainingStage
-) -> None:
-    stages = [make_stage(name, 1, nodes=2) for name in ("leads", "follows")]
-    alone = stages[0].fork()
-    assert "is shared out among 2 machines" in alone.communicate()[0]
-    ranks = ("-c", _CHECKPOINT_EACH_EPOCH.format(also=_WITHOUT_MLFLOW))
-    meets_at = f"127.0.0.1:{free_port()}"
-    with ExitStack() as stack:
-        nodes = []
-        for number, stage in enumerate(stages):
-            to_itself = {"tempfile.tempdir": str(stage.folder)}  # as if each were on another machine
-            start = Start(settings=to_itself, ranks=ranks)
-            nodes.append(stack.enter_context(stage.fork(start, **Node(number, meets_at).as_environment())))
-        outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
-    assert (f"epoch {_EPOCHS}/{_EPOCHS}" in outputs[0], outputs[1]) == (True, "")
-    assert stages[0].learned() == undisturbed.learned()
-    assert not stages[1].out.exists()
-    assert read_record(stages[0].out / "timed" / "timings.json", Timings).device_count == 2
 
 
 def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(make_stage: MakeStage) -> None:

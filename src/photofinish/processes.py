@@ -41,9 +41,9 @@ class Rank:
     number: int
     """among all processes, from 0; 0 leads: it alone writes, tracks and talks"""
     size: int
-    """how many processes there are, over all nodes"""
+    """how many processes there are"""
     local_number: int
-    """among those of this node: which of its devices is used"""
+    """among those of this machine: which of its devices is used"""
 
     def __str__(self) -> str:
         return f"process {self.number} of {self.size}"
@@ -54,30 +54,6 @@ def own_rank() -> Rank | None:
     if not all(name in os.environ for name in _GIVEN_BY_TORCHRUN):
         return None
     return Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
-
-
-_NODE, _MEETS_AT = "PHOTOFINISH_NODE", "PHOTOFINISH_MEETS_AT"
-
-
-@dataclass(frozen=True)
-class Node:
-    """The place of this machine among several that train together, where `make spread` started the stage."""
-
-    number: int
-    """from 0, which leads"""
-    meets_at: str
-    """host:port of the first one"""
-
-    def as_environment(self) -> dict[str, str]:
-        """For the stage, which finds it again by `own_node`."""
-        return {_NODE: str(self.number), _MEETS_AT: self.meets_at}
-
-
-def own_node() -> Node | None:
-    """This machine's place; None where it trains alone, or where torchrun was called by hand."""
-    if _NODE not in os.environ:
-        return None
-    return Node(int(os.environ[_NODE]), os.environ[_MEETS_AT])
 
 
 def note_start_of_stage(waited_seconds: float) -> None:

@@ -11,14 +11,12 @@ import logging
 import os
 import platform
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed import run as torchrun
@@ -37,7 +35,7 @@ from photofinish.errors import (
 from photofinish.files import sha256_of_bytes, to_json
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.params.devices import check_data_parallel
-from photofinish.processes import Node, Rank, is_started_by_stage, note_start_of_stage
+from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
 from photofinish.training.teams import (
     COLLECTIVE_TIMEOUT,
@@ -52,46 +50,24 @@ from photofinish.training.torch_device import CPU
 
 _SHUTDOWN_SECONDS = "10"
 """A process that is told to end does so within 3 seconds (see lifeline); what is left after this is killed."""
-_DAY_SECONDS = 24 * 60 * 60
-"""Nodes wait for each other while they fetch their data."""
 
 
-def launch(host: CpuHost | GpuHost, node: Node | None, waited_seconds: float) -> None:
+def launch(host: CpuHost | GpuHost, waited_seconds: float) -> None:
     """Run this process's own command again, once for each process of the host; return when all are done."""
     note_start_of_stage(waited_seconds)
     os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))  # else torchrun sets 1, and says so
     signal.set_wakeup_fd(-1)  # torchrun handles signals from here on, and never keeps the main thread busy
     logging.disable(logging.CRITICAL)  # what torchrun logs about a failure is said below in one sentence
-    group = _on_nodes(host.nodes, node) if node else ["--standalone"]
-    group += ["--nproc-per-node", str(host.processes), "--shutdown-timeout", _SHUTDOWN_SECONDS]
+    group = ["--standalone", "--nproc-per-node", str(host.processes), "--shutdown-timeout", _SHUTDOWN_SECONDS]
     command = ["--no-python", sys.executable, *sys.orig_argv[1:]]
     try:
         torchrun.run(torchrun.parse_args([*group, *command]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        raise _explained(error.failures, host.processes * host.nodes) from None
+        raise _explained(error.failures, host.processes) from None
     except SignalException as error:
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None
         raise TerminatedError("terminated") from None
-
-
-def _on_nodes(nodes: int, node: Node) -> list[str]:
-    """Torchrun's arguments for one of them; `make spread` ends it when another one is gone."""
-    address, _, port = node.meets_at.rpartition(":")
-    interface = _interface_towards(address)
-    for library in ("GLOO", "NCCL"):  # which else take the machine's name for its address, or the first that is up
-        if interface:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-    where = ["--node-rank", str(node.number), "--master-addr", address, "--master-port", port]
-    return ["--nnodes", str(nodes), *where, "--rdzv-conf", f"timeout={_DAY_SECONDS}"]
-
-
-def _interface_towards(address: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((address, 1))  # which sends nothing
-        own = asking.getsockname()[0]
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, addresses in interfaces if own in [each.address for each in addresses]), None)
 
 
 def _explained(failures: dict[int, ProcessFailure], processes: int) -> UserError:

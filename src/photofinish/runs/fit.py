@@ -133,7 +133,7 @@ def run_of(name: str, device: DeviceLabel, params_file: Path, data: Path) -> Run
 def fit(run: Run) -> str:
     """Find it, and say it in a line of params.yaml."""
     run.check()
-    host, shares = run.host, run.host.processes * run.host.nodes
+    host, shares = run.host, run.host.processes
     with machine_to_itself(run.title), team_for(run, None) as (device, team):
         with prepared_for(run, device, team):
             trainer = Setup(run, device, team).new_trainer()

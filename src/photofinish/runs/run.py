@@ -59,7 +59,7 @@ class Run:
     weights: Path | None = None
     """the folder that `download-weights` left for the experiment"""
     processes: int = 1
-    """that train together, over all nodes"""
+    """that train together"""
     metrics: Path | None = None
     """the plan of its metrics, which are tried before the training and are no part of it"""
 
@@ -78,7 +78,7 @@ class Run:
         refuse_changed_code(self.own_code)
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuHost) else 0
-        count, key = max(self.processes, gpus), sharing_key(self.device, self.host.nodes)
+        count, key = max(self.processes, gpus), sharing_key(self.device, 1)
         batch_size = self.experiment.batch_size
         if problem := batch_problem(batch_size, count, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")

@@ -19,7 +19,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differenc
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.processes import Rank, is_started_by_stage, own_node, own_rank, quick_imports
+from photofinish.processes import Rank, is_started_by_stage, own_rank, quick_imports
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, hand_over, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -37,8 +37,8 @@ def train(
 ) -> None:
     """The stage: this process trains, or starts those that do, or is one of them."""
     host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
-    rank, node = own_rank(), own_node()
-    processes = rank.size if rank else host.processes * host.nodes
+    rank = own_rank()
+    processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
     run = Run(experiment_file.stem, device, experiment, host, data, out, weights, processes, metrics)
     if rank is None:
@@ -48,12 +48,12 @@ def train(
             _lead(run, None)
             return
         with _sole_writer(run) as lock_seconds:
-            if (node is None or node.number == 0) and _handed_over(run):
+            if _handed_over(run):
                 return
         from photofinish.runs.distributed import launch
 
         with machine_to_itself(run.title) as waited_seconds:
-            launch(host, node, lock_seconds + waited_seconds)
+            launch(host, lock_seconds + waited_seconds)
         return
     from photofinish.runs.distributed import failures_left_to_the_stage
 
@@ -72,11 +72,6 @@ def _refuse_elsewhere(run: Run) -> None:
             f"{run.name} on {run.device} is planned for another machine than this one ({'; '.join(found[:3])}): "
             f"`make spread` trains it there, as does `dvc repro` on that machine; `dvc repro --pull` restores what a "
             f"remote has of it. If it is this one that has changed, `dvc repro plan`"
-        )
-    if run.host.nodes > 1 and own_node() is None:
-        raise UserError(
-            f"{run.name} on {run.device} is shared out among {run.host.nodes} machines (devices.{run.device}.nodes in "
-            f"params.yaml): `make spread` trains it on them; docs/several-devices.md tells how to by hand"
         )
 
 
