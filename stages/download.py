@@ -7,7 +7,10 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.data.sources import download
+from photofinish.params.base import read_plan
+from photofinish.params.datasets import DatasetPlan
+from photofinish.processes import end_with_parent
 
 
 def main() -> None:
@@ -16,10 +19,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
-    with quick_imports():
-        from photofinish.data.sources import download
-        from photofinish.params.base import read_plan
-        from photofinish.params.datasets import DatasetPlan
 
     download(read_plan(args.dataset, DatasetPlan), args.out)
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.models.weights_download import download_weights
+from photofinish.params.base import read_plan
+from photofinish.params.networks import WeightsPlan
+from photofinish.processes import end_with_parent
 
 
 def main() -> None:
@@ -16,10 +19,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
-    with quick_imports():
-        from photofinish.models.weights_download import download_weights
-        from photofinish.params.base import read_plan
-        from photofinish.params.networks import WeightsPlan
 
     download_weights(read_plan(args.plan, WeightsPlan), args.out)
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.data.sources import read_raw
+from photofinish.data.split import split
+from photofinish.params.base import read_plan
+from photofinish.params.datasets import DatasetPlan
+from photofinish.processes import end_with_parent
+from photofinish.wording import all_or_some, printable
 
 
 def main() -> None:
@@ -17,12 +22,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
-    with quick_imports():
-        from photofinish.data.sources import read_raw
-        from photofinish.data.split import split
-        from photofinish.params.base import read_plan
-        from photofinish.params.datasets import DatasetPlan
-        from photofinish.wording import all_or_some, printable
 
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.processes import end_with_parent
 
 
 def main() -> None:
@@ -26,10 +26,9 @@ def main() -> None:
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
-    end_with_parent()
-    with quick_imports():
-        from photofinish.runs.stage import train
+    from photofinish.runs.stage import train  # not for the question above, which is asked for each experiment
 
+    end_with_parent()
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)
 
 

@@ -19,7 +19,7 @@ from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differenc
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.params.base import read_plan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.processes import Rank, is_started_by_stage, own_rank, quick_imports
+from photofinish.processes import Rank, is_started_by_stage, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, hand_over, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -94,10 +94,9 @@ def _lead(run: Run, rank: Rank | None) -> None:
             packages, commit = package_versions(), git_commit()
             facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
             tracker.start(facts, run.key(), manifest.counts["train"])
-            with quick_imports():
-                from photofinish.runs.distributed import team_for
-                from photofinish.runs.train import lead_training
-                from photofinish.training.teams import NoAcceleratorError
+            from photofinish.runs.distributed import team_for
+            from photofinish.runs.train import lead_training
+            from photofinish.training.teams import NoAcceleratorError
 
             try:
                 with team_for(run, rank) as (device, team):
@@ -132,10 +131,9 @@ def _record_unavailable(run: Run, reason: str) -> None:
 
 def _follow(run: Run, rank: Rank) -> None:
     """Train as one of several processes that is not the first."""
-    with quick_imports():
-        from photofinish.runs.distributed import team_for
-        from photofinish.runs.train import follow_training
-        from photofinish.training.teams import NoAcceleratorError
+    from photofinish.runs.distributed import team_for
+    from photofinish.runs.train import follow_training
+    from photofinish.training.teams import NoAcceleratorError
 
     with suppress(NoAcceleratorError), team_for(run, rank) as (device, team):  # the first process records it
         follow_training(run, device, team)
