@@ -54,7 +54,7 @@ def lead_training(run: Run, device: torch.device, team: Team, tracker: Tracker, 
     `lock_seconds` is how long another process kept this one waiting: no part of what the job takes.
     """
     state = state_folder()
-    remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()], state / "locks")
+    remove_forgotten([state / "checkpoints", finished_folder(), first_trainings(), removed_folder()])
     with prepared_for(run, device, team):
         checkpoints = CheckpointStore(state / "checkpoints" / run.key())
         taken = take_first_training(run)

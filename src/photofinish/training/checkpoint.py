@@ -18,7 +18,6 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import add_sums, is_as_recorded, sha256_of_bytes, write_bytes_atomically
-from photofinish.locks import remove_forgotten_locks, remove_unheld
 
 CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
@@ -38,12 +37,12 @@ def on_cpu(state: Any) -> Any:
     return [on_cpu(value) for value in state] if isinstance(state, list) else state
 
 
-def remove_forgotten(folders: Iterable[Path], locks: Path) -> None:
-    """What is left in `folders` of runs that nobody went on with, and locks as old; what a process holds is left."""
+def remove_forgotten(folders: Iterable[Path]) -> None:
+    """Remove what is left in `folders` of runs for which nothing was saved in FORGOTTEN_AFTER_DAYS."""
     oldest_unix_seconds = time.time() - FORGOTTEN_AFTER_DAYS * 24 * 3600
-    for folder in folders:  # a run's own changes with each checkpoint
-        remove_unheld(folder, locks, oldest_unix_seconds)
-    remove_forgotten_locks(locks, oldest_unix_seconds)
+    for kept in (kept for folder in folders for kept in folder.glob("*")):
+        if kept.stat().st_mtime < oldest_unix_seconds:
+            shutil.rmtree(kept, ignore_errors=True)
 
 
 class CheckpointStore:
