@@ -9,8 +9,6 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import quick_imports
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -25,11 +23,10 @@ def main() -> None:
     parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
     args = parser.parse_args()
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # looking for some takes longer than reading params.yaml
-    with quick_imports():
-        from photofinish.data.local_files import misplaced
-        from photofinish.machine.fingerprint import read_machines, unknown_machines
-        from photofinish.params.reader import read_params
-        from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
+    from photofinish.data.local_files import misplaced
+    from photofinish.machine.fingerprint import read_machines, unknown_machines
+    from photofinish.params.reader import read_params
+    from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
 
     files = (partial(misplaced, references=args.references), partial(unknown_machines, folder=args.machines))
     params = read_params(args.params, *files, faults_in_own_code)

@@ -26,9 +26,9 @@ def main() -> None:
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
-    end_with_parent()
-    from photofinish.runs.stage import train  # after the signals are set up, because it takes seconds
+    from photofinish.runs.stage import train  # not for the question above, which is asked for each experiment
 
+    end_with_parent()
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)
 
 

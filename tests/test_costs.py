@@ -94,15 +94,6 @@ def test_up_to_the_target_the_energy_goes_by_the_epochs_time(make_result: MakeRe
     assert found.cost_to_target.amount == pytest.approx(15 / 3600 * 3.6 + 500 / 3.6e6 * 0.36)
 
 
-def test_each_of_several_machines_has_its_price(make_result: MakeResult) -> None:
-    result = metered(make_result, GPU, CPU)
-    shared = result.timings.model_copy(update={"host": result.timings.host.model_copy(update={"nodes": 3})})
-    found = outlay("gpu", shared, result.history, PRICED)
-    assert found.cost.amount == pytest.approx(3 * 36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
-    assert found.cost_to_target is not None
-    assert found.cost_to_target.amount == pytest.approx(3 * 15 / 3600 * 3.6 + 500 / 3.6e6 * 0.36)
-
-
 def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result: MakeResult) -> None:
     results = metered(make_result, NO_CPU, device="cpu"), metered(make_result, GPU, CPU)
     cpu, gpu = pd.DataFrame(comparison_rows([pair_of(*results, PRICED)])).to_dict("records")

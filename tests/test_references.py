@@ -171,22 +171,21 @@ def test_only_the_chosen_machines_are_read(gpu_elsewhere: Trained, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("device", "nodes", "each_node", "told"),
+    ("device", "facts", "told"),
     [
-        ("cpu", 1, {"threads": 1}, "Some CPU, 1 thread"),
-        ("cpu", 1, {"threads": 4, "processes": 2}, "Some CPU, 2 processes of 4 threads"),
-        ("cpu", 2, {"threads": None}, "2 machines, each Some CPU, 1 threads"),
-        ("gpu", 1, {"device_count": 1}, "Some GPU"),
-        ("gpu", 3, {"device_count": 6}, "3 machines, each 2 x Some GPU"),
+        ("cpu", {"threads": 1}, "Some CPU, 1 thread"),
+        ("cpu", {"threads": 4, "processes": 2}, "Some CPU, 2 processes of 4 threads"),
+        ("gpu", {"device_count": 1}, "Some GPU"),
+        ("gpu", {"device_count": 2}, "2 x Some GPU"),
     ],
 )
 def test_hardware_is_told_with_what_matters_to_its_speed(
-    make: Make, device: str, nodes: int, each_node: dict[str, Any], told: str
+    make: Make, device: str, facts: dict[str, Any], told: str
 ) -> None:
     timings = make(device=device, device_name=f"Some {device.upper()}").timings
-    of_host = {key: value for key, value in each_node.items() if key != "device_count"}
-    host = timings.host.model_copy(update={"nodes": nodes, **of_host})
-    of_run = {"host": host, "device_count": each_node.get("device_count", 1)}
+    of_host = {key: value for key, value in facts.items() if key != "device_count"}
+    host = timings.host.model_copy(update=of_host)
+    of_run = {"host": host, "device_count": facts.get("device_count", 1)}
     assert hardware("cpu" if device == "cpu" else "gpu", timings.model_copy(update=of_run)) == told
 
 

@@ -18,20 +18,20 @@ from photofinish.report.report import write_report
 from photofinish.results.references import hardware, reference_of
 
 
-def shared_by(result: Trained, processes: int, threads: int = 1, nodes: int = 1) -> Trained:
+def shared_by(result: Trained, processes: int, threads: int = 1) -> Trained:
     host = result.timings.host
     assert isinstance(host, CpuHost)
-    host = host.model_copy(update={"processes": processes, "threads": threads, "nodes": nodes})
-    timings = result.timings.model_copy(update={"host": host, "device_count": processes * nodes})
+    host = host.model_copy(update={"processes": processes, "threads": threads})
+    timings = result.timings.model_copy(update={"host": host, "device_count": processes})
     return replace(result, timings=timings)
 
 
 @pytest.fixture
 def pairs(make_result: MakeResult) -> list[Pair]:
-    """One process here; two and twice two in records, and one that has other threads."""
+    """One process here; two and four in records, and one that has other threads."""
     runs = [
         shared_by(trained(make_result, epoch_seconds=(seconds,) * 6), *sharing)
-        for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (2, 1, 2)), (1.0, (8, 7)))
+        for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (4,)), (1.0, (8, 7)))
     ]
     references = [
         reference_of(run.experiment, run.record, run.timings, run.scores, list(run.history), f"lab-{number}")
@@ -43,10 +43,10 @@ def pairs(make_result: MakeResult) -> list[Pair]:
 
 def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs: list[Pair]) -> None:
     found = shared_trainings(pairs)
-    assert [(each.count, each.timings.host.nodes, each.machine) for each in found] == [
-        (1, 1, None),
-        (2, 1, "lab-1"),
-        (4, 2, "lab-2"),
+    assert [(each.count, each.machine) for each in found] == [
+        (1, None),
+        (2, "lab-1"),
+        (4, "lab-2"),
     ]
     assert [each.efficiency for each in found] == [1.0, 8 / 5 / 2, 8 / 4 / 4]
     assert found[0].efficiency_interval is None  # against itself
@@ -79,7 +79,7 @@ def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
     assert names == [
         f"{name}, 1 thread",
         f"{name}, 2 processes of 1 thread",
-        f"2 machines, each {name}, 2 processes of 1 thread",
+        f"{name}, 4 processes of 1 thread",
     ]
 
 

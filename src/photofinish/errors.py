@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -33,19 +34,18 @@ class TerminatedError(BaseException):
 
 
 def run_stage(main: Callable[[], None]) -> None:
-    """Run a stage's main function; faults that explain themselves end it in a message, not a traceback.
-
-    A stage imports inside `main` what takes long to import, so that this holds for Ctrl-C at that time too.
-    """
+    """Run a stage's main function; faults that explain themselves end it in a message, not a traceback."""
     try:
         main()
     except UserError as error:
         print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the signal was heard: see processes.end_on_sigterm
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except TerminatedError as error:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(f"stopped: {error}", file=sys.stderr)
         sys.exit(EXIT_TERMINATED)
     except OSError as error:

@@ -192,15 +192,14 @@ def _count(epochs: int) -> str:
 def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing) -> Outlay:
     """Energy and cost of the whole training, and up to the accuracy that the settings name."""
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
-    machines = timings.host.nodes  # each has its price
-    whole = cost(device, timings.total_seconds * machines, energy.joules, settings)
+    whole = cost(device, timings.total_seconds, energy.joules, settings)
     if settings.target_accuracy is None or history[0].validation_accuracy is None:
         return Outlay(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, settings.target_accuracy)
     if target.seconds is None or target.share is None:
         return Outlay(energy, whole, currency, target)
     joules = None if energy.joules is None else energy.joules * target.share
-    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds * machines, joules, settings))
+    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
 
 
 def time_to_target(

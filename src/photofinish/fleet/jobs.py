@@ -27,7 +27,6 @@ from photofinish.errors import UserError, run_stage
 from photofinish.files import finished_folder, state_folder, write_summed, write_text_atomically
 from photofinish.params.base import Name, Record
 from photofinish.params.networks import RECORD
-from photofinish.processes import Node
 from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
@@ -154,7 +153,7 @@ class _Others:
         if self.part.node == 0:
             place.set(_own_free_address(self._client.scheduler.address))
         try:
-            return Node(self.part.node, place.get(timeout=_MEETING_SECONDS)).as_environment()
+            return {"MEETS_AT": place.get(timeout=_MEETING_SECONDS)}
         except TimeoutError:
             raise UserError(f"the first machine did not say within {_MEETING_SECONDS} s where to meet") from None
 

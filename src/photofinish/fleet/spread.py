@@ -26,7 +26,6 @@ import yaml
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import project_root, read_summed, state_folder
-from photofinish.fleet.cluster import JobSettings, cluster_for, read_job_settings
 from photofinish.fleet.jobs import PLAN, Job, clone_at, committed, environment_of
 from photofinish.fleet.trainings import HERE, Connected, Task, Trainings
 from photofinish.fleet.worker import DASK, HEAD, TOPIC, WORKER, key_of, require_address, require_dask, root_cause
@@ -48,15 +47,14 @@ _POLL_SECONDS = 0.5
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
-def spread(on: list[str], listen: str, cluster_file: Path | None) -> None:
+def spread(on: list[str], listen: str) -> None:
     """Train what is missing, here and on further machines, and write one report."""
-    jobs = read_job_settings(cluster_file) if cluster_file else None
     commit = committed(Path())
     require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     tasks = missing_of(projects, commit)
     print(f"{len(tasks)} to be trained", flush=True)
-    if tasks and (failed := _train(tasks, listen, jobs)):
+    if tasks and (failed := _train(tasks, listen)):
         raise UserError(
             f"{len(failed)} failed, as told above ({', '.join(failed)}). What was done is in the remote: once they are "
             f"mended, `make spread` again trains those alone"
@@ -195,14 +193,13 @@ def require_remote() -> None:
         )
 
 
-def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str]:
+def _train(tasks: list[Task], listen: str) -> list[str]:
     """Let workers train them; those that failed."""
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     with (
         scheduler_at(listen) as (client, address),
         worker_here(tasks, listen) as own_worker,
-        cluster_for(tasks, address, jobs) as cluster,
-        Trainings(client, tasks, "a job of SLURM's" if jobs else f"`make worker HEAD={address}` there") as trainings,
+        Trainings(client, tasks, f"`make worker HEAD={address}` there") as trainings,
     ):
         client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
         for _, message in client.get_events(TOPIC):  # of workers that were quicker
@@ -213,9 +210,6 @@ def _train(tasks: list[Task], listen: str, jobs: JobSettings | None) -> list[str
             workers = _connected(client)
             if not trainings.look(workers):
                 return trainings.failed
-            if cluster:
-                wanted = sum(task.nodes for task in trainings.open if task.where != HERE)
-                cluster.keep(wanted, {worker.name for worker in workers}, trainings.busy)
             if own_worker and own_worker.poll() is not None:
                 raise UserError(f"the worker here has ended: {_log()} tells why")
             time.sleep(_POLL_SECONDS)
@@ -281,7 +275,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.spread", description=__doc__)
     parser.add_argument("--on", default="", help="further machines, by their names, to bring back records of")
     parser.add_argument("--listen", default=HEAD, help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere")
-    parser.add_argument("--cluster", type=Path, help="the file that says what jobs of SLURM's are to be workers")
     args = parser.parse_args()
     require_dask()
     require_address(args.listen, "LISTEN")  # before data is made and pushed
@@ -289,7 +282,7 @@ def main() -> None:
 
     dask.config.set(DASK)  # before anything imports distributed, which then takes over how much it logs
     with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
-        spread(args.on.split(), args.listen, args.cluster)
+        spread(args.on.split(), args.listen)
 
 
 if __name__ == "__main__":

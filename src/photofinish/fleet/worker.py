@@ -84,7 +84,7 @@ async def _serve(head: str, machine: Machine, name: str | None, patience_seconds
 
     this = asyncio.current_task()
     assert this is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)  # as SLURM's jobs are ended
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     worker: Any = await Worker(
         head,
         name=name or f"{platform.node()}-{uuid.uuid4().hex[:4]}",
@@ -137,8 +137,6 @@ def main() -> None:
     parser.add_argument("--end-with-parent", action="store_true", help="when standard input is closed")
     parser.add_argument("--name", help="what the head calls it")
     parser.add_argument("--death-timeout", type=float, help="how many seconds it waits for a head; by default, forever")
-    for of_dask in ("--nthreads", "--memory-limit", "--local-directory", "--interface"):
-        parser.add_argument(of_dask, help="which dask-jobqueue gives to each worker; of no use here")
     args = parser.parse_args()
     require_dask()
     require_address(args.head, "HEAD")

@@ -40,10 +40,8 @@ class Machine(Record):
 class CpuHost(Record):
     """data/plan/hosts/cpu.json: what `train-cpu` runs on."""
 
-    nodes: int = 1
-    """machines like this one that train together"""
     processes: int = 1
-    """on each of them"""
+    """that train together"""
     threads: int
     """of each process"""
     keep_freed_memory: bool = True
@@ -58,8 +56,6 @@ class GpuHost(Record):
     kind: Literal["auto", "cuda", "mps", "xpu"]
     count: int | Literal["all"]
     """as many as are used; as asked for where that can't be had"""
-    nodes: int = 1
-    """machines like this one that train together, each with as many"""
     strategy: Strategy = "ddp"
     device_ids: tuple[int, ...] | None = None
     output_device: int | None = None
@@ -74,7 +70,7 @@ class GpuHost(Record):
 
     @property
     def processes(self) -> int:
-        """How many train together on one machine, each on its own accelerator."""
+        """How many train together, each on its own accelerator."""
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
@@ -89,7 +85,6 @@ def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None)
 def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuHost:
     software = machine.software.with_only(CPU_VARIABLES)
     return CpuHost(
-        nodes=wanted.nodes,
         processes=wanted.processes,
         threads=wanted.threads or usable_threads(machine.cpu, wanted.processes, software.variables),
         keep_freed_memory=wanted.keep_freed_memory,
@@ -106,7 +101,6 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuHost:
     return GpuHost(
         kind=wanted.kind,
         count=len(used) or wanted.wanted_count,
-        nodes=wanted.nodes if used else 1,
         strategy=wanted.strategy,
         device_ids=wanted.device_ids,
         output_device=wanted.output_device,

@@ -243,14 +243,14 @@ def scaling_rows(series: Iterable[Series]) -> InOrder:
 
 
 @_file(
-    "sharing.csv", "experiment", "device", "device_name", "machine", "devices", "nodes", "epoch_seconds", "fewest",
+    "sharing.csv", "experiment", "device", "device_name", "machine", "devices", "epoch_seconds", "fewest",
     "speedup", "efficiency", "efficiency_low", "efficiency_high",
 )  # fmt: skip
 def sharing_rows(shared: Iterable[Shared]) -> InOrder:
     """A row for each number of devices that shared a training; `machine` is that of a record."""
     for each in shared:
         yield (
-            each.experiment, each.device, each.timings.device_name, each.machine, each.count, each.timings.host.nodes,
+            each.experiment, each.device, each.timings.device_name, each.machine, each.count,
             each.speedup.device_seconds, each.fewest, each.speedup.ratio, each.efficiency,
             *_ends(each.efficiency_interval),
         )  # fmt: skip

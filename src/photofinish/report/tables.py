@@ -210,7 +210,7 @@ def _time(spent: Outlay) -> str:
 
 
 @under(
-    "experiment", "hardware", "devices", "machines", "epoch (median)", "speed", "scaling efficiency", "recorded",
+    "experiment", "hardware", "devices", "epoch (median)", "speed", "scaling efficiency", "recorded",
     "to be taken with care",
 )  # fmt: skip
 def sharing_table(shared: Iterable[Shared]) -> InOrder:
@@ -221,7 +221,7 @@ def sharing_table(shared: Iterable[Shared]) -> InOrder:
             low, high = each.efficiency_interval
             efficiency += f" ({low:.0%} to {high:.0%})"
         yield (
-            each.experiment, hardware(each.device, each.timings), str(each.count), str(each.timings.host.nodes),
+            each.experiment, hardware(each.device, each.timings), str(each.count),
             seconds(each.speedup.device_seconds), f"{ratio(each.speedup.ratio)}x that of {each.fewest}", efficiency,
             each.machine or "here", "; ".join(doubts(each.timings.load)) or "nothing noticed",
         )  # fmt: skip

@@ -107,12 +107,11 @@ def _read(path: Path) -> Reference:
 def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
     """What trained, as far as it matters to how long it takes: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
     host, name = timings.host, timings.device_name
-    machines = f"{host.nodes} machines, each " if host.nodes > 1 else ""
     if device == "cpu":
         threads = f"{host.threads or 1} thread{'' if host.threads == 1 else 's'}"
-        return f"{machines}{name}, {f'{host.processes} processes of ' if host.processes > 1 else ''}{threads}"
-    count = timings.device_count // host.nodes
-    return f"{machines}{f'{count} x ' if count > 1 else ''}{name}"
+        return f"{name}, {f'{host.processes} processes of ' if host.processes > 1 else ''}{threads}"
+    count = timings.device_count
+    return f"{f'{count} x ' if count > 1 else ''}{name}"
 
 
 def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False) -> None:

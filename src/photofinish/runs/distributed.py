@@ -1,43 +1,24 @@
-"""Start one process for each device through torchrun, wait for them, and tell in one sentence how they failed.
-
-This runs what the command `torchrun` runs, in the stage's own process: its processes are then children of the stage,
-and why one ended is known here instead of being printed by torchrun at length.
-"""
+"""Several processes that train together: torchrun starts one for each device, and each finds its device and team."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import platform
-import signal
-import socket
+import re
+import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import run as torchrun
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from photofinish.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_MISTAKE,
-    EXIT_PEER_LOST,
-    EXIT_TERMINATED,
-    MistakeError,
-    TerminatedError,
-    UserError,
-)
+from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, to_json
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.params.devices import check_data_parallel
-from photofinish.processes import Node, Rank, is_started_by_stage, note_start_of_stage
+from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
 from photofinish.training.teams import (
     COLLECTIVE_TIMEOUT,
@@ -45,126 +26,78 @@ from photofinish.training.teams import (
     NoAcceleratorError,
     Ranks,
     Team,
-    UnusableAcceleratorError,
     accelerator,
 )
 from photofinish.training.torch_device import CPU
 
-_SHUTDOWN_SECONDS = "10"
-"""A process that is told to end does so within 3 seconds (see lifeline); what is left after this is killed."""
-_DAY_SECONDS = 24 * 60 * 60
-"""Nodes wait for each other while they fetch their data."""
+_SHUTDOWN_SECONDS = 10
+"""Time that torchrun leaves a rank to end after SIGTERM."""
 
 
-def launch(host: CpuHost | GpuHost, node: Node | None, waited_seconds: float) -> None:
-    """Run this process's own command again, once for each process of the host; return when all are done."""
+def launch(host: CpuHost | GpuHost, waited_seconds: float) -> None:
+    """Run this process's command again by torchrun, once for each process of the host, and wait for the end."""
     note_start_of_stage(waited_seconds)
-    os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))  # else torchrun sets 1, and says so
-    signal.set_wakeup_fd(-1)  # torchrun handles signals from here on, and never keeps the main thread busy
-    logging.disable(logging.CRITICAL)  # what torchrun logs about a failure is said below in one sentence
-    group = _on_nodes(host.nodes, node) if node else ["--standalone"]
-    group += ["--nproc-per-node", str(host.processes), "--shutdown-timeout", _SHUTDOWN_SECONDS]
-    command = ["--no-python", sys.executable, *sys.orig_argv[1:]]
-    try:
-        torchrun.run(torchrun.parse_args([*group, *command]))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        raise _explained(error.failures, host.processes * host.nodes) from None
-    except SignalException as error:
-        if error.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise TerminatedError("terminated") from None
-
-
-def _on_nodes(nodes: int, node: Node) -> list[str]:
-    """Torchrun's arguments for one of them; `make spread` ends it when another one is gone."""
-    address, _, port = node.meets_at.rpartition(":")
-    interface = _interface_towards(address)
-    for library in ("GLOO", "NCCL"):  # which else take the machine's name for its address, or the first that is up
-        if interface:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-    where = ["--node-rank", str(node.number), "--master-addr", address, "--master-port", port]
-    return ["--nnodes", str(nodes), *where, "--rdzv-conf", f"timeout={_DAY_SECONDS}"]
-
-
-def _interface_towards(address: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((address, 1))  # which sends nothing
-        own = asking.getsockname()[0]
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, addresses in interfaces if own in [each.address for each in addresses]), None)
-
-
-def _explained(failures: dict[int, ProcessFailure], processes: int) -> UserError:
-    """The failure that the others follow from: a process that lost another one, or was told to end, didn't begin it."""
-
-    def order(rank: int) -> tuple[bool, bool, int]:
-        """Those that began it first, and of them who was killed or told why."""
-        failure = failures[rank]
-        follows = failure.exitcode in (EXIT_PEER_LOST, -signal.SIGTERM)
-        return follows, failure.exitcode >= 0 and _told(failure) is None, rank
-
-    rank = min(failures, key=order)
-    failure = failures[rank]
-    if told := _told(failure):
-        return MistakeError(told) if failure.exitcode == EXIT_MISTAKE else UserError(told)
-    if failure.exitcode < 0:
-        number, hint = -failure.exitcode, "; Linux does so when memory runs out"
-        name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-        how = f"was killed by {name}{hint if number == signal.SIGKILL else ''}"
-    else:
-        how = f"ended with exit status {failure.exitcode}"
-    return UserError(
-        f"process {rank} of {processes} (counted from 0) {how}. The others were ended. "
-        f"Run `dvc repro` again: it goes on from the last checkpoint"
-    )
-
-
-def _told(failure: ProcessFailure) -> str | None:
-    """What the process itself left word of, by `failures_left_to_the_stage`."""
-    return str(failure.error_file_data["message"]) if Path(failure.error_file).is_file() else None
-
-
-@contextmanager
-def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]:
-    """This process's device and the team it trains in.
-
-    NoAcceleratorError is raised in every process of a group or in none: it stands for a result, not a failure.
-    """
-    if rank is None or rank.size == 1:
-        device = _own_device(run, rank)
-        yield device, _team_of_one_process(run, device)
-        return
-    try:
-        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    except (RuntimeError, ValueError) as error:  # of many lines, whose first tells
-        meeting_place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(host.processes), "--shutdown-timeout", str(_SHUTDOWN_SECONDS)]
+    command += ["--no-python", sys.executable, *sys.orig_argv[1:]]
+    environment = {"OMP_NUM_THREADS": str(host.threads or 1), **os.environ}
+    # Torchrun's log goes to a pipe and that of the ranks to stdout: they explain their failures themselves.
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+        try:
+            _, log = torchrun.communicate()
+        except (KeyboardInterrupt, TerminatedError):
+            torchrun.terminate()
+            torchrun.communicate()
+            raise
+    if torchrun.returncode:
         raise UserError(
-            f"{rank} can't join the others at {meeting_place}: {str(error).partition(chr(10))[0]} "
-            f"The address must be one of the first node's, its port free there and open to the other nodes "
-            f"(torchrun's --master-addr and --master-port)"
-        ) from error
-    device = _agreed_device(run, rank)
-    _refuse_differences(run, rank)
-    yield device, Ranks(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
+            f"{_first_failure(log, host.processes)}. Run `dvc repro` again: it resumes from the last checkpoint"
+        )
+
+
+def _first_failure(log: str, processes: int) -> str:
+    """Return which rank ended first and how, from torchrun's report, or all that torchrun logged."""
+    cause = log.partition("Root Cause (first observed failure):")[2]
+    found = dict(re.findall(r"^\s+(\w+)\s+: (.+?)(?: \(.*)?$", cause, re.MULTILINE))
+    if "rank" not in found:
+        return f"torchrun failed:\n{log.strip()}"
+    killed = re.search(r"Signal \d+ \((\w+)\)", cause)
+    how = f"was killed by {killed[1]}" if killed else f"ended with exit status {found['exitcode']}"
+    hint = ", which Linux sends when memory runs out" if killed and killed[1] == "SIGKILL" else ""
+    return f"process {found['rank']} of {processes} (counted from 0) {how}{hint}"
 
 
 @contextmanager
 def failures_left_to_the_stage() -> Iterator[None]:
-    """A process that the stage started tells it why it ends, in torchrun's way, and leaves the talking to it."""
+    """End a rank that the stage started as soon as it has failed. A normal exit waits for ranks that may be gone."""
+    if not is_started_by_stage():
+        yield
+        return
+    os.dup2(1, 2)  # see `launch`
     try:
         yield
-    except (UserError, KeyboardInterrupt, TerminatedError) as error:
-        if not is_started_by_stage():
-            raise
-        status = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_TERMINATED
-        if isinstance(error, UserError):
-            status = error.exit_code
-            told = json.dumps({"message": str(error), "timestamp": int(time.time())})
-            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(told, encoding="utf-8")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # at once: Python's own end would take down the process group, and wait for who may be gone
+    finally:
+        if error := sys.exception():
+            if isinstance(error, UserError):
+                print(f"error: {error}", file=sys.stderr)
+            elif not isinstance(error, (KeyboardInterrupt, TerminatedError)):
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(EXIT_FAILED)
+
+
+@contextmanager
+def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]:
+    """Give this process's device and team. NoAcceleratorError is raised before processes meet, in each of them."""
+    device = _own_device(run, rank)
+    if rank is None or rank.size == 1:
+        yield device, _team_of_one_process(run, device)
+        return
+    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    _check_same_project(run, rank)
+    yield device, Ranks(rank.number, rank.size, device)
+    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
 
 
 def _own_device(run: Run, rank: Rank | None) -> torch.device:
@@ -192,43 +125,21 @@ def _team_of_one_process(run: Run, device: torch.device) -> Team:
     return DataParallelTeam(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))
 
 
-def _agreed_device(run: Run, rank: Rank) -> torch.device:
-    """Every process has its device, or none trains."""
-    device, reason, may_pass = CPU, None, False
-    try:
-        device = _own_device(run, rank)
-    except (NoAcceleratorError, UnusableAcceleratorError) as error:
-        reason, may_pass = str(error), isinstance(error, UnusableAcceleratorError)
-    everyones: list[tuple[str, str | None, bool, str]] = [("", None, False, "")] * rank.size
-    dist.all_gather_object(everyones, (platform.node(), reason, may_pass, device.type))
-    lacking = [(number, host, why, passing) for number, (host, why, passing, _) in enumerate(everyones) if why]
-    if len(lacking) == rank.size and not any(passing for *_, passing in lacking):
-        raise NoAcceleratorError(lacking[0][2])
-    if lacking:
-        number, host, why, _ = lacking[0]
-        others = "" if len(lacking) == rank.size else ", others have"
-        raise UserError(f"process {number} of {rank.size}, on {host}, has no device to train on{others}: {why}")
-    if len({kind for *_, kind in everyones}) > 1:
-        kinds = ", ".join(f"{kind} (process {number})" for number, (*_, kind) in enumerate(everyones))
-        raise UserError(f"the processes have devices of several kinds: {kinds}; set devices.gpu.kind in params.yaml")
-    return device
-
-
-def _refuse_differences(run: Run, rank: Rank) -> None:
-    """Processes on several machines each read their own copy of the project: all must read the same."""
+def _check_same_project(run: Run, rank: Rank) -> None:
+    """Raise UserError if ranks read different projects: on several machines, each has its own copy."""
+    settings = to_json(run.experiment.model_dump(mode="json"))
     own = {
-        "code (src/photofinish)": code_sha256(),
-        "settings (data/plan/experiments)": sha256_of_bytes(to_json(run.experiment.model_dump(mode="json")).encode()),
-        "data (data/splits)": run.data_sha256(),
+        "code": code_sha256(),
+        "settings": sha256_of_bytes(settings.encode()),
+        "data": run.data_sha256(),
         "PyTorch": torch.__version__,
     }
     everyones: list[tuple[str, dict[str, str]]] = [("", {})] * rank.size
     dist.all_gather_object(everyones, (platform.node(), own))
-    leader, first = everyones[0]
     for number, (host, theirs) in enumerate(everyones):
-        differing = [what for what, value in theirs.items() if first[what] != value]
+        differing = [what for what, value in theirs.items() if value != everyones[0][1][what]]
         if differing:
             raise UserError(
-                f"process {number} (on {host}) has other {' and other '.join(differing)} than process 0 (on {leader}): "
-                f"bring the project folders in line, then start again"
+                f"process {number} (on {host}) has other {' and other '.join(differing)} than process 0 "
+                f"(on {everyones[0][0]}): bring the project folders in line, then start again"
             )

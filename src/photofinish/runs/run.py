@@ -60,7 +60,7 @@ class Run:
         # `plan` cannot count the devices if all GPUs are asked for.
         devices = max(self.processes, gpus)
         batch_size = self.experiment.batch_size
-        key = sharing_key(self.device, self.host.nodes)
+        key = sharing_key(self.device, 1)
         if problem := batch_problem(batch_size, devices, key):
             raise MistakeError(
                 f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml"

@@ -46,7 +46,7 @@ def train(
         from photofinish.runs.distributed import launch
 
         with machine_to_itself(run.title) as waited_seconds:
-            launch(host, None, waited_seconds)
+            launch(host, waited_seconds)
     elif rank is None or rank.number == 0:
         _train_with_mlflow(run, rank)
     else:

@@ -24,7 +24,6 @@ from mlflow.types import Schema, TensorSpec
 from photofinish.files import sha256_of_bytes, sha256_of_file
 from photofinish.own_code import Reference, imports_forgotten
 from photofinish.params.networks import OwnModel
-from photofinish.processes import quick_imports
 from photofinish.results import records
 from photofinish.source_code import PACKAGE, users_files
 from photofinish.tracking import documents
@@ -193,10 +192,9 @@ def _create_model(store: Store, run: Run, document: RunDocument) -> str:
 
 def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dict[str, str]) -> None:
     """As `mlflow.pytorch.load_model` opens it anywhere, and `mlflow models serve` serves it."""
-    with quick_imports():  # of torch: seconds
-        from mlflow.pytorch import save_model
+    from mlflow.pytorch import save_model
 
-        from photofinish.results.learned import load_network
+    from photofinish.results.learned import load_network
 
     record = records.read_record(learned / records.RECORD, records.Training)
     needed = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}

@@ -16,20 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
 from photofinish.errors import UserError
 from photofinish.files import own_sweep, project_root, state_folder
-from photofinish.processes import quick_imports
+from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.tracking import documents
 from photofinish.tracking.client import READY_BUT_SLOW
-
-with quick_imports():
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    from photofinish.results import EpochMetrics, EpochTiming
-    from photofinish.tracking import documents
-    from photofinish.tracking.documents import RunFacts
-    from photofinish.tracking.mirror import create_run, mirror_run, write_facts, write_points
-    from photofinish.tracking.store import MLFLOW_ERRORS, Process, first_line, is_live, open_store
-    from photofinish.tracking.sync import sync_all, sync_experiments
+from photofinish.tracking.documents import RunFacts
+from photofinish.tracking.mirror import create_run, mirror_run, write_facts, write_points
+from photofinish.tracking.store import MLFLOW_ERRORS, Process, first_line, is_live, open_store
+from photofinish.tracking.sync import sync_all, sync_experiments
 
 _SAMPLE_SECONDS = 5.0
 """least time between two samples of the system's metrics, which are taken between epochs, never within a timed pass"""
@@ -78,8 +75,7 @@ class Worker:
         # What logging the model takes, torch above all (seconds): now, while the stage imports it too, on another core.
         # Not with a server, for which a stage waits no longer than it must.
         if store.local_artifacts:
-            with quick_imports():
-                importlib.import_module("photofinish.results.learned")
+            importlib.import_module("photofinish.results.learned")
 
     def epochs(self, epochs: list[tuple[dict[str, Any], dict[str, Any]]], training_images: int) -> None:
         """A resumed training repeats the epochs after its checkpoint: MLflow has those already."""
@@ -133,8 +129,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = sys.stderr  # what a library prints must not be taken for an answer
     try:
-        with quick_imports():  # MLflow imports half of itself when it opens a store
-            worker = Worker()
+        worker = Worker()
         _answer(READY_BUT_SLOW if worker.server_is_slow() else "ready")
         for line in sys.stdin:
             message = json.loads(line)
