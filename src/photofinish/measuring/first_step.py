@@ -32,6 +32,7 @@ from photofinish.own_code import users_code
 from photofinish.params.experiment import Experiment
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
+from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, laid_out, memory_format
@@ -201,7 +202,8 @@ def refuse_what_cannot_be_trained(
     with users_code(f"{name} can't be pickled, which MLflow keeps it as"):
         pickle.dumps(network)
     layout = memory_format(network, device, precision)
-    with users_code(f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"):
+    failing = f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"
+    with users_code(failing), nondeterminism_explained(experiment):
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
         images = laid_out(images, layout)
