@@ -167,7 +167,9 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert [len(timings) for timings in repeats] == [first.experiment.epochs]
     first_on_cpu = trained(on_cpu)
     there, here = job.measure_further(first), on_cpu.measure_further(first_on_cpu)
-    assert job.first_step(first.criterion) == on_cpu.first_step(first_on_cpu.criterion)
+    step, step_on_cpu = job.first_step(first.criterion), on_cpu.first_step(first_on_cpu.criterion)
+    assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
+    assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
     assert there.attribution
     assert here.attribution
     assert all(seconds > 0 for seconds in there.attribution.issuing_seconds)

@@ -287,6 +287,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
             weights={"1.weight": (4.0, 0.5), "3.weight": (2.0, -0.5)},
             outputs={"1": (8.0, 1.0), "3": (3.0, 2.0)},
             gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
+            output_rounding={"1": 1e-4, "3": 5e-5},
+            gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
         )
         predictions = Predictions(np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
         return Trained(name, trained, timings, history, scores, first_step, predictions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 from conftest import MakeTrainer
 from torch import nn
 
@@ -65,3 +66,15 @@ def test_what_is_not_compiled_learns_the_same_as_ever(shapes: list[tuple[int, bo
         learned.append(weights_of(trainer.network))
         assert bool(shapes) == compiled
     assert learned[0] == learned[1]
+
+
+@pytest.mark.usefixtures("shapes")
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_compiler_is_as_deterministic_as_the_experiment(trainer_of: MakeTrainer, deterministic: bool) -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.use_deterministic_algorithms(not deterministic)
+        trainer_of(model=COMPILED, deterministic=deterministic)
+        assert inductor.deterministic == torch.are_deterministic_algorithms_enabled() == deterministic
+    finally:
+        torch.use_deterministic_algorithms(before)

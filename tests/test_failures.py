@@ -284,6 +284,27 @@ def test_cublas_without_memory_to_start_is_out_of_memory(explained: Explained) -
     assert explained(RuntimeError(text)).startswith("out of memory on cuda:0")
 
 
+@pytest.mark.usefixtures("_a_gpu_in_use")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET was unable to find an engine to execute this computation",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+    ],
+)
+@pytest.mark.parametrize("free_gib", [1, 70])
+def test_cudnn_without_an_algorithm_has_too_little_memory(
+    explained: Explained, monkeypatch: pytest.MonkeyPatch, text: str, free_gib: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(memory_failures, "free_memory_bytes", lambda _device: free_gib * 2**30)
+    error = RuntimeError(text)
+    told = explained(error)
+    assert memory_failures.is_out_of_memory(error) == (free_gib == 1)
+    assert told.startswith("out of memory on cuda:0" if free_gib == 1 else "cuDNN found no algorithm")
+    assert "experiments.big.batch_size" in told
+
+
 def _nccl_error(name: str, last: str) -> torch.distributed.DistBackendError:
     """As torch 2.14 puts it."""
     return torch.distributed.DistBackendError(
@@ -360,7 +381,7 @@ def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experi
         ),
         ("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...", "keeps the GPU to itself"),
         ("CUDA error: invalid device ordinal\nGPU device may be out of range ...", "torch sees fewer GPUs than `plan`"),
-        ("CUDA error: an illegal memory access was encountered\n...", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA error: an illegal memory access was encountered\n...", "steps: eager.*CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: unspecified launch failure\n...", "unspecified launch failure. See nvidia-smi"),
         (
             "Caught AcceleratorError in replica 1 on device 1.\nOriginal Traceback (most recent call last):\n  ...\n"

@@ -31,7 +31,7 @@ from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
-from photofinish.training.torch_device import CPU
+from photofinish.training.torch_device import CPU, memory_format
 from photofinish.training.trainer import Trainer
 
 CROSS_ENTROPY = Loss(None, "classes", CPU)
@@ -186,6 +186,20 @@ def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: M
         assert found.gradients[name][0] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
         assert found.weights[name] == tensor_print(parameter)
     assert list(found.outputs) == ["0", "1", "2", "3"]
+
+
+def test_the_first_step_lies_in_memory_as_the_training_does(batch: Batch) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 4 * 4, 3))
+    layout = memory_format(network, CPU, "fp32")
+    seen = []
+    network[1].register_forward_pre_hook(
+        lambda module, inputs: seen.extend(
+            each.is_contiguous(memory_format=layout) for each in (inputs[0], module.weight)
+        )
+    )
+    first_step(network, CROSS_ENTROPY, batch, CPU, "fp32", torch.zeros(72, dtype=torch.int64).numpy(), seed=0)
+    assert layout is torch.channels_last
+    assert seen == [True] * 4  # in the step, and in the one that measures rounding
 
 
 class Scale(nn.Module):

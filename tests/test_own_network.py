@@ -227,3 +227,11 @@ def test_a_loss_that_keeps_something_between_its_calls_is_told_before_the_traini
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat: .* for the same outputs"):
         refuse_what_cannot_be_trained(experiment, network, loss, a_batch(), CLASSES)
+
+
+def test_an_operation_without_a_deterministic_implementation_names_the_setting(try_it: Try) -> None:
+    text = "upsample_bilinear2d_backward_out_cuda does not have a deterministic implementation, but you set ..."
+    with pytest.raises(UserError, match=r"no deterministic upsample_bilinear2d.*deterministic: false") as raised:
+        try_it(network_file(forward=f"raise RuntimeError({text!r})"))
+    assert "Traceback" not in str(raised.value)
+    assert "you set" not in str(raised.value)

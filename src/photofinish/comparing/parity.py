@@ -22,8 +22,12 @@ from photofinish.wording import ratio
 Likeness = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
 THE_SAME = "the same"
-_STEP_TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 5e-2}
-"""relative, of one forward and backward: above the rounding of each type; for fp32 below that of all others"""
+_OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
+"""how far two devices may differ in a layer, in changes that moved weights cause there; see docs/verdict.md"""
+_FEW_ACTIVATIONS = 0.02
+"""of a gradient's norm: what a few activations change that cross ReLU's corner, which one step may not show"""
+_NOISE = 1e-5
+"""of the norm of all gradients: a smaller gradient is rounding noise, as that of a bias before BatchNorm"""
 _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 """relative, of the mean loss over an epoch: rounding grows with each step"""
 
@@ -57,13 +61,15 @@ class Parity:
 def parity(cpu: Trained, device: Trained) -> Parity:
     """Layer by layer, from the settings to the final weights."""
     records, first, second = (cpu.record, device.record), cpu.first_step, device.first_step
-    # Of two types, the coarser one rounds.
-    step_tolerance, curve_tolerance = (
-        max(tolerances[record.precision] for record in records) for tolerances in (_STEP_TOLERANCES, _CURVE_TOLERANCES)
-    )
+    curve_tolerance = max(_CURVE_TOLERANCES[record.precision] for record in records)  # the coarser one rounds
     same_start = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
-    weights = _prints("initial weights", first.weights, second.weights, 0.0)
+    weights = _prints("initial weights", first.weights, second.weights, {})
     outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
+    output_tolerances = _tolerances(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
+    gradient_tolerances = _tolerances(first.gradients, first.gradient_rounding, _GRADIENT_TOLERANCE)
+    noise = _NOISE * math.hypot(*(norm for norm, _ in first.gradients.values()))
+    for part, (norm, _) in first.gradients.items():
+        gradient_tolerances[part] = max(gradient_tolerances[part], _FEW_ACTIVATIONS * norm, noise)
     tests, numbers, p_value = (cpu.predictions, device.predictions), len(cpu.record.class_names), None
     if cpu.record.task == "values":
         predictions, accuracy = _values_held_together(*tests, numbers, curve_tolerance)
@@ -76,8 +82,8 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         _equal("initial weights", same_start, "they differ" if weights.same else weights.finding),
         _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256, "the order differs"),
         _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256, "images or labels differ"),
-        _prints("first forward", outputs, others, step_tolerance),  # modules in the order in which they run
-        _prints("first gradient", first.gradients, second.gradients, step_tolerance),
+        _prints("first forward", outputs, others, output_tolerances),  # modules in the order in which they run
+        _prints("first gradient", first.gradients, second.gradients, gradient_tolerances),
         _curves(cpu.history, device.history, curve_tolerance),
         predictions,
         accuracy,
@@ -104,25 +110,31 @@ def _equal(name: str, same: bool, otherwise: str) -> Layer:
     return Layer(name, THE_SAME if same else otherwise, same, within_rounding=same)
 
 
-def _prints(name: str, first: dict[str, Print], second: dict[str, Print], tolerance: float) -> Layer:
+def _tolerances(prints: dict[str, Print], rounding: dict[str, float], times: float) -> dict[str, float]:
+    """Return how far each part may be off because of rounding.
+
+    A part of one number can move by almost nothing by chance: it may change, relative to its size, as the median part.
+    """
+    shares = [rounding[part] / norm for part, (norm, _) in prints.items() if norm and part in rounding]
+    usual = statistics.median(shares or [0.0])
+    return {part: times * max(rounding.get(part, 0.0), usual * norm) for part, (norm, _) in prints.items()}
+
+
+def _prints(name: str, first: dict[str, Print], second: dict[str, Print], tolerances: dict[str, float]) -> Layer:
     if first.keys() != second.keys():
         unmatched = next(part for part in [*first, *second] if part not in first or part not in second)
         return _equal(name, False, f"only one has {unmatched}")
-    differences = {part: _difference(first[part], second[part]) for part in first}
-    for part, difference in differences.items():
-        if not difference <= tolerance:  # what isn't a number differs too
-            return _equal(name, False, f"parts at {part}: a relative difference of {difference:.1g}")
-    largest = max(differences.values(), default=0.0)
+    largest = 0.0
+    for part, one in first.items():
+        other = second[part]
+        difference = max(abs(one[0] - other[0]), abs(one[1] - other[1]))
+        scale = max(one[0], other[0])
+        relative = difference / scale if scale else 0.0
+        if scale and not difference <= tolerances.get(part, 0.0):  # what isn't a number differs too
+            return _equal(name, False, f"parts at {part}: a relative difference of {relative:.1g}")
+        largest = max(largest, relative)
     finding = f"largest relative difference {largest:.1g}" if largest else THE_SAME
     return Layer(name, finding, same=largest == 0, within_rounding=True)
-
-
-def _difference(first: Print, second: Print) -> float:
-    """Relative to the norm."""
-    if first == second:
-        return 0.0
-    scale = max(first[0], second[0])
-    return max(abs(first[0] - second[0]), abs(first[1] - second[1])) / scale if scale else 0.0
 
 
 def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:

@@ -32,6 +32,7 @@ from photofinish.own_code import users_code
 from photofinish.params.experiment import Experiment
 from photofinish.results.records import FirstStep, Print
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
+from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import autocast, laid_out, memory_format
@@ -39,10 +40,19 @@ from photofinish.training.torch_device import autocast, laid_out, memory_format
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _CHUNK = 1 << 20
 _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
-_MOST_IMAGES = 64
-"""Of a batch that several devices share, one alone may not have the memory for more."""
+_MOST_IMAGES, _FEWEST_IMAGES = 64, 8
+"""of the first batch; one device of several may not have the memory for the whole of it"""
+_MOST_VALUES = 64 * 3 * 64 * 64
+"""of those images, so that the step takes seconds on the CPU also where images are large"""
 _PRINTED_IMAGES = 4
 """of each module's output: normalisation has mixed the whole batch into each image"""
+_MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
+"""How far each weight moves, relative to itself, to see what rounding may change. For fp32 far more than one rounding
+(2**-24), because convolutions differ by some dozens of these between libraries, and because the few activations that
+cross ReLU's corner, or win a pooling window, must be likely to show in a single step (docs/verdict.md)."""
+_MOVING_SEED = 0x5EED_0F_57E9
+"""not one that an experiment starts from: weights drawn from the same numbers would all move the same way"""
+_Tensors = dict[str, torch.Tensor]
 _Step = list[tuple[str, torch.Tensor]]
 """what each layer gives, then each gradient, by name"""
 _OUTPUT = "output of the network"
@@ -69,36 +79,79 @@ def first_step(
     labels: np.typing.NDArray[np.int64],
     seed: int,
 ) -> FirstStep:
-    """Of a network with its initial weights; `labels` are those of all training images."""
+    """Return what the first step computes in a network with its initial weights, layer by layer.
+
+    On the CPU a second step measures what rounding may change in each layer. `labels` are those of all training images.
+    """
     weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
-    outputs: dict[str, Print] = {}
-    hooks = [
-        module.register_forward_hook(partial(_print_output, outputs, name or "(network)"))
-        for name, module in network.named_modules()
-        if next(module.children(), None) is None
-    ]
-    images, targets = (part[:_MOST_IMAGES].to(device) for part in batch)
-    network.to(device).train()
-    for module in network.modules():
-        if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
-            module.eval()
+    moved = copy.deepcopy(network) if device.type == "cpu" else None
+    values_an_item = batch[0][0].numel()
+    count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values_an_item))
+    images, targets = (part[:count] for part in batch)
     with fallbacks_counted() as fallbacks:
-        with autocast(device, precision):
-            loss = criterion.mean(network(images), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-    for hook in hooks:
-        hook.remove()
-    parameters = network.named_parameters()
+        outputs, gradients, loss = _layer_by_layer(network, criterion, (images, targets), device, precision)
+    output_rounding: dict[str, float] = {}
+    gradient_rounding: dict[str, float] = {}
+    if moved is not None:
+        _move_weights(moved, _MOVED_BY[precision])
+        others, other_gradients, _ = _layer_by_layer(moved, criterion, (images, targets), device, precision)
+        output_rounding, gradient_rounding = _distances(outputs, others), _distances(gradients, other_gradients)
     rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
         batch_order_sha256=sha256_of_bytes(rows.tobytes() + np.asarray(labels)[rows].tobytes()),
         first_batch_sha256=sha256_of_bytes(batch[0].numpy().tobytes() + batch[1].numpy().tobytes()),
-        loss=loss.item(),
+        loss=loss,
         weights=weights,
-        outputs=outputs,
-        gradients={name: tensor_print(parameter.grad) for name, parameter in parameters if parameter.grad is not None},
+        outputs={name: tensor_print(output) for name, output in outputs.items()},
+        gradients={name: tensor_print(gradient) for name, gradient in gradients.items()},
+        output_rounding=output_rounding,
+        gradient_rounding=gradient_rounding,
         cpu_fallbacks=dict(fallbacks),
     )
+
+
+def _layer_by_layer(
+    network: nn.Module, criterion: Loss, batch: Batch, device: torch.device, precision: str
+) -> tuple[_Tensors, _Tensors, float]:
+    """Return each innermost module's output, in the order in which they run, each gradient, and the loss."""
+    outputs: _Tensors = {}
+
+    def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        for tensor in tensors_in(output)[:1]:
+            if name not in outputs:
+                some = tensor[:_PRINTED_IMAGES] if tensor.dim() else tensor
+                outputs[name] = some.detach().clone()  # a later module may work in place
+
+    layout = memory_format(network, device, precision)
+    network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    hooks = []
+    for name, module in network.named_modules():
+        if next(module.children(), None) is None:
+            hooks.append(module.register_forward_hook(partial(note, name or "(network)")))
+        if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
+            module.eval()
+    images, targets = laid_out(batch[0].to(device), layout), batch[1].to(device)
+    seed_epoch(0, 0)  # custom networks may draw
+    with autocast(device, precision):
+        loss = criterion.mean(network(images), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    for hook in hooks:
+        hook.remove()
+    gradients = {name: each.grad for name, each in network.named_parameters() if each.grad is not None}
+    return outputs, gradients, loss.item()
+
+
+def _move_weights(network: nn.Module, share: float) -> None:
+    """Multiply each weight by a random factor between 1 - share and 1 + share."""
+    generator = torch.Generator().manual_seed(_MOVING_SEED)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(1 + share * (2 * torch.rand(weight.shape, generator=generator) - 1))
+
+
+def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
+    """Return the norm of the difference between two tensors of each name."""
+    return {name: tensor_print(first[name].double() - second[name].double())[0] for name in first if name in second}
 
 
 @contextmanager
@@ -137,11 +190,6 @@ def _signs() -> torch.Tensor:
     return torch.randint(0, 2, (_CHUNK,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
 
 
-def _print_output(prints: dict[str, Print], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-    for tensor in tensors_in(output)[:1]:
-        prints.setdefault(name, tensor_print(tensor[:_PRINTED_IMAGES] if tensor.dim() else tensor))
-
-
 def refuse_what_cannot_be_trained(
     experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
@@ -154,7 +202,8 @@ def refuse_what_cannot_be_trained(
     with users_code(f"{name} can't be pickled, which MLflow keeps it as"):
         pickle.dumps(network)
     layout = memory_format(network, device, precision)
-    with users_code(f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"):
+    failing = f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"
+    with users_code(failing), nondeterminism_explained(experiment):
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
         images = laid_out(images, layout)

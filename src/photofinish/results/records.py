@@ -110,6 +110,10 @@ class FirstStep(Record):
     outputs: dict[str, Print]
     """of each module that has none below it, in the order in which they run"""
     gradients: dict[str, Print]
+    output_rounding: dict[str, float] = Field(default_factory=dict)
+    """norm of the change in each output when all weights move by a little; measured on the CPU only"""
+    gradient_rounding: dict[str, float] = Field(default_factory=dict)
+    """norm of the change in each gradient, in the same step"""
     cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
     """how often operators that the device lacks were computed on the CPU, forward and backward"""
 

@@ -16,7 +16,7 @@ import torch
 
 from photofinish.errors import EXIT_PEER_LOST, PEER_LOST, UserError
 from photofinish.own_code import runs_through_users_code, users_traceback
-from photofinish.training.torch_device import device_name, memory_bytes, peak_memory_bytes
+from photofinish.training.torch_device import device_name, free_memory_bytes, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|DefaultCPUAllocator: can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.I
 )
+_NO_ENGINE = re.compile(r"unable to find an engine|unable to find a valid cuDNN algorithm", re.I)
+"""cuDNN's last word when all its algorithms failed, most often because their workspaces didn't fit into memory"""
+_NEARLY_FULL = 0.1
+"""free share of a GPU's memory below which that is certain enough"""
+_NO_DETERMINISTIC = "deterministic implementation"
 _ASKED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB|KB|MB|GB)", re.I)
 _DEVICE = re.compile(r"GPU (\d+) has a total capacity")
 _UNITS = "bkmgt"
@@ -55,7 +60,8 @@ _CUDA_ADVICE = {
     "invalid device ordinal": "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES "
     "with devices.gpu in params.yaml, then run `dvc repro` again, which looks anew",
     "illegal memory access": "An operation on the GPU read or wrote where it must not, which is a fault of the model's "
-    "code, of torch, of the driver or of the GPU: `CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
+    "code, of torch, of the driver or of the GPU: with `steps: eager` in params.yaml, "
+    "`CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
     # any other
     "": "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
     "`CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out",
@@ -96,12 +102,8 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
         )
     if is_out_of_memory(error):
         return UserError(out_of_memory(name, experiment, team, text))
-    if "deterministic implementation" in text:
-        return UserError(
-            f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has "
-            f"no deterministic {text.split()[0]}; choose another model "
-            f"in params.yaml (experiments.{name}.model), or allow that results differ (deterministic: false)"
-        )
+    if _NO_DETERMINISTIC in text:
+        return UserError(_nondeterministic(experiment, f"experiments.{name}.model", text))
     if line := _line_on_two_devices(text):
         return UserError(
             f"one step had tensors on two devices ({line}). The trainer puts the network, the images and the "
@@ -117,6 +119,12 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
             f"{PEER_LOST} ({first_line}). That process, or the "
             f"network to its machine, failed first: see what it says. The next run goes on from the last checkpoint"
         )
+    if _NO_ENGINE.search(text):
+        return UserError(
+            f"cuDNN found no algorithm for a step on {device} ({first_line}). Most often its workspace doesn't fit "
+            f"into the memory: lower experiments.{name}.batch_size (it is {experiment.batch_size}). Else set its "
+            f"precision to fp32"
+        )
     if library := _LIBRARY_FAILED.search(text):
         return UserError(
             f"{library[0]} can't be used on {device} ({first_line}). Other processes may have taken the memory it "
@@ -128,8 +136,35 @@ def _explained(name: str, experiment: Experiment, team: Team, error: Exception) 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the device's or the machine's."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
+    """Return True if memory ran out, the device's or the machine's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(error)):
+        return True
+    return bool(_NO_ENGINE.search(str(error))) and _gpu_is_nearly_full()
+
+
+def _gpu_is_nearly_full() -> bool:
+    device = torch.device("cuda", torch.cuda.current_device())
+    free_bytes, (_, total_bytes) = free_memory_bytes(device), memory_bytes(device)
+    return free_bytes is not None and total_bytes is not None and free_bytes < _NEARLY_FULL * total_bytes
+
+
+@contextmanager
+def nondeterminism_explained(experiment: Experiment) -> Iterator[None]:
+    """Name the setting that allows an operation for which torch has no deterministic implementation."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_DETERMINISTIC not in str(error):
+            raise
+        raise UserError(_nondeterministic(experiment, "model", str(error))) from error
+
+
+def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
+    return (
+        f"model {experiment.model.name} can't be trained on this device with the same result each time: torch has no "
+        f"deterministic {text.split()[0]}; choose another model in params.yaml ({key}), or allow that results "
+        f"differ (deterministic: false)"
+    )
 
 
 def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:

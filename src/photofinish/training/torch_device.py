@@ -63,11 +63,21 @@ def apply_policy(
     torch.backends.cudnn.benchmark = False
     # cuBLAS repeats its sums bit for bit only with a fixed workspace, chosen before its first call.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # The same as use_deterministic_algorithms(True), which would import torch's compiler: seconds.
+    # use_deterministic_algorithms would import torch's compiler, which takes seconds: compile_network does.
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if keep_freed and device.type == "cpu":
         keep_freed_memory()
+
+
+def compile_network(network: nn.Module, *, deterministic: bool) -> None:
+    """Compile for each size of a batch that comes.
+
+    Inductor chooses among kernels by timing them, unless it is told to be deterministic: only
+    use_deterministic_algorithms does that, which imports the compiler and so is left for here.
+    """
+    torch.use_deterministic_algorithms(deterministic)
+    network.compile(dynamic=False)
 
 
 def keep_freed_memory() -> None:  # by hand: no library sets this; MALLOC_* variables are read before Python starts

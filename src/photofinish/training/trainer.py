@@ -21,7 +21,7 @@ from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import Loss, Schedule, build_optimizer
 from photofinish.training.steps import Steps
 from photofinish.training.teams import Team
-from photofinish.training.torch_device import autocast, gradient_scaler, laid_out, memory_format
+from photofinish.training.torch_device import autocast, compile_network, gradient_scaler, laid_out, memory_format
 
 if TYPE_CHECKING:
     from photofinish.data import Task
@@ -82,7 +82,7 @@ class Trainer:
         layout = memory_format(network, device, experiment.precision)
         self.network = self.team.adapt(network.to(device, memory_format=layout))  # type: ignore[call-overload]
         if experiment.model.compile:
-            self.network.compile(dynamic=False)  # for each size of a batch: the warm-up goes through them all
+            compile_network(self.network, deterministic=experiment.deterministic)
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
         self.steps = Steps()
         self.progress = Progress()
