@@ -28,10 +28,11 @@ from photofinish.measuring import rehearsal
 from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
 from photofinish.measuring.operations import count_operations
 from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
-from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
+from photofinish.runs.profile import profile, record_first_step
+from photofinish.runs.repeats import Repeats, train_repeats
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Repeats, Setup
+from photofinish.runs.setup import Setup
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
@@ -104,7 +105,7 @@ def make_job(
 def trained(job: Setup) -> Trainer:
     trainer = job.new_trainer()
     warm_up(trainer)
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     return trainer
 
 
@@ -143,18 +144,15 @@ def test_it_learns_the_same_bits_as_the_cpu(
 def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]) -> None:
     job, store = make_job(**settings), CheckpointStore(tmp_path)
     whole = job.new_trainer()
-
-    def save_after_the_first(metrics: EpochMetrics, _timing: object) -> None:
+    for metrics, _timing in whole.epochs():
         if metrics.epoch == 1:
             store.save(1, whole.state_dict())
-
-    whole.train(save_after_the_first)
     resumed, state = job.new_trainer(), store.load_latest(pytest.fail)
     assert state is not None
     resumed.load_state_dict(state)
     assert resumed.progress.epochs_done == 1
     warm_up(resumed)
-    resumed.train(lambda _metrics, _timing: None)
+    list(resumed.epochs())
     assert_same_run(resumed, whole)
 
 
@@ -162,12 +160,13 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     make_job: MakeJob, device: torch.device
 ) -> None:
     job, on_cpu = (make_job(each, model=CNN, repeats=2) for each in (device, CPU))
-    first, repeats = trained(job), Repeats()
-    assert list(job.repeats(first, repeats)) == [2]  # which refuses other bits
+    first = trained(job)
+    repeats: Repeats = []
+    assert list(train_repeats(job, first, repeats, lambda *_: None)) == [2]  # which refuses other bits
     assert [len(timings) for timings in repeats] == [first.experiment.epochs]
     first_on_cpu = trained(on_cpu)
-    there, here = job.measure_further(first), on_cpu.measure_further(first_on_cpu)
-    step, step_on_cpu = job.first_step(first.criterion), on_cpu.first_step(first_on_cpu.criterion)
+    there, here = profile(job, first), profile(on_cpu, first_on_cpu)
+    step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
     assert there.attribution
@@ -227,7 +226,7 @@ def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
         job = make_job(**settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size)
         trainer, at_ends = job.new_trainer(), [counts()]
         warm_up(trainer)
-        trainer.train(lambda _metrics, _timing: at_ends.append(counts()))
+        at_ends += [counts() for _epoch in trainer.epochs()]
         return at_ends[2] - at_ends[1]
 
     return count

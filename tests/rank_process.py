@@ -125,7 +125,7 @@ def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) ->
     validation.labels.clear()
     if isinstance(network, _Draws):
         network.drawn.clear()
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     return {
         "weights": trainer.network.state_dict(),
         "metrics": trainer.progress.metrics,
@@ -140,7 +140,7 @@ def _resumed(
 ) -> Trainer:
     """One that goes on after the first epoch, from what rank 0 has then."""
     trainer.experiment = experiment.model_copy(update={"epochs": 1})
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     state = team.from_leader(trainer.state_dict() if team.rank == 0 else None)
     fresh = Trainer(experiment, _network(experiment, case, team.rank), training, validation, CPU, team)
     fresh.load_state_dict(state)

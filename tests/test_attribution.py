@@ -26,6 +26,7 @@ from photofinish.measuring.attribution import (
 )
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.results.measurements import StepParts
+from photofinish.runs.profile import profile
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
@@ -142,9 +143,8 @@ def test_the_same_bits_are_learned_after_it(trainer_of: MakeTrainer, source: dic
     settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
     plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
-    found = []
-    undisturbed.train(lambda _metrics, _timing: None)
-    measured.train(lambda _metrics, _timing: found.append(attribute(measured, plan)))
+    list(undisturbed.epochs())
+    found = [attribute(measured, plan) for _epoch in measured.epochs()]
     assert all(each.bf16 for each in found)
     assert_same_run(measured, undisturbed)
 
@@ -167,7 +167,7 @@ def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
     measure_bf16(trainer, SamplePlan(1, 1))
     assert set(layouts) == {True}
     layouts.clear()
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     assert set(layouts) == {False}
 
 
@@ -238,16 +238,16 @@ def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why
     why: str,
 ) -> None:
     too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("photofinish.runs.setup.attribute", too_much)
-    monkeypatch.setattr("photofinish.runs.setup.count_operations", too_much)
+    monkeypatch.setattr("photofinish.runs.profile.attribute", too_much)
+    monkeypatch.setattr("photofinish.runs.profile.count_operations", too_much)
     setup = Setup(Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()), CPU, team)
     trainer = setup.new_trainer()
-    trainer.train(lambda _metrics, _timing: None)
-    further = setup.measure_further(trainer)
+    list(trainer.epochs())
+    further = profile(setup, trainer)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None
-    assert str(further.not_counted).startswith(("several processes", "a step that is watched fails (CUDA out of"))
+    assert str(further.not_counted).startswith(("several processes", "counting the operations of a step fails"))
     assert further.steady_state.sample_seconds
 
 

@@ -43,7 +43,7 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
     assert weights_of(trainer.network) == before
     warmed = set(shapes)
     shapes.clear()
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
 
 
@@ -62,7 +62,7 @@ def test_what_is_not_compiled_learns_the_same_as_ever(shapes: list[tuple[int, bo
     for compiled in (False, True):
         trainer = trainer_of(model=COMPILED | {"compile": compiled}, epochs=1)
         warm_up(trainer)
-        trainer.train(lambda _metrics, _timing: None)
+        list(trainer.epochs())
         learned.append(weights_of(trainer.network))
         assert bool(shapes) == compiled
     assert learned[0] == learned[1]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import Project
 from fleet_parts import BOX, LAB, LIKE_LAB, A, Client, arrival, handing_out, like_this_with, make_head, task
+from photofinish.fleet.trainings import HERE, Trainings
 from training_stage import wait_for
 
 from photofinish.errors import MistakeError, UserError
@@ -21,7 +22,6 @@ from photofinish.files import state_folder
 from photofinish.fleet import jobs, spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
 from photofinish.fleet.spread import missing_of, require_remote, scheduler_at
-from photofinish.fleet.trainings import HERE, Trainings
 from photofinish.fleet.worker import WORKER, key_of, require_dask
 from photofinish.locks import sole_writer
 from photofinish.machine.fingerprint import Machine

@@ -109,7 +109,7 @@ def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Tr
 def run(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
     trained = trainer(settings, device, team)
     warm_up(trained)
-    trained.train(lambda _metrics, _timing: None)
+    list(trained.epochs())
     return trained
 
 
@@ -211,7 +211,7 @@ def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
     resumed = trainer(experiment(), device)
     resumed.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     warm_up(resumed)
-    resumed.train(lambda _metrics, _timing: None)
+    list(resumed.epochs())
     assert resumed.progress.metrics == whole.progress.metrics
     assert same(weights(resumed.network), weights(whole.network))
 

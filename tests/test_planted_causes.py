@@ -129,7 +129,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
 
         network.register_forward_pre_hook(computes)
         trainer = Trainer(experiment, network, training, batches[1], CPU)
-        epochs = trainer.train(lambda _metrics, _timing: None).timings
+        epochs = [each[1] for each in trainer.epochs()]
         plan = plan_attribution(trainer, 0.1, 10.0, most_images=IMAGES)
         resident = make_batches(experiment.model_copy(update={"input": ResidentInput(name="resident")}), part, CPU)
         timings = {

@@ -32,9 +32,8 @@ from photofinish.errors import UserError
 from photofinish.measuring import rehearsal
 from photofinish.measuring.rehearsal import warm_up
 from photofinish.params.experiment import Experiment
-from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
-from photofinish.runs.setup import repeat_training
+from photofinish.runs.repeats import repeat_training
 from photofinish.training import steps
 from photofinish.training.steps import Recorded
 from photofinish.training.trainer import NonFiniteLossError, Trainer
@@ -42,7 +41,7 @@ from photofinish.training.trainer import NonFiniteLossError, Trainer
 
 def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
     eager, recorded = make_job(network, **settings), trained(make_job(network, **settings))
-    eager.train(lambda _metrics, _timing: None)
+    list(eager.epochs())
     assert_recorded(recorded)
     assert_same_run(recorded, eager)
     assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
@@ -131,12 +130,8 @@ def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob)
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
 def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(make_job: MakeJob, source: dict[str, Any]) -> None:
     settings = {"epochs": 3, "optimizer": ADAM, "schedule": {"name": "cosine"}, "input": source, **FOR_STATE}
-    whole, states = make_job(network_with_state(), **settings), []
-
-    def keep(_metrics: EpochMetrics, _timing: object) -> None:
-        states.append(copy.deepcopy(whole.state_dict()))
-
-    warmed(whole).train(keep)
+    whole = make_job(network_with_state(), **settings)
+    states = [copy.deepcopy(whole.state_dict()) for _epoch in warmed(whole).epochs()]
     for state in states:
         resumed = make_job(network_with_state(), **settings)
         resumed.load_state_dict(state)
@@ -151,7 +146,7 @@ def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(
     whole, other = trained(make_job(optimizer=optimizer)), trained(make_job(optimizer=optimizer, epochs=1))
     late = warmed(make_job(optimizer=optimizer))
     late.load_state_dict(copy.deepcopy(other.state_dict()))
-    late.train(lambda _metrics, _timing: None)
+    list(late.epochs())
     assert weights_of(late.network) == weights_of(whole.network)
 
 

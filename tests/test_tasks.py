@@ -27,7 +27,7 @@ from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, further_scores, scores_of_labels, scores_of_values, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.optimisation import Loss
 from photofinish.training.teams import Team
@@ -182,7 +182,7 @@ def test_a_training_on_values_or_labels_comes_to_a_report(
     experiment, task, results = make_experiment(epochs=3), task_split.manifest.task, tmp_path / "results"
     for device in records.DEVICE_LABELS:
         run = Run("small", device, experiment, cpu_host, task_split.folder, results / "small" / device)
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     folders = {device: results / "small" / device / records.LEARNED for device in records.DEVICE_LABELS}
     own_files.write("metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n")
     judged = evaluate("small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),))
@@ -219,7 +219,7 @@ def test_a_loss_that_holds_tensors_of_its_own_is_evaluated_too(
     losses = []
     for name, experiment in {"own": make_experiment(loss=loss), "built-in": make_experiment()}.items():
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
         judged = evaluate(name, {"cpu": tmp_path / name / records.LEARNED}, packed_split)
         losses.append(judged.evaluation.devices["cpu"].test_loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
@@ -289,6 +289,6 @@ def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
     run.try_metrics()
     plan("./metrics.py:both")
     with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must give one number$"):
-        lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     assert "metrics" not in sys.modules
     assert not (tmp_path / "learned").exists()

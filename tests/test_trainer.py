@@ -84,7 +84,7 @@ def convolutions() -> nn.Sequential:
 
 
 def trained(trainer: Trainer) -> Trainer:
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     return trainer
 
 
@@ -382,8 +382,7 @@ def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
 
 def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(trainer_of: MakeTrainer) -> None:
     trainer = trainer_of(epochs=3)
-    told = []
-    trainer.train(lambda metrics, timing: told.append((metrics, timing, trainer.steps_done)))
+    told = [(metrics, timing, trainer.steps_done) for metrics, timing in trainer.epochs()]
     assert [(metrics.epoch, steps) for metrics, _, steps in told] == [(1, 5), (2, 10), (3, 15)]
     assert [metrics for metrics, _, _ in told] == trainer.progress.metrics
     assert [timing for _, timing, _ in told] == trainer.progress.timings
@@ -405,6 +404,6 @@ def test_the_network_is_switched_to_training_before_an_epochs_time_begins(
 ) -> None:
     trainer = make_trainer(make_experiment(epochs=1))
     monkeypatch.setattr(trainer.network, "train", lambda mode=True: clock.take(1.0 if mode else 0.25))
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     (timing,) = trainer.progress.timings
     assert (timing.training_seconds, timing.validation_seconds) == (0.0, 0.25)

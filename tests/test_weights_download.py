@@ -25,7 +25,7 @@ from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
-from photofinish.runs.train import lead_training
+from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import CPU
@@ -196,7 +196,7 @@ def test_training_starts_from_them_and_its_record_says_so(
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
-    lead_training(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
     record = records.read_training(run.out / records.LEARNED)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)

@@ -32,7 +32,6 @@ from photofinish.measuring.attribution import (
     measure_by_turns,
 )
 from photofinish.measuring.rehearsal import warm_up
-from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.training import batches as batches_module
 from photofinish.training import steps
@@ -52,7 +51,7 @@ def test_an_epoch_runs_the_networks_python_for_what_is_left_of_it_alone(
         lambda network, inputs: images.append(len(inputs[0])) if network.training else None
     )
     done = recorder.times_done
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     assert images == left_over * 2
     assert recorder.times_done - done == windows * 2
 
@@ -63,12 +62,9 @@ def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
 ) -> None:
     """So nothing of the epoch or of the step went into it: no learning rate, no count."""
     trainer = warmed(make_job(optimizer=optimizer, schedule={"name": "one_cycle", "max_lr": 0.1}, epochs=3))
-
-    def record_anew(_metrics: EpochMetrics, _timing: object) -> None:
+    for _epoch in trainer.epochs():
         trainer.steps.forget()
         trainer.steps.begin(trainer, trainer.state)
-
-    trainer.train(record_anew)
     _tried, *recordings = [[(each.name, each.numbers) for each in made] for made in recorder.recordings]
     assert len(recordings) == 4
     assert recordings[1:] == recordings[:1] * 3
@@ -180,7 +176,7 @@ def test_each_step_that_is_not_recorded_is_told_its_number_in_the_epoch(
     trainer = warmed(make_job(**settings))
     told, step = [], trainer.step
     monkeypatch.setattr(trainer, "step", lambda state, number, batch: told.append(number) or step(state, number, batch))
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     assert told == numbers
 
 
@@ -218,7 +214,7 @@ def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch
     monkeypatch.setattr(batches_module, "batch_order", lambda *given: made.append(given[-1]) or order(*given))
     trainer = warmed(make_job())
     made.clear()
-    trainer.train(lambda _metrics, _timing: None)
+    list(trainer.epochs())
     assert made == [1]
 
 

@@ -65,9 +65,7 @@ def record_first_step(setup: Setup, trained: Trainer) -> records.FirstStep | Non
     )
 
 
-def _take_apart(
-    setup: Setup, trained: Trainer, step_seconds: float
-) -> tuple[Attribution | None, str | None]:
+def _take_apart(setup: Setup, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
     if setup.team.size > 1:
         return None, "several processes train together, and their steps end together"
     if setup.run.experiment.model.compile:

@@ -26,20 +26,18 @@ Repeats = list[tuple[EpochTiming, ...]]
 """The epochs of each further training from the same start."""
 
 
-def train_repeats(
-    setup: Setup, first: Trainer, done: Repeats, on_epoch: Callable[[int, int], None]
-) -> Iterator[int]:
+def train_repeats(setup: Setup, first: Trainer, done: Repeats, on_epoch: Callable[[int, int], None]) -> Iterator[int]:
     """Train the missing repeats, add their epochs to `done`, and yield the number of each.
 
     `on_epoch` gets the number of the repeat and of the epoch, both from 1.
     """
     for number in range(len(done) + 2, setup.run.experiment.repeats + 1):
         again = setup.new_trainer()
-        done.append(_repeat(first, again, setup.run.name, number, partial(on_epoch, number)))
+        done.append(repeat_training(first, again, setup.run.name, number, partial(on_epoch, number)))
         yield number
 
 
-def _repeat(
+def repeat_training(
     first: Trainer, again: Trainer, name: str, number: int, on_epoch: Callable[[int], None]
 ) -> tuple[EpochTiming, ...]:
     """Train `again` and return its epochs. Raises UserError if it learned something else."""
@@ -66,9 +64,7 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
     return "the weights differ at the end, though no epoch's figures do"
 
 
-def train_further_seeds(
-    run: Run, device: torch.device, team: Team, checkpoints: Path
-) -> dict[int, State]:
+def train_further_seeds(run: Run, device: torch.device, team: Team, checkpoints: Path) -> dict[int, State]:
     """Train each seed after the experiment's own, and return what its trainer ended with."""
     states = {}
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):

@@ -65,9 +65,7 @@ class RunCheckpoints:
         epochs_done = trainer.progress.epochs_done
         job.earlier_seconds = state["elapsed_seconds"]
         job.resumed_at_epochs = (*state["resumed_at_epochs"], epochs_done)
-        job.repeats = [
-            tuple(EpochTiming(**timing) for timing in timings) for timings in state["repeats"]
-        ]
+        job.repeats = [tuple(EpochTiming(**timing) for timing in timings) for timings in state["repeats"]]
         self._epochs_saved = epochs_done * (1 + len(job.repeats))
         if team.rank == 0:
             display.say(f"resumes after epoch {epochs_done}")

@@ -62,9 +62,7 @@ class Run:
         batch_size = self.experiment.batch_size
         key = sharing_key(self.device, 1)
         if problem := batch_problem(batch_size, devices, key):
-            raise MistakeError(
-                f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml"
-            )
+            raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
         split, augmentation = self._split_size(), self.experiment.augmentation
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
             raise MistakeError(
@@ -96,9 +94,7 @@ class Run:
     def resident_fits(self, rooms: list[Room]) -> bool:
         """Return True if `input: resident` would fit into the memory that is free now."""
         every, split = (*room_now(self.host, 1), *rooms), self._split_size()
-        return all(
-            bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every
-        )
+        return all(bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every)
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest

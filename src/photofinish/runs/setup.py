@@ -163,6 +163,5 @@ class Setup:
         except MistakeError as error:
             run = self.run
             raise MistakeError(
-                f"experiments.{run.name}.{error}. "
-                f"Its images are those of datasets.{run.experiment.dataset}"
+                f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
             ) from error

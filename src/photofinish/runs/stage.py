@@ -85,9 +85,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
 
 def _start_tracking(run: Run, tracker: Tracker) -> None:
     manifest = PackedSplit(run.data).manifest
-    dataset = dataset_facts(
-        run.experiment.dataset, run.data_sha256(), manifest.shape, manifest.class_names
-    )
+    dataset = dataset_facts(run.experiment.dataset, run.data_sha256(), manifest.shape, manifest.class_names)
     packages, commit = package_versions(), git_commit()
     facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
     tracker.start(facts, run.key(), manifest.counts["train"])
@@ -95,8 +93,6 @@ def _start_tracking(run: Run, tracker: Tracker) -> None:
 
 def _record_unavailable(run: Run, reason: str) -> None:
     if isinstance(run.host, GpuHost) and run.host.if_missing == "fail":
-        raise UserError(
-            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
-        )
+        raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)")
     print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
     write_unavailable(run, reason)

@@ -37,9 +37,7 @@ from photofinish.training.trainer import Trainer, progress_in
 from photofinish.wording import seconds
 
 
-def train_rank(
-    run: Run, rank: Rank | None, tracker: Tracker | None = None, waited_seconds: float = 0.0
-) -> str | None:
+def train_rank(run: Run, rank: Rank | None, tracker: Tracker | None = None, waited_seconds: float = 0.0) -> str | None:
     """Train `run` as this rank of it. Return None, or why the device is missing.
 
     Rank 0 gets a `tracker`. `waited_seconds` passed before this process got its locks.
@@ -53,9 +51,7 @@ def train_rank(
     return None
 
 
-def train(
-    run: Run, device: torch.device, team: Team, tracker: Tracker | None, waited_seconds: float
-) -> None:
+def train(run: Run, device: torch.device, team: Team, tracker: Tracker | None, waited_seconds: float) -> None:
     """Train, measure and write the results, from the last checkpoint on if there is one."""
     if team.rank == 0:
         prune_checkpoints(state_folder() / "checkpoints")
@@ -90,9 +86,7 @@ def _train_own_seed(
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
     checkpoints = RunCheckpoints(run, trainer, job)
-    watch = MachineWatch(
-        nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run)
-    )
+    watch = MachineWatch(nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run))
     energy_meter = EnergyOfAllRanks(team)
 
     with display if is_main else nullcontext():
