@@ -223,7 +223,7 @@ class _OneOfTwo(Team):
     [
         (
             _OneOfTwo(CPU),
-            "several processes train together: their steps end together, whichever part keeps one of them",
+            "several processes train together",
         ),
         (Team(CPU), "the device's memory is too small for more"),
     ],
