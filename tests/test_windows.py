@@ -74,14 +74,15 @@ def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
     assert recordings[1:] == recordings[:1] * 3
 
 
-@pytest.mark.parametrize(("model", "most"), [("linear", 8), ("mlp", 14)])
+@pytest.mark.parametrize(("model", "most"), [("linear", 7), ("mlp", 13)])
 def test_a_step_takes_no_more_operations_than_it_must(
     make_job: MakeJob, recorder: OperationRecorder, model: str, most: int
 ) -> None:
     hidden = {"hidden": (8,)} if model == "mlp" else {}
     trainer = warmed(make_job(model={"name": model, **hidden}))
-    names = [each.name for each in recorder.recordings[-1]]
-    assert names.pop().startswith("aten.stack")  # the losses of all steps
+    names = [each.name.partition(".")[2].partition(".")[0] for each in recorder.recordings[-1]]
+    for once in ("cat", "new_zeros", "scatter_", "stack"):  # the losses' gradients, and the losses, of all steps
+        names.remove(once)
     assert len(names) <= most * trainer.steps.at_once, names
 
 

@@ -140,7 +140,9 @@ class Window:
         state.network.train()
         state.scaler.scale(torch.zeros((), device=trainer.device))  # which makes what a scaler keeps, for fp16
         try:
-            with lent(state.optimizer, capturable=True):  # else Adam refuses
+            targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
+            ahead = trainer.criterion.gradients_at_once(targets)
+            with ahead, lent(state.optimizer, capturable=True):  # else Adam refuses
                 self._losses, self._again = recorder.record(steps)
         except RuntimeError:
             _clear_unfinished_step(state)
