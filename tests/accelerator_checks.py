@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
-from rehearsal_device import Counts, counts, order
+from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
 
@@ -246,28 +246,6 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert few.waiting_copies_in == many.waiting_copies_in == 0
     else:  # the loader's defaults wait, as PyTorch's do
         assert many.waiting_copies_in == many.copies_in > few.copies_in
-
-
-@pytest.mark.parametrize("kind", ["eager", "graph"])
-def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above.
-
-    Into the place of a recorded step's batch it comes on the usual stream.
-    """
-    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: OperationRecorder())
-    trainer = make_job(input=LOADER, batch_size=30, steps=kind).new_trainer()
-    warm_up(trainer)
-    assert trainer.steps.kind == kind, trainer.steps.why
-    order()
-    for _losses in trainer.steps.epoch(trainer, trainer.state, 0):
-        pass
-    told = order()
-    aside = next(entry[1:] for entry in told if entry.startswith("c"))
-    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
-    assert aside != "0"
-    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
 
 
 def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
