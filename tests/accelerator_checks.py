@@ -27,7 +27,7 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
 from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
 from photofinish.measuring.operations import count_operations
-from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
+from photofinish.measuring.rehearsal import forget_optimizer, scratch_steps, warm_up
 from photofinish.results import EpochMetrics
 from photofinish.results.learned import weights_of
 from photofinish.runs.run import Run
@@ -261,7 +261,7 @@ def test_memory_that_the_device_does_not_count_is_told_as_unknown(device: torch.
 
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, optimizer=ADAM))
-    with rehearsed_steps(trainer) as (step,):
+    with scratch_steps(trainer) as (step,):
         step()
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50
@@ -284,7 +284,7 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
         recorded.steps.why
     )
     assert_same_run(recorded, eager)
-    with rehearsed_steps(recorded, at_once=4) as (four,):
+    with scratch_steps(recorded, at_once=4) as (four,):
         four()
         found = counted(four)
     assert found.operations > 20
@@ -323,11 +323,11 @@ class _ImagesStay:
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
         self._batches, self._part = batches, part
 
-    def shuffled(self, epoch: int) -> Iterator[Any]:
-        for batch in self._batches.shuffled(epoch):
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        for batch in self._batches.train_batches(epoch):
             yield tuple(tensor.cpu() if part == self._part else tensor for part, tensor in enumerate(batch))
 
-    in_order = shuffled
+    eval_batches = train_batches
 
 
 def _explained(job: Setup, act: Callable[[], object]) -> str:

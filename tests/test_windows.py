@@ -65,8 +65,8 @@ def test_what_is_recorded_in_a_later_epoch_is_the_same_to_the_last_number(
     trainer = warmed(make_job(optimizer=optimizer, schedule={"name": "one_cycle", "max_lr": 0.1}, epochs=3))
 
     def record_anew(_metrics: EpochMetrics, _timing: object) -> None:
-        trainer.steps.forget()
-        trainer.steps.begin(trainer, trainer.state)
+        trainer.steps.release()
+        trainer.steps.capture(trainer, trainer.state)
 
     trainer.train(record_anew)
     _tried, *recordings = [[(each.name, each.numbers) for each in made] for made in recorder.recordings]
@@ -162,7 +162,7 @@ def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch:
 def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: str, source: dict[str, Any]) -> None:
     trainer = trained(make_job(steps=kind, input=source))
     windows = kind == "auto" and source != LOADER
-    assert list(trainer.steps.fetched(trainer.training, 0)) == ([2, 2, 1, 1] if windows else [1] * 6)
+    assert list(trainer.steps.batches_only(trainer.training, 0)) == ([2, 2, 1, 1] if windows else [1] * 6)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
 ) -> None:
     for kind, expected in (("auto", at_once), ("eager", [1] * steps)):
         trainer = warmed(make_job(steps=kind))
-        again: Any = trainer.steps.repeated(trainer, trainer.state, next(trainer.training.shuffled(0)), steps)
+        again: Any = trainer.steps.repeat(trainer, trainer.state, next(trainer.training.train_batches(0)), steps)
         assert [losses.numel() for losses in again()] == expected
 
 
@@ -272,7 +272,7 @@ def test_few_windows_leave_few_steps_over(
     trainer = make_job(network, batch_size=batch_size)
     monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
-    assert steps.most_at_once(trainer) == at_once
+    assert steps.steps_per_graph(trainer) == at_once
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ class Setup:
     def try_out(self, network: nn.Module) -> None:
         """Refuse a network of the user's own that isn't the same each time, or can't be trained."""
         refuse_another_network(self.run.experiment.model.name, network, self.new_network)
-        manifest, batch = self.split.manifest, next(iter(self.training.shuffled(0)))
+        manifest, batch = self.split.manifest, next(iter(self.training.train_batches(0)))
         with self._experiment_named():
             criterion = Loss(self.run.experiment.loss, manifest.task, self.device)
         refuse_what_cannot_be_trained(self.run.experiment, network, criterion, batch, len(manifest.class_names))
@@ -219,7 +219,7 @@ def repeat_training(
 
     `on_epoch` is told the epoch, from 1.
     """
-    first.steps.forget()  # what they are recorded in is memory that this one needs, too
+    first.steps.release()  # what they are recorded in is memory that this one needs, too
     warm_up(again)
     done = again.train(lambda metrics, _timing: on_epoch(metrics.epoch))
     if first.experiment.deterministic and (difference := _difference(first, again)):

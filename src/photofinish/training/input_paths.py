@@ -113,7 +113,7 @@ class ResidentBatches(Batches):
             yield None
         yield from map(self.gather, _split(rows[end:], self.batch_size))
 
-    def in_order(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
@@ -183,7 +183,7 @@ class AugmentedResidentBatches(ResidentBatches):
         )
         return cropped.view(count, *self._shape), torch.index_select(self._labels, 0, row, out=labels)
 
-    def in_order(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Without their borders, neither moved nor mirrored."""
         crops = sent(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self.gather, self._plan.own(crops))
@@ -216,7 +216,7 @@ class LoaderBatches(Batches):
         """As the DataLoader hands them over, in main memory."""
         return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
 
-    def in_order(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Loaded again each time, and copied to the device."""
         return map(self.placed, self._load(torch.arange(self.image_count), None, None))
 
