@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
-from rehearsal_device import Counts, counts, order
+from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
 
@@ -27,7 +27,7 @@ from photofinish.machine.fingerprint import CpuHost
 from photofinish.measuring import rehearsal
 from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
 from photofinish.measuring.operations import count_operations
-from photofinish.measuring.rehearsal import forget_optimizer, rehearsed_steps, warm_up
+from photofinish.measuring.rehearsal import forget_optimizer, scratch_steps, warm_up
 from photofinish.results.learned import weights_of
 from photofinish.runs.profile import profile, record_first_step
 from photofinish.runs.repeats import Repeats, train_repeats
@@ -249,28 +249,6 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
-@pytest.mark.parametrize("kind", ["eager", "graph"])
-def test_a_pinned_batch_is_copied_on_a_stream_of_its_own_while_the_step_before_it_is_at_work(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """On the simulated device it arrives only when a stream waits for it: that the bits are right is shown above.
-
-    Into the place of a recorded step's batch it comes on the usual stream.
-    """
-    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: OperationRecorder())
-    trainer = make_job(input=LOADER, batch_size=30, steps=kind).new_trainer()
-    warm_up(trainer)
-    assert trainer.steps.kind == kind, trainer.steps.why
-    order()
-    for _losses in trainer.steps.epoch(trainer, trainer.state, 0):
-        pass
-    told = order()
-    aside = next(entry[1:] for entry in told if entry.startswith("c"))
-    copied = ["r0", f"w{aside}", f"c{aside}", f"c{aside}", f"r{aside}"]
-    assert aside != "0"
-    assert told == [*copied, *copied, "w0", "o0", *copied, "w0", "o0", "w0", "o0"]
-
-
 def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
     clock = Clock(device)
     assert counted(lambda: [clock.now_seconds() for _ in range(3)]).waits == 3
@@ -284,7 +262,7 @@ def test_memory_that_the_device_does_not_count_is_told_as_unknown(device: torch.
 
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, optimizer=ADAM))
-    with rehearsed_steps(trainer) as (step,):
+    with scratch_steps(trainer) as (step,):
         step()
         found = counted(lambda: [step() for _ in range(5)])
     assert found.operations > 50
@@ -307,7 +285,7 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
         recorded.steps.why
     )
     assert_same_run(recorded, eager)
-    with rehearsed_steps(recorded, at_once=4) as (four,):
+    with scratch_steps(recorded, at_once=4) as (four,):
         four()
         found = counted(four)
     assert found.operations > 20
@@ -346,11 +324,11 @@ class _ImagesStay:
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
         self._batches, self._part = batches, part
 
-    def shuffled(self, epoch: int) -> Iterator[Any]:
-        for batch in self._batches.shuffled(epoch):
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        for batch in self._batches.train_batches(epoch):
             yield tuple(tensor.cpu() if part == self._part else tensor for part, tensor in enumerate(batch))
 
-    in_order = shuffled
+    eval_batches = train_batches
 
 
 def _explained(job: Setup, act: Callable[[], object]) -> str:

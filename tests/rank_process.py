@@ -67,11 +67,11 @@ class _Watched(Batches):
     def prepare(self, epoch: int) -> None:
         self._batches.prepare(epoch)
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return self._watch(self._batches.shuffled(epoch))
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        return self._watch(self._batches.train_batches(epoch))
 
-    def in_order(self) -> Iterator[Batch]:
-        return self._watch(self._batches.in_order())
+    def eval_batches(self) -> Iterator[Batch]:
+        return self._watch(self._batches.eval_batches())
 
     def _watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for images, labels in batches:

@@ -78,7 +78,7 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 ) -> None:
     augmentation = {"flip": flip, "crop_padding": padding}
     draws = draws_of(flip, padding, epoch=3, count=IMAGES)
-    for row, image in by_label(list(batches(augmentation=augmentation, batch_size=5).shuffled(3))).items():
+    for row, image in by_label(list(batches(augmentation=augmentation, batch_size=5).train_batches(3))).items():
         expected = part().normalise(torch.from_numpy(worked_out_slowly(row, draws, padding)))
         assert torch.equal(image, expected)
         assert image.is_contiguous()
@@ -86,8 +86,10 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 
 def test_batch_size_and_process_share_change_nothing_about_an_image(batches: Callable[..., Batches]) -> None:
     augmentation = {"flip": 0.5, "crop_padding": 2}
-    whole = by_label(list(batches(augmentation=augmentation, batch_size=5).shuffled(1)))
-    shares = [list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).shuffled(1)) for rank in (0, 1)]
+    whole = by_label(list(batches(augmentation=augmentation, batch_size=5).train_batches(1)))
+    shares = [
+        list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).train_batches(1)) for rank in (0, 1)
+    ]
     assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
     shared = by_label(shares[0]) | by_label(shares[1])
     assert shared.keys() == whole.keys()
@@ -98,9 +100,9 @@ def test_validation_images_and_images_in_order_are_left_as_they_are(batches: Cal
     settings = {"augmentation": {"flip": 1.0, "crop_padding": 3}, "batch_size": 5}
     as_they_are = part().normalise(torch.from_numpy(part().images))
     for name in ("train", "validation"):
-        images = torch.cat([images for images, _ in batches(name, **settings).in_order()])
+        images = torch.cat([images for images, _ in batches(name, **settings).eval_batches()])
         assert torch.equal(images, as_they_are)
-    for row, image in by_label(list(batches("validation", **settings).shuffled(0))).items():
+    for row, image in by_label(list(batches("validation", **settings).train_batches(0))).items():
         assert torch.equal(image, as_they_are[row])
 
 

@@ -61,11 +61,11 @@ def on_each_path(request: pytest.FixtureRequest, numbered: MakeBatches) -> MakeB
 
 
 def numbers(batches: Batches, epoch: int) -> list[int]:
-    return [number for _, labels in batches.shuffled(epoch) for number in labels.tolist()]
+    return [number for _, labels in batches.train_batches(epoch) for number in labels.tolist()]
 
 
 def three_passes(batches: Batches) -> list[Batch]:
-    return [*batches.shuffled(3), *batches.in_order(), *batches.shuffled(4)]
+    return [*batches.train_batches(3), *batches.eval_batches(), *batches.train_batches(4)]
 
 
 def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
@@ -91,7 +91,7 @@ def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second
     watched = Watched((0.5,), (0.2,))
     part = Part("train", images, np.arange(len(images)), watched)
     batches = make_batches(make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU)
-    ((placed, _),) = batches.in_order()
+    ((placed, _),) = batches.eval_batches()
     assert watched.most_bytes <= 16 << 20 < placed.nbytes
     assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
 
@@ -111,27 +111,27 @@ def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
 
 def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: MakeBatches) -> None:
     fresh, used = (on_each_path(batch_size=2, augmentation=AUGMENTED) for _ in range(2))
-    left_halfway = used.shuffled(0)
+    left_halfway = used.train_batches(0)
     next(left_halfway)
-    next(used.in_order())
-    assert_same_batches(list(fresh.shuffled(1)), list(used.shuffled(1)))
+    next(used.eval_batches())
+    assert_same_batches(list(fresh.train_batches(1)), list(used.train_batches(1)))
 
 
 def test_every_image_comes_exactly_once_an_epoch(on_each_path: MakeBatches) -> None:
     batches = on_each_path(batch_size=5)
     assert sorted(numbers(batches, epoch=0)) == list(range(IMAGES))
-    assert [len(labels) for _, labels in batches.shuffled(0)] == [5, 5, 5, 5, 2]
+    assert [len(labels) for _, labels in batches.train_batches(0)] == [5, 5, 5, 5, 2]
 
 
 def test_for_evaluation_the_images_come_in_their_stored_order(on_each_path: MakeBatches) -> None:
     batches = on_each_path("validation", batch_size=5)
-    assert [label for _, labels in batches.in_order() for label in labels.tolist()] == list(range(IMAGES))
+    assert [label for _, labels in batches.eval_batches() for label in labels.tolist()] == list(range(IMAGES))
 
 
 def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -> None:
     # of 22 images: the last batch has but one
-    whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).shuffled(2)]
-    first, second = (list(on_each_path("train", rank, 2, batch_size=7).shuffled(2)) for rank in (0, 1))
+    whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).train_batches(2)]
+    first, second = (list(on_each_path("train", rank, 2, batch_size=7).train_batches(2)) for rank in (0, 1))
     assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
     assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
     assert second[-1][0].shape == (0, 3, 4, 4)
@@ -140,7 +140,7 @@ def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -
 
 def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatches) -> None:
     own = {"batch_size": 5, "validation_batch_size": 20}
-    assert [len(labels) for _, labels in on_each_path("validation", **own).in_order()] == [20, 2]
+    assert [len(labels) for _, labels in on_each_path("validation", **own).eval_batches()] == [20, 2]
     assert on_each_path(**own).batch_size == 5
 
 
@@ -158,7 +158,7 @@ def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_
     part = Part("validation", np.arange(40, dtype=dtype).reshape(10, 4), np.arange(10), Normaliser((), ()))
     batches = make_batches(make_experiment(batch_size=5), part, CPU)
     assert batches.batch_size == (5 if dtype is np.int64 else 4 << 20 >> 4)
-    assert torch.cat([items for items, _ in batches.in_order()]).numpy().dtype == dtype
+    assert torch.cat([items for items, _ in batches.eval_batches()]).numpy().dtype == dtype
 
 
 @AS_THEY_ARE_AND_AUGMENTED
@@ -236,11 +236,11 @@ def test_an_epoch_prepared_ahead_has_the_same_batches_and_is_made_once(
     numbered: MakeBatches, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
 ) -> None:
     batches = numbered(batch_size=5, augmentation=augmentation)
-    expected = [list(batches.shuffled(epoch)) for epoch in (3, 4)]
+    expected = [list(batches.train_batches(epoch)) for epoch in (3, 4)]
     made, order = list[int](), BatchPlan.order
     monkeypatch.setattr(BatchPlan, "order", lambda plan, epoch: made.append(epoch) or order(plan, epoch))
     batches.prepare(4)
-    assert_same_batches(list(batches.shuffled(3)), expected[0])
+    assert_same_batches(list(batches.train_batches(3)), expected[0])
     assert made == [4, 3]
-    assert_same_batches(list(batches.shuffled(4)), expected[1])
+    assert_same_batches(list(batches.train_batches(4)), expected[1])
     assert made == [4, 3]

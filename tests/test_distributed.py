@@ -210,20 +210,20 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
     class Batches:
         image_count, batch_size = 2, 2
 
-        def shuffled(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        def train_batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield torch.full((2, 1), epoch), torch.zeros(2)
 
-        unplaced, prepare = shuffled, Mock()
+        unplaced, prepare = train_batches, Mock()
 
-        def in_order(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            return self.shuffled(0)
+        def eval_batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            return self.train_batches(0)
 
         def placed(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
             return batch[0] + 1, batch[1]
 
     elsewhere = torch.device("meta")
     placed = DataParallelTeam((CPU, elsewhere), elsewhere).placed(Batches())
-    ((images, labels),), (unplaced,), (in_order,) = placed.shuffled(3), placed.unplaced(4), placed.in_order()
+    ((images, labels),), (unplaced,), (in_order,) = placed.train_batches(3), placed.unplaced(4), placed.eval_batches()
     assert (images[0].item(), labels.device) == (3, elsewhere)
     assert (unplaced[0][0].item(), unplaced[1].device) == (4, CPU)
     assert (in_order[0][0].item(), in_order[1].device) == (0, elsewhere)

@@ -196,11 +196,11 @@ class _FakeBatches:
 
     image_count = batch_size = 4
 
-    def shuffled(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def train_batches(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield torch.empty(4, 1, 8, 8, device=CUDA), torch.zeros(4, dtype=torch.int64, device=CUDA)
 
-    def in_order(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return self.shuffled(0)
+    def eval_batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self.train_batches(0)
 
 
 @pytest.mark.parametrize("place", [CUDA, CPU], ids=str)
@@ -215,7 +215,7 @@ def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behin
         trainer = Trainer(experiment, network, _FakeBatches(), _FakeBatches(), CUDA)
         told = nullcontext() if place == CUDA else pytest.raises(UserError, match="one step had tensors on two devices")
         with told, failures_explained("small", experiment, ON_CUDA):
-            assert trainer.loss(trainer.state, 0, next(_FakeBatches().shuffled(0))).device == CUDA
+            assert trainer.loss(trainer.state, 0, next(_FakeBatches().train_batches(0))).device == CUDA
 
 
 @pytest.mark.parametrize(

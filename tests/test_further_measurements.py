@@ -77,14 +77,14 @@ def test_a_step_is_timed_without_waiting_for_data(
 ) -> None:
     trainer = make_trainer(make_experiment())
     trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.25))
-    batches = list(trainer.training.shuffled(0))
+    batches = list(trainer.training.train_batches(0))
 
     def slowly(_epoch: int):  # type: ignore[no-untyped-def]
         for each in batches:
             clock.take(100.0)
             yield each
 
-    monkeypatch.setattr(trainer.training, "shuffled", slowly)
+    monkeypatch.setattr(trainer.training, "train_batches", slowly)
     found = measure_steps(trainer, SamplePlan(3, 4))
     assert (found.sample_seconds, found.steps_per_sample) == ((1.0,) * 3, 4)
     assert found.step_seconds == [0.25] * 3
@@ -248,7 +248,7 @@ def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> 
     class Once:
         image_count = batch_size = len(labels)
 
-        def shuffled(self, _epoch: int):  # type: ignore[no-untyped-def]
+        def train_batches(self, _epoch: int):  # type: ignore[no-untyped-def]
             yield batch
 
     team = Pair(CPU)

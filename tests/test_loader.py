@@ -60,7 +60,7 @@ def loaded(make_experiment: MakeExperiment) -> Iterator[Loaded]:
 
 
 def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
-    seen = batches.shuffled(epoch)
+    seen = batches.train_batches(epoch)
     next(seen)
     pids = worker_pids()
     assert len(list(seen)) == 15
@@ -84,7 +84,7 @@ def test_the_users_settings_reach_pytorchs_loader_and_pages_are_pinned_for_a_dev
 
 def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded(persistent_workers=True)
-    next(batches.shuffled(0))
+    next(batches.train_batches(0))
     halfway, first, second = worker_pids(), *(pids_of_an_epoch(batches, epoch) for epoch in (0, 1))
     assert len(halfway) == WORKERS
     assert halfway == first == second == worker_pids()
@@ -101,7 +101,7 @@ def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Loade
 
 def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded()
-    for step, _ in enumerate(batches.shuffled(0)):
+    for step, _ in enumerate(batches.train_batches(0)):
         if step == 2:
             break
     assert not worker_pids()
@@ -113,7 +113,7 @@ def test_each_worker_computes_with_one_thread_and_has_the_hook(loaded: Loaded, m
         return torch.tensor([torch.get_num_threads(), has_hook, os.getpid()], dtype=torch.float64)
 
     monkeypatch.setattr(Normaliser, "__call__", facts)
-    threads, hooks, pids = torch.cat([facts for facts, _ in loaded().shuffled(0)]).T.tolist()
+    threads, hooks, pids = torch.cat([facts for facts, _ in loaded().train_batches(0)]).T.tolist()
     assert (set(threads), set(hooks)) == ({1.0}, {1.0})
     assert len(set(pids)) == WORKERS
 
@@ -141,7 +141,7 @@ def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_de
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
     message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"
     with pytest.raises(UserError, match=message), explained():
-        next(loaded().shuffled(0))
+        next(loaded().train_batches(0))
 
 
 @pytest.mark.parametrize(("fault", "is_told"), [(ConnectionResetError, False), (EOFError, False), (KeyError, True)])
@@ -197,7 +197,7 @@ def train(fault: str) -> None:
     )
     normalise = _FullSharedMemory if fault == "full" else Normaliser
     with explained():
-        for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).shuffled(0)):
+        for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).train_batches(0)):
             if step == 1 and "kill-parent" in fault:
                 print(*worker_pids(), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)

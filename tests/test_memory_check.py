@@ -78,7 +78,7 @@ def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, pac
     taken, normalise = 0, Normaliser(manifest.mean, manifest.std)
     for part in ("train", "validation"):
         images = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
-        ((batch, _),) = make_batches(experiment, images, CPU).in_order()
+        ((batch, _),) = make_batches(experiment, images, CPU).eval_batches()
         taken += batch.nbytes
     assert resident_bytes(experiment, size) == taken
 

@@ -50,7 +50,7 @@ def changes(batches: Batches, epoch: int) -> dict[int, int]:
     """By how much each image became brighter, by its row."""
     pairs = [
         (row, image[0, 0, 0])
-        for images, rows in batches.shuffled(epoch)
+        for images, rows in batches.train_batches(epoch)
         for image, row in zip(images, rows, strict=True)
     ]
     return {int(row): round(float(shade)) - int(row) for row, shade in sorted(pairs, key=lambda pair: int(pair[0]))}
@@ -99,7 +99,9 @@ def test_nothing_is_drawn_from_the_networks_stream(load: Load) -> None:
 
 def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
     for part in ("train", "validation"):
-        shades = [round(float(image[0, 0, 0])) for images, _ in load(NOISE, part=part).in_order() for image in images]
+        shades = [
+            round(float(image[0, 0, 0])) for images, _ in load(NOISE, part=part).eval_batches() for image in images
+        ]
         assert shades == list(range(12))
 
 

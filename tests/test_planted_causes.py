@@ -72,7 +72,7 @@ class TimedBatches:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
         return map(self.placed, self.unplaced(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:

@@ -67,7 +67,7 @@ def test_the_first_batch_is_shown_whole_where_a_process_trains_on_a_share_of_it(
     run = Run("tiny", "cpu", experiment, cpu_host, packed_split.folder, Path())
     alone, shared = Setup(run, CPU, Team(CPU)), Setup(run, CPU, _OneOfTwo(CPU))
     whole, shown, share = (
-        next(iter(batches.shuffled(0))) for batches in (alone.training, shared.whole_batches(), shared.training)
+        next(iter(batches.train_batches(0))) for batches in (alone.training, shared.whole_batches(), shared.training)
     )
     for tensor, expected in zip(shown, whole, strict=True):
         assert torch.equal(tensor, expected)

@@ -109,15 +109,15 @@ def test_under_every_setting_the_same_bits_are_learned(make_job: MakeJob, settin
 def test_a_replay_sees_what_lies_where_it_read_and_fails_where_that_was_freed(reads: str) -> None:
     """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
     found = torch.ones(2)
-    replay = OperationRecorder().record(lambda: found + 1)
+    captured = OperationRecorder().record(lambda: found + 1)
     found.fill_(3.0)
     if reads == "freed":
         del found
         with pytest.raises(AssertionError, match="reads freed memory"):
-            replay.again()
+            captured.replay()
     else:
-        replay.again()
-        assert replay.output.tolist() == [4.0, 4.0]
+        captured.replay()
+        assert captured.output.tolist() == [4.0, 4.0]
 
 
 FOR_STATE: dict[str, Any] = {"shape": (1, 8, 8), "images": 17}  # of one image alone nothing can be normalised
@@ -278,11 +278,11 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
 def test_a_network_that_is_wrapped_for_several_devices_is_not_recorded(make_job: MakeJob) -> None:
     trainer = make_job()
     trainer.state = trainer.state._replace(network=nn.Sequential(trainer.network))
-    assert steps.hindrance(trainer) == "its network is wrapped, for several devices"
+    assert steps.why_not_capturable(trainer) == "its network is wrapped, for several devices"
 
 
 def test_an_epoch_of_one_batch_may_be_recorded(make_job: MakeJob) -> None:
-    assert steps.hindrance(make_job(batch_size=IMAGES)) is None
+    assert steps.why_not_capturable(make_job(batch_size=IMAGES)) is None
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_of_several_processes_each_takes_the_part_of_the_loss_whose_mean_over_th
     loss = {"name": "cross_entropy", "weight": weight}
     trainer = trainer_of(batch_size=16, loss=loss)
     last = trainer.steps_per_epoch - 1
-    whole, *_, rest = trainer.training.in_order()
+    whole, *_, rest = trainer.training.eval_batches()
     assert len(rest[1]) < len(whole[1])
     alone = [trainer.loss(trainer.state, 0, batch).item() for batch in (whole, rest)]
     trainer.team = SecondOfTwo(CPU)
@@ -377,7 +377,7 @@ def test_the_steps_of_an_epoch_include_a_last_smaller_batch(
     trainer_of: MakeTrainer, batch_size: int, steps: int
 ) -> None:
     trainer = trainer_of(batch_size=batch_size)
-    assert trainer.steps_per_epoch == len(list(trainer.training.shuffled(0))) == steps
+    assert trainer.steps_per_epoch == len(list(trainer.training.train_batches(0))) == steps
 
 
 def test_each_epoch_is_told_of_once_in_turn_when_it_is_over(trainer_of: MakeTrainer) -> None:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import data
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.trainers import LENET, PRECISIONS, mnist, same_bits, trained, trainer
-from photofinish.measuring.rehearsal import rehearsed_steps
+from photofinish.measuring.rehearsal import scratch_steps
 from photofinish.training.torch_device import CPU, apply_policy, autocast
 from photofinish.training.trainer import Trainer
 
@@ -90,7 +90,7 @@ def _resnet(found: Findings, device: torch.device, images: data.Data, rates: dic
 def _step_seconds(made: Trainer, layout: torch.memory_format) -> float:
     """The median of some, the device waited for after several of them."""
     samples, steps = (3, 1) if made.device == CPU else (10, 10)
-    with rehearsed_steps(made, layout=layout) as (step,):
+    with scratch_steps(made, layout=layout) as (step,):
         seconds = []
         for _ in range(1 + samples):  # the first for nothing
             started_seconds = made.clock.now_seconds()
@@ -117,6 +117,6 @@ def _network_trainer(name: str, images: data.Data, device: torch.device, batch_s
 
 def _operations_a_step(made: Trainer) -> int:
     """Of convolutions and matrix products, forward and backward."""
-    with rehearsed_steps(made) as (step,), FlopCounterMode(display=False) as counter:
+    with scratch_steps(made) as (step,), FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())

@@ -1,6 +1,6 @@
 // An accelerator made of the CPU, for tests on machines that have none: PyTorch believes its tensors lie on a device
 // of their own, `rehearsal:0`. It computes every operation on the CPU, refuses tensors of two devices, and counts
-// what would make a real device's host wait. What is copied in on a further stream arrives only when somebody waits for it.
+// what would make a real device's host wait.
 // Freed memory is filled with 0xFF, which is NaN to floats, so that a use after it shows.
 
 #include <ATen/EmptyTensor.h>
@@ -19,8 +19,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -49,7 +47,6 @@ struct Counts {
 } counts;
 
 thread_local DeviceIndex current = 0;
-thread_local c10::StreamId streams[kDevices] = {0, 0};
 const pid_t first_process = getpid();
 
 void refuse_other_processes() {
@@ -57,51 +54,6 @@ void refuse_other_processes() {
       getpid() == first_process,
       "Cannot re-initialize the rehearsal device in a forked subprocess, as CUDA can't be either");
 }
-
-// -- streams: the one that operations go on, 0, does at once what it is given; others do it when they are waited for ----
-
-struct Streams {
-  std::recursive_mutex mutex;
-  c10::StreamId last = 0;
-  std::map<c10::StreamId, std::deque<std::function<void()>>> given;
-  std::map<c10::StreamId, size_t> done;
-  std::string order;
-
-  // What happened on which stream: c a copy in, o operations, r an event that is recorded, w waiting for one.
-  void note(char what, c10::StreamId stream) {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
-    const std::string entry = what + std::to_string(stream) + " ";
-    if (what != 'o' || !order.ends_with(entry))
-      order += entry;
-  }
-  size_t count(c10::StreamId stream) {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
-    return done[stream] + given[stream].size();
-  }
-  void give(c10::StreamId stream, std::function<void()> work) {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
-    given[stream].push_back(std::move(work));
-  }
-  void finish(c10::StreamId stream, size_t until) {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
-    for (; done[stream] < until; ++done[stream]) {
-      given[stream].front()();
-      given[stream].pop_front();
-    }
-  }
-  void finish_all() {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
-    for (c10::StreamId stream = 1; stream <= last; ++stream)
-      finish(stream, count(stream));
-  }
-};
-Streams& all_streams = *new Streams;  // for ever: what is given and never waited for holds tensors
-
-struct Recorded {
-  c10::StreamId stream;
-  size_t count;
-  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
-};
 
 // -- memory: the CPU's, under another name ---------------------------------------------------------
 
@@ -176,6 +128,8 @@ REGISTER_ALLOCATOR(kType, &device_memory)
 
 // -- the device as PyTorch drives it ---------------------------------------------------------------
 
+using Time = std::chrono::steady_clock::time_point;
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override {
     return kType;
@@ -195,54 +149,38 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(Device device) const noexcept override {
     current = device.index() < 0 ? 0 : device.index();
   }
+  // It has one stream, and does at once what it is given. An event is the time at which it was recorded.
   c10::Stream getStream(Device device) const override {
-    return c10::Stream(c10::Stream::UNSAFE, device, streams[device.index() < 0 ? current : device.index()]);
+    return c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream getDefaultStream(Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
-  c10::Stream getNewStream(Device device, int) const override {
-    std::lock_guard<std::recursive_mutex> lock(all_streams.mutex);
-    return c10::Stream(c10::Stream::UNSAFE, device, ++all_streams.last);
-  }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    c10::Stream before = getStream(stream.device());
-    streams[stream.device_index()] = stream.id();
-    return before;
+    return stream;
   }
-  void record(void** event, const c10::Stream& stream, const DeviceIndex, const c10::EventFlag) const override {
-    delete static_cast<Recorded*>(*event);
-    *event = new Recorded{stream.id(), all_streams.count(stream.id())};
-    all_streams.note('r', stream.id());
+  void record(void** event, const c10::Stream&, const DeviceIndex, const c10::EventFlag) const override {
+    destroyEvent(*event, 0);
+    *event = new Time(std::chrono::steady_clock::now());
   }
-  void block(void* event, const c10::Stream& stream) const override {
-    const auto* recorded = static_cast<Recorded*>(event);
-    all_streams.note('w', stream.id());
-    if (recorded)
-      all_streams.finish(recorded->stream, recorded->count);
-  }
-  bool queryEvent(void* event) const override {
-    const auto* recorded = static_cast<Recorded*>(event);
-    return all_streams.done[recorded->stream] >= recorded->count;
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override {
+    return true;
   }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
-    const std::chrono::duration<double, std::milli> passed =
-        static_cast<Recorded*>(second)->at - static_cast<Recorded*>(first)->at;
-    return passed.count();
+    return std::chrono::duration<double, std::milli>(*static_cast<Time*>(second) - *static_cast<Time*>(first)).count();
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
-    delete static_cast<Recorded*>(event);
+    delete static_cast<Time*>(event);
   }
   DeviceIndex deviceCount() const noexcept override {
     return kDevices;
   }
   void synchronizeDevice(const DeviceIndex) const override {
     ++counts.waits;
-    all_streams.finish_all();
   }
-  void synchronizeStream(const c10::Stream& stream) const override {
+  void synchronizeStream(const c10::Stream&) const override {
     ++counts.waits;
-    all_streams.finish(stream.id(), all_streams.count(stream.id()));
   }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
@@ -428,7 +366,6 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::vector<IValue> arguments(first, stack->end());
   refuse_two_devices(op, arguments);
   ++counts.operations;
-  all_streams.note('o', streams[current]);
   if (is_read(op, arguments))
     ++counts.reads;
   Translation translation;
@@ -499,18 +436,12 @@ void copy_on_cpu(const at::Tensor& from, const at::Tensor& to) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   refuse_other_processes();
-  const c10::StreamId stream = streams[current];
   if (to.device().type() != kType) {
     ++counts.reads;
   } else if (from.device().type() != kType) {
     ++counts.copies_in;
-    all_streams.note('c', stream);
-    if (!non_blocking || !PinnedMemory::holds(from.const_data_ptr())) {
+    if (!non_blocking || !PinnedMemory::holds(from.const_data_ptr()))
       ++counts.waiting_copies_in;
-    } else if (stream != 0) {
-      all_streams.give(stream, [from, to] { copy_on_cpu(from, to); });
-      return to;
-    }
   }
   copy_on_cpu(from, to);
   return to;
@@ -578,12 +509,6 @@ void rehearsal_start() {
   static Hooks hooks;
   if (!at::isPrivateUse1HooksRegistered())
     at::RegisterPrivateUse1HooksInterface(&hooks);
-}
-const char* rehearsal_order() {
-  static std::string order;
-  order.clear();
-  order.swap(all_streams.order);
-  return order.c_str();
 }
 void rehearsal_counts(long* into) {
   into[0] = counts.operations;

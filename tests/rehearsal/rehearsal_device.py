@@ -37,15 +37,6 @@ def counts() -> Counts:
     return Counts(*values)
 
 
-def order() -> list[str]:
-    """What happened since the last call, on which stream (0: the usual one): c1 is a copy in on the stream 1, o0 are
-    operations, r1 an event that is recorded there, w0 waiting for one."""
-    library = _library()
-    library.rehearsal_order.restype = ctypes.c_char_p
-    told: bytes = library.rehearsal_order()
-    return told.decode().split()
-
-
 def register() -> None:
     """Called at the end of `import torch`."""
     import torch

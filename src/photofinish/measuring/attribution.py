@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import torch
 
 from photofinish.machine.memory import available_memory_bytes
-from photofinish.measuring.rehearsal import WARM_UP_STEPS, is_awake, rehearsal, rehearsed_steps
+from photofinish.measuring.rehearsal import WARM_UP_STEPS, is_awake, scratch_copy, scratch_steps
 from photofinish.params.experiment import ConstantSchedule, ResidentInput
 from photofinish.results.measurements import Attribution, SteadyState, StepParts
 from photofinish.training.batches import Batches
-from photofinish.training.steps import Steps, most_at_once
+from photofinish.training.steps import Steps, steps_per_graph
 from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
 from photofinish.training.trainer import Trainer
 
@@ -93,7 +93,7 @@ def measure_by_turns(
 ) -> list[SteadyState]:
     """Of the batch, and of batches of so many other images: a sample of each in turn, so that a slow spell of the
     machine is no more in the one than in the other."""
-    with rehearsed_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
+    with scratch_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
         seconds: list[list[float]] = [[] for _ in all_steps]
         started_seconds = trainer.clock.now_seconds()
         for steps in all_steps:
@@ -185,11 +185,11 @@ def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> Steady
     twin.experiment = trainer.experiment.model_copy(update=other)
     at_once, whole = 1, resident.image_count // resident.batch_size
     if trainer.steps.kind == "graph":
-        at_once = min(most_at_once(twin), max(1, count // _LEAST_SAMPLES))
-    with rehearsal(twin) as state:
+        at_once = min(steps_per_graph(twin), max(1, count // _LEAST_SAMPLES))
+    with scratch_copy(twin) as state:
         steps = trainer.steps.resized(at_once)
         try:
-            steps.begin(twin, state)
+            steps.capture(twin, state)
         except RuntimeError as error:
             trainer.steps.note_failure(error)
             steps, at_once = Steps(), 1
@@ -208,10 +208,10 @@ def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> Steady
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     training, timer = trainer.training, _timer(trainer)
     ends: list[Any] = []
-    with rehearsal(trainer) as own_state:
+    with scratch_copy(trainer) as own_state:
         scaler = _WatchingScaler(trainer, lambda: ends.append(timer.now()))
         state = own_state._replace(scaler=scaler)
-        first = next(iter(training.shuffled(0)))
+        first = next(iter(training.train_batches(0)))
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.unplaced(0)
@@ -295,10 +295,10 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     clock = trainer.clock
     if not is_accelerator(trainer.device):
         ends = [clock.now_seconds()]
-        for _batches in islice(trainer.steps.fetched(trainer.training, 0), steps):
+        for _batches in islice(trainer.steps.batches_only(trainer.training, 0), steps):
             ends.append(clock.now_seconds())
         return tuple(end - start for start, end in pairwise(ends))
-    coming = trainer.steps.fetched(trainer.training, 0)
+    coming = trainer.steps.batches_only(trainer.training, 0)
     trainer.training.prepare(0)
     fetched, started_seconds = 0, clock.now_seconds()
     for batches in coming:
@@ -328,7 +328,7 @@ def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:
     seconds: list[float] = []
     if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
         return ()
-    with rehearsed_steps(trainer) as (step,):
+    with scratch_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()
         for _ in range(steps):

@@ -34,7 +34,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from photofinish.measuring.rehearsal import rehearsal
+from photofinish.measuring.rehearsal import scratch_copy
 from photofinish.models.registry import BATCH_NORMS
 from photofinish.results.measurements import Operations, Product
 from photofinish.training.trainer import Trainer
@@ -66,9 +66,9 @@ class StepCount(NamedTuple):
 
 def count_operations(trainer: Trainer) -> Operations:
     """Of a step on the first batch."""
-    images, labels = batch = next(iter(trainer.training.shuffled(0)))
+    images, labels = batch = next(iter(trainer.training.train_batches(0)))
     image_count = trainer.training.image_count + trainer.validation.image_count
-    with rehearsal(trainer) as state:
+    with scratch_copy(trainer) as state:
         counted = count_step(state.network, lambda: state.scaler.scale(trainer.loss(state, 0, batch)))
         state.scaler.step(state.optimizer)  # which makes its own state
         held = [value for values in state.optimizer.state.values() for value in values.values()]

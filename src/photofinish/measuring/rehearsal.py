@@ -1,4 +1,4 @@
-"""A trainer's steps for nothing: what is done before and after a training to measure it, and leaves it as it is."""
+"""Steps before and after a training that warm up or measure it, and leave what it learns as it is."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ from photofinish.errors import UserError
 from photofinish.models.own import same_bits
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import has_another_first_step
-from photofinish.training.steps import GraphedSteps, Steps, first_failure, hindrance, most_at_once, recorder_of
+from photofinish.training.steps import (
+    GraphedSteps,
+    Steps,
+    first_failure,
+    recorder_of,
+    steps_per_graph,
+    why_not_capturable,
+)
 from photofinish.training.torch_device import CPU, is_accelerator
 from photofinish.training.trainer import Trainer, TrainState
 
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.2
-"""of an accelerator, at least"""
+"""in which an idle accelerator reaches its full clock"""
 TRIED_STEPS = 3
-"""at once, before it is believed that recorded steps give the same bits"""
+"""in the graph whose bits are compared with those of eager steps"""
 
 
 @contextmanager
-def rehearsal(trainer: Trainer, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
-    """What may be trained for nothing, in the training's own order of memory or another: a copy of the network, or with
-    several processes or a compiled network that itself, which is put back then.
+def scratch_copy(trainer: Trainer, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
+    """Yield a fresh state to train and throw away: of a copy of the network, in any memory format.
 
-    DDP settles after its first step in which order it adds gradients up, for as long as it lives. A resumed run
-    must add in the same order as one that was never stopped, so both have that step behind them.
+    With several processes or a compiled network it is the network itself, restored at the end. DDP fixes the order in
+    which it adds gradients up in its first step. A resumed run must add in the same order as one that was never
+    stopped, so both take that step here.
     """
     layout = layout or trainer.state.memory_format
     if trainer.team.size == 1 and not trainer.experiment.model.compile:  # a copy would be compiled for itself
@@ -44,27 +51,28 @@ def rehearsal(trainer: Trainer, layout: torch.memory_format | None = None) -> It
 
 
 @contextmanager
-def rehearsed_steps(
+def scratch_steps(
     trainer: Trainer, *other_images: int, layout: torch.memory_format | None = None, at_once: int = 1
 ) -> Iterator[list[Callable[[], object]]]:
-    """So many training steps, as often as they are called, handed out as the training's own are: some on the first
-    batch, then some for each number of other images, which are some of that batch or some of them several times. All
-    train the same network."""
-    images, labels = next(iter(trainer.training.shuffled(0)))
+    """Yield functions that take so many steps, captured if the training's are: on the first batch, then on batches of
+    the other sizes, made of its images. All train the same scratch copy."""
+    images, labels = next(iter(trainer.training.train_batches(0)))
     batches = [(images, labels)]
     for count in other_images:
         rows = torch.arange(count, device=images.device) % len(images)
         batches.append((images.index_select(0, rows), labels.index_select(0, rows.to(labels.device))))
-    with rehearsal(trainer, layout) as state:
-        yield [trainer.steps.repeated(trainer, state, batch, at_once) for batch in batches]
+    with scratch_copy(trainer, layout) as state:
+        yield [trainer.steps.repeat(trainer, state, batch, at_once) for batch in batches]
 
 
 def warm_up(trainer: Trainer) -> float:
-    """Everything that happens only once (allocation, compilation, recording), so that it isn't timed as training; the
-    seconds it took. The most memory that was taken is counted from here on, less what was taken for nothing."""
+    """Do all that happens only once (allocation, compilation, capture), so that no epoch pays for it.
+
+    Returns the seconds it took. The training's peak memory is counted from here on.
+    """
     clock = trainer.clock
     started_seconds = clock.now_seconds()
-    with rehearsal(trainer) as state:
+    with scratch_copy(trainer) as state:
         step_on_every_size(trainer, state)
         while not is_awake(trainer, started_seconds):
             step_on_every_size(trainer, state)
@@ -72,12 +80,12 @@ def warm_up(trainer: Trainer) -> float:
     trainer.team.forget_peak_memory()
     if isinstance(trainer.steps, GraphedSteps):
         try:
-            _begin(trainer, trainer.steps)
+            _capture(trainer, trainer.steps)
         except RuntimeError as error:
-            trainer.steps.forget()
+            trainer.steps.release()
             trainer.team.forget_peak_memory()
             trainer.steps = _one_by_one(trainer, f"recording them failed ({first_failure(error)})")
-    trainer.training.prepare(trainer.progress.epochs_done)  # as of every later epoch, not within its time
+    trainer.training.prepare(trainer.progress.epochs_done)  # as each epoch does for the next one
     return clock.now_seconds() - started_seconds
 
 
@@ -88,13 +96,13 @@ def is_awake(trainer: Trainer, started_seconds: float) -> bool:
     return is_over
 
 
-def _begin(trainer: Trainer, steps: GraphedSteps) -> None:
-    """Record the steps, then run each kind of step and of validation batch that an epoch has, with nothing learned.
+def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
+    """Capture the steps, then run each kind of step and validation batch that an epoch has, and undo it.
 
-    A graph keeps its memory to itself, so an epoch's eager steps and its validation need further memory. Here it is
-    allocated before the first epoch's time counts, or found to be missing while steps may still be taken one by one.
+    A graph keeps its memory to itself, so an epoch's eager steps and validation need further memory. It is allocated
+    before the first epoch is timed, or found to be missing while the training can still fall back to eager steps.
     """
-    steps.begin(trainer, trainer.state)
+    steps.capture(trainer, trainer.state)
     with put_back(trainer.state):
         steps.run_each_kind(trainer, trainer.state)
         _validate_every_size(trainer, trainer.state)
@@ -102,7 +110,7 @@ def _begin(trainer: Trainer, steps: GraphedSteps) -> None:
 
 @contextmanager
 def put_back(state: TrainState) -> Iterator[None]:
-    """Restore weights, buffers, optimizer and scaler at the end, each in its place, where graphs read them."""
+    """Restore weights, buffers, optimizer and scaler at the end, in place, because graphs read them there."""
     kept = [each for values in state.optimizer.state.values() for each in values.values()]
     tensors = [*state.network.parameters(), *state.network.buffers(), *kept]
     before = [each.detach().to(CPU, copy=True) for each in tensors]
@@ -118,10 +126,9 @@ def put_back(state: TrainState) -> Iterator[None]:
 
 
 def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
-    """Steps and validation with batches as large as the first one of an epoch, and as the last one, which may be
-    smaller: each size has kernels and plans of its own."""
+    """Train and validate with batches as large as an epoch's first and its last one, as each size has its kernels."""
     state.network.train()
-    batches = list(islice(trainer.training.shuffled(0), WARM_UP_STEPS))
+    batches = list(islice(trainer.training.train_batches(0), WARM_UP_STEPS))
     for number, batch in enumerate(batches):
         trainer.step(state, number, batch)
     for last in _as_last(trainer, trainer.training, batches[0]):
@@ -130,36 +137,37 @@ def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
 
 
 def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
-    first = next(iter(trainer.validation.in_order()))
+    first = next(iter(trainer.validation.eval_batches()))
     trainer.evaluate(state, [first, *_as_last(trainer, trainer.validation, first)])
 
 
 def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
-    """Of the first batch as many images as this process has of the last one, where that is smaller than the others."""
+    """Return the first batch cut to this rank's share of an epoch's last one, or nothing if that is no smaller."""
     last = batches.image_count % batches.batch_size if batches.image_count > batches.batch_size else 0
     own = len(range(trainer.team.rank, last, trainer.team.size))
     return [(first[0][:own], first[1][:own])] if last else []
 
 
 def chosen_steps(trainer: Trainer) -> Steps:
-    """As `steps` in params.yaml says; `auto` records them where that is shown to change no bit."""
+    """Return the kind of steps that params.yaml names. With `auto`, capture them if a trial gives the bits of eager
+    ones."""
     if trainer.experiment.steps == "eager":
         return Steps("params.yaml says so")
     recorder = recorder_of(trainer.device)
     if recorder is None:
         return Steps(f"steps are recorded on CUDA and ROCm alone, not on {trainer.device.type}")
-    if why_not := hindrance(trainer):
+    if why_not := why_not_capturable(trainer):
         return _one_by_one(trainer, why_not)
-    at_once = most_at_once(trainer)
-    # Of a training whose first step is by itself, neither way takes more at once than the other then.
+    at_once = steps_per_graph(trainer)
+    # An optimizer with another first step takes that eagerly: then both ways take the same number of steps.
     tried_at_once = 1 if has_another_first_step(trainer.experiment.optimizer) else min(at_once, TRIED_STEPS)
     whole = trainer.training.image_count // trainer.training.batch_size
     tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
-    batch = next(iter(trainer.training.shuffled(0)))
+    batch = next(iter(trainer.training.train_batches(0)))
     try:
-        with rehearsal(trainer) as state, recorder.beside():
+        with scratch_copy(trainer) as state, recorder.beside():
             one_by_one = _bits(trainer, state, Steps(), tried, batch)
-        with rehearsal(trainer) as state:
+        with scratch_copy(trainer) as state:
             recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({first_failure(error)})")
@@ -179,8 +187,8 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
 
 
 def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch) -> list[torch.Tensor]:
-    """All that so many steps and one by itself give and leave, then those of a second epoch, if there is one."""
-    steps.begin(trainer, state)
+    """Return losses, weights and optimizer state after so many steps and an eager one, of each of two epochs."""
+    steps.capture(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
@@ -192,7 +200,7 @@ def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: 
 
 
 def forget_optimizer(trainer: Trainer) -> None:
-    """What only further training would need: the memory is for what is measured after it."""
-    trainer.steps.forget()
+    """Free what only further training needs: graphs, gradients and optimizer state."""
+    trainer.steps.release()
     trainer.state.optimizer.zero_grad()
     trainer.state.optimizer.state.clear()

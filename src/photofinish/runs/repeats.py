@@ -41,7 +41,7 @@ def repeat_training(
     first: Trainer, again: Trainer, name: str, number: int, on_epoch: Callable[[int], None]
 ) -> tuple[EpochTiming, ...]:
     """Train `again` and return its epochs. Raises UserError if it learned something else."""
-    first.steps.forget()  # its graphs hold memory that this training needs
+    first.steps.release()  # its graphs hold memory that this training needs
     warm_up(again)
     for metrics, _timing in again.epochs():
         on_epoch(metrics.epoch)

@@ -89,7 +89,7 @@ class Setup:
         refuse_another_network(experiment.model.name, network, self.new_network)
         with self._experiment_named():
             criterion = Loss(experiment.loss, manifest.task, self.device)
-        batch = next(iter(self.training.shuffled(0)))
+        batch = next(iter(self.training.train_batches(0)))
         classes = len(manifest.class_names)
         refuse_what_cannot_be_trained(experiment, network, criterion, batch, classes)
 

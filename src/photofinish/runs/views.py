@@ -194,7 +194,7 @@ def summarise(network: nn.Module, shape: tuple[int, ...], dtype: Dtype = "uint8"
 def write_views(folder: Path, network: nn.Module, training: Batches, manifest: Manifest) -> None:
     """The first batch of the first epoch as the network got it, if it is of images, and the network's summary."""
     if manifest.dtype == "uint8":
-        images, labels = next(iter(training.shuffled(0)))
+        images, labels = next(iter(training.train_batches(0)))
         names = [_told(target, manifest) for target in labels[:MOST_IMAGES].tolist()]
         write_bytes_atomically(folder / records.FIRST_BATCH, draw_grid(images, names, (manifest.mean, manifest.std)))
     write_bytes_atomically(folder / records.SUMMARY, summarise(network, manifest.shape, manifest.dtype).encode())

@@ -1,7 +1,6 @@
-"""What batches are: which images each one holds, in which order, and how an image becomes what a network takes.
+"""Batches: which images each one holds, in which order, and how an image becomes a network's input.
 
-Whatever is drawn comes from random streams without state, each decided by seed and epoch; what a transform of the
-user's own draws, by seed, epoch and item.
+All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from (seed, epoch, item).
 """
 
 from __future__ import annotations
@@ -27,44 +26,46 @@ if TYPE_CHECKING:
     from photofinish.params.experiment import Augmentation, OwnTransform
 
 _MOST_SEED = 2**32
-"""that NumPy takes"""
+"""NumPy takes seeds below it"""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches(Protocol):
-    """One part's batches, by whatever input path."""
+    """The batches of one split, from any input path."""
 
     image_count: int
     batch_size: int
 
     def prepare(self, epoch: int) -> None:  # noqa: ARG002
-        """Do now what the host has to do before the epoch's first batch, where that can be done ahead."""
+        """Do the host's work before the epoch's first batch ahead of time, if the input path has any."""
         return
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        """The batches of one training epoch, on the device."""
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield the batches of one training epoch, on the device."""
         return map(self.placed, self.unplaced(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """The same, each short of what is left of its way to the device: `placed` goes that way."""
+        """Yield the batches of one training epoch before `placed` copies them to the device."""
 
     def placed(self, batch: Batch) -> Batch:
-        """The batch on the device, where it often lies already."""
+        """Return the batch on the device. Resident batches are there already."""
         return batch
 
     def place(self, count: int) -> Batch:
-        """Where so many batches lie one after the other on the device, the first of an epoch to begin with.
+        """Return static buffers for so many batches, filled with the first ones of an epoch.
 
-        What comes batch by batch has a place for one: another place would only keep the next one from coming.
+        Loaders have buffers for one batch only: more would only delay the next batch.
         """
         assert count == 1
-        return next(iter(self.shuffled(0)))
+        return next(iter(self.train_batches(0)))
 
     def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
-        """The batches of one training epoch: None each time as many lie in the place as go there, and by itself each
-        of the first so many, and each that is left over."""
-        for number, batch in enumerate(self.shuffled(epoch)):
+        """Copy an epoch's batches into the static buffers. Yields None each time they are full.
+
+        The first `alone` batches, and those that are left over, are yielded themselves.
+        """
+        for number, batch in enumerate(self.train_batches(epoch)):
             if number < alone or len(batch[1]) < len(place[1]):
                 yield batch
                 continue
@@ -72,25 +73,25 @@ class Batches(Protocol):
                 there.copy_(part)
             yield None
 
-    def in_order(self) -> Iterator[Batch]:
-        """The same images once each, as they are and in their stored order, for evaluation."""
+    def eval_batches(self) -> Iterator[Batch]:
+        """Yield each image once, unchanged and in stored order, for evaluation."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a packed split, and how its images become what a network takes."""
+    """One part of a packed split, and how its images become a network's inputs."""
 
     name: PartName
     images: npt.NDArray[Any]
-    """of uint8; items of another type are no images, and taken as they are unless a mean is given"""
+    """uint8; items of other types are no images, and stay as they are unless a mean is given"""
     labels: npt.NDArray[Any]
     normalise: Normaliser
 
 
 class Normaliser:
-    """uint8 to float32, scaled to 0..1, less the training part's mean, over its standard deviation.
+    """Scales uint8 to 0..1, then subtracts the training part's mean and divides by its standard deviation.
 
-    Floats are on a scale of their own; without a mean, everything stays as it is.
+    Floats aren't scaled. Without a mean, items stay as they are.
     """
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dimensions: int = 3) -> None:
@@ -107,30 +108,30 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which images each batch holds and what happens to them: the same for every device and input path."""
+    """Which images each batch holds and how they are augmented, on every device and input path alike."""
 
     image_count: int
     batch_size: int
     seed: int
     rank: int = 0
     size: int = 1
-    """of the processes that train together: each takes every `size`-th image of a batch, from its `rank` on"""
+    """World size: each rank takes every `size`-th image of a batch, from `rank` on"""
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The images' rows in the order of the epoch."""
+        """Return the images' rows in the order of the epoch."""
         return batch_order(self.image_count, self.seed, epoch)
 
     @property
     def padding(self) -> int:
-        """How many black pixels each side of an image gets before it is cut out anew."""
+        """Number of black pixels added on each side before an image is cropped."""
         return self.augmentation.crop_padding if self.augmentation else 0
 
     def draws(self, epoch: int) -> torch.Tensor | None:
-        """A row for each image, its Draw; None where they stay as they are.
+        """Return a row for each image, its Draw, or None without augmentation.
 
-        As torchvision's RandomCrop with padding and RandomHorizontalFlip draw, from a stream for each of the three, so
-        that what one image gets doesn't depend on how many there are.
+        They are drawn as torchvision's RandomCrop with padding and RandomHorizontalFlip do, each from its own stream,
+        so that an image's draw doesn't depend on how many images there are.
         """
         if self.augmentation is None:
             return None
@@ -141,41 +142,41 @@ class BatchPlan:
         return torch.stack([tops, lefts, mirrored], dim=1)
 
     def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
-        """This process's share of each batch, of anything that has a row an image."""
+        """Yield this rank's share of each batch, of anything that has a row per image."""
         for batch in torch.split(ordered, self.batch_size):
             yield batch[self.rank :: self.size]
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed for each purpose, so that no two streams are the same."""
+    """Return a seed for a purpose, so that no two streams are the same."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 bits
 
 
 def _stream(*parts: object) -> torch.Generator:
-    """On the CPU, so the same for every device."""
+    """Return a generator on the CPU, which draws the same for every device."""
     return torch.Generator().manual_seed(derived_seed(*parts))
 
 
 def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
-    """The order of the training images in one epoch."""
+    """Return the order of the training images in one epoch."""
     return torch.randperm(count, generator=_stream("order", seed, epoch))
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
-    """What the network itself draws (dropout) starts anew with each epoch, on every device of this process.
+    """Seed what the network itself draws (dropout), on every device of this process.
 
-    Processes that train together draw each from a stream of its own; the first one's is that of a single process.
+    Each rank has its own stream. Rank 0 draws as a single process does.
     """
     torch.manual_seed(derived_seed("network", seed, epoch, *([rank] if rank else [])))
 
 
 Draw = tuple[int, int, int]
-"""What happens to one image: cut out of the bordered image from (top, left) on, then mirrored (1) or not (0)."""
+"""How one image is augmented: cut out of the bordered image at (top, left), then mirrored (1) or not (0)"""
 
 
 def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:
-    """One image (channels, height, width), before it is normalised."""
+    """Augment one image (channels, height, width), before it is normalised."""
     top, left, mirrored = draw
     _, height, width = image.shape
     crop = with_border(image, padding)[:, top : top + height, left : left + width]
@@ -183,7 +184,7 @@ def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDA
 
 
 def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.uint8]:
-    """A copy of one image or many with so many black pixels added on each side."""
+    """Return a copy of one image or many with so many black pixels added on each side."""
     *leading, height, width = images.shape  # written out: np.pad takes five times as long for one small image
     bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)
     bordered[..., padding : padding + height, padding : padding + width] = images
@@ -191,7 +192,7 @@ def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.u
 
 
 class Transform:
-    """The user's function of an item, or an instance of their class."""
+    """A custom function of an item, or an instance of a custom class."""
 
     def __init__(self, settings: OwnTransform, seed: int) -> None:
         self._name, self._seed, self._generator = settings.name, seed, np.random.MT19937()
@@ -202,7 +203,7 @@ class Transform:
                 self._own = self._own()
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
-        """The item as it is packed, changed; its shape and type stay."""
+        """Transform a packed item. Raises UserError if its shape or type changes."""
         seed = derived_seed("transform", self._seed, epoch, row) % _MOST_SEED
         with self._seeded(seed), users_code(f"transform {self._name} fails on training item {row}"):
             changed = self._own(item.clone())
@@ -215,10 +216,10 @@ class Transform:
 
     @contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:
-        """Python's, NumPy's and torch's generators of the CPU, as they were before once it is over.
+        """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
 
-        By hand, for an item takes little time itself: torch.manual_seed would take ten times as long as all of this,
-        and seed the GPU that the network draws from; NumPy takes long to copy its generator's state.
+        torch.manual_seed would take ten times as long as all of this, and seed the GPU that the network draws from.
+        NumPy takes long to copy its generator's state, so its generator is exchanged.
         """
         python, torchs, numpys = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
         set_bit_generator(self._generator)

@@ -113,7 +113,7 @@ class ResidentBatches(Batches):
             yield None
         yield from map(self.gather, _split(rows[end:], self.batch_size))
 
-    def in_order(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
@@ -183,7 +183,7 @@ class AugmentedResidentBatches(ResidentBatches):
         )
         return cropped.view(count, *self._shape), torch.index_select(self._labels, 0, row, out=labels)
 
-    def in_order(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Without their borders, neither moved nor mirrored."""
         crops = sent(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self.gather, self._plan.own(crops))
@@ -211,49 +211,19 @@ class LoaderBatches(Batches):
             worker_init_fn=_say_nothing_of_a_reader_that_left,
             generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
         )
-        # Only from pinned pages can a copy go on alone.
-        self._stream = _further_stream(device) if self._loader.pin_memory and settings.non_blocking else None
-
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        """Copied to the device, each while the step before it goes on where the device has streams for that."""
-        return self._copied(self.unplaced(epoch))
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """As the DataLoader hands them over, in main memory."""
         return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
 
-    def in_order(self) -> Iterator[Batch]:
-        """Loaded anew each time, and copied to the device."""
-        return self._copied(self._load(torch.arange(self.image_count), None, None))
+    def eval_batches(self) -> Iterator[Batch]:
+        """Loaded again each time, and copied to the device."""
+        return map(self.placed, self._load(torch.arange(self.image_count), None, None))
 
     def placed(self, batch: Batch) -> Batch:
         """Copied there, without the host's waiting for it where the settings say so."""
         images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
         return images, labels
-
-    def _copied(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Where there is a stream for it, one batch ahead: while the steps before a batch are at work, it is on its
-        way."""
-        aside = self._stream
-        if aside is None:
-            yield from map(self.placed, batches)
-            return
-        coming: tuple[Batch, torch.Event] | None = None
-        for batch in batches:
-            # The memory it gets may be that of a batch before, which steps that the device was given still read.
-            aside.wait_stream(torch.accelerator.current_stream(self._device))
-            with aside:
-                copy = self.placed(batch), aside.record_event()
-            if coming:
-                yield self._arrived(*coming)
-            coming = copy
-        if coming:
-            yield self._arrived(*coming)
-
-    def _arrived(self, batch: Batch, copied: torch.Event) -> Batch:
-        """The batch, for steps that wait for it on the device; the host doesn't."""
-        torch.accelerator.current_stream(self._device).wait_event(copied)
-        return batch
 
     def _load(self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[Batch]:
         self._sampler.batches = _keys(self._plan, order, draws, epoch)
@@ -268,14 +238,6 @@ class LoaderBatches(Batches):
             raise RuntimeError(
                 f"DataLoader worker (pid unknown) broke off while it handed over a batch: {error}"
             ) from error
-
-
-def _further_stream(device: torch.device) -> torch.Stream | None:
-    """A stream beside the one that steps go on; None where a device has one alone."""
-    try:
-        return torch.Stream(device=device)
-    except RuntimeError:
-        return None
 
 
 class _SetSampler(Sampler[list[_Key]]):

@@ -32,6 +32,20 @@ _FOR_EACH = {"weight": "classes", "pos_weight": "labels"}
 """arguments that are a number for each of these"""
 
 
+class _NllLoss(torch.autograd.Function):
+    """Mean negative log-likelihood, whose gradient was made before."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: torch.Tensor, targets: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gradient)
+        return functional.nll_loss(log_probs, targets)
+
+    @staticmethod
+    def backward(ctx: Any, _one: torch.Tensor) -> Any:
+        (gradient,) = ctx.saved_tensors
+        return gradient, None, None
+
+
 class Loss:
     """Of a batch's outputs and targets: the mean over its items, as a step takes it, or what that is made of: a sum,
     and the weight that it is divided by, which add up over batches and processes."""
@@ -52,11 +66,38 @@ class Loss:
             self._loss = partial(_BUILT_IN[self.name], **arguments)
         self.has_tensors = self._is_own or any(key in arguments for key in _FOR_EACH)
         """of single precision, or may have"""
-        self.reads_back = self._class_weights is not None and getattr(settings, "label_smoothing", 0) > 0
+        smooths = getattr(settings, "label_smoothing", 0) > 0
+        self._is_plain_cross_entropy = self.name == "cross_entropy" and self._class_weights is None and not smooths
+        self._targets_ahead: list[torch.Tensor] | None = None
+        self._gradients: Iterator[torch.Tensor] | None = None
+        self.reads_back = self._class_weights is not None and smooths
         """PyTorch's cross-entropy then selects by a mask, whose count the host waits for"""
+
+    @contextmanager
+    def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
+        """Make the gradients of these batches' means together: two kernels less a step, with the same bits.
+
+        With respect to log-probabilities, cross-entropy's gradient depends on the targets alone. Each batch's mean is
+        computed once, in this order, and its own gradient must be 1.
+        """
+        if self._is_plain_cross_entropy:
+            self._targets_ahead = targets
+        try:
+            yield
+        finally:
+            self._targets_ahead = self._gradients = None
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """A scalar."""
+        if self._targets_ahead and outputs.dim() == 2:
+            log_probs = outputs.float().log_softmax(1)
+            if self._gradients is None:
+                first, *others = self._targets_ahead
+                rows = torch.cat([first, *others]) if others else first
+                made = log_probs.new_zeros(len(rows), log_probs.shape[1])
+                made.scatter_(1, rows[:, None], -1 / len(targets))
+                self._gradients = iter(torch.split(made, len(targets)))
+            return cast("torch.Tensor", _NllLoss.apply(log_probs, targets, next(self._gradients)))
         total, weight = self._checked(self._loss(outputs, targets))
         return total if weight is None else total / weight
 

@@ -1,10 +1,9 @@
-"""How an epoch's steps are handed to the device: one by one, or many at once, recorded in a CUDA graph.
+"""How an epoch's steps reach the device: one by one, or several at once, captured in a CUDA graph.
 
-Handing out an operation takes the host some microseconds, and a small network's takes the device fewer. A graph holds
-several whole steps on batches that are put into the same place each time, and is handed out at once. Nothing of the
-network's Python runs then: what a step reads besides (its learning rate, the state of the optimiser) lies on the
-device, where it is changed in place. The bits are those of the same steps one by one, which what is left of an epoch
-after its last whole graph takes.
+Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes to run. A graph
+holds several whole steps on static buffers and is launched at once. None of the network's Python runs then. What a
+replay reads besides its batches (learning rates, optimizer state) lies on the device and is changed in place. Captured
+and eager steps learn the same bits; what is left of an epoch after its last whole graph is eager.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Kind = Literal["eager", "graph"]
 
 
 class Recorded(NamedTuple):
-    """Work that is done again at each call, on what then lies where it read when it was recorded."""
+    """Captured work."""
 
     output: torch.Tensor
-    """where each time leaves what the work gives"""
-    again: Callable[[], None]
+    """where each replay writes its result"""
+    replay: Callable[[], None]
 
 
 class CudaRecorder:
-    """Records work in CUDA graphs, captured on a stream of their own."""
+    """Captures work in CUDA graphs, on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -44,19 +43,17 @@ class CudaRecorder:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Within it, work is done on that stream, which makes what it needs once: after what was handed out before and
-        before what comes next."""
+        """Run work eagerly on the capture's stream, which creates what libraries keep for a stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
-        """None of it is done yet. Its memory is the graph's own; torch sees to it that random numbers go on from where
-        the generator is."""
+        """Capture the work without running it."""
         before, generator = torch.cuda.current_stream(), torch.cuda.default_generators[self._device.index]
         graph = torch.cuda.CUDAGraph()
-        # Meanwhile a loader's thread may pin memory for batches to come, which is no part of the work.
+        # Thread-local, as a loader's thread may pin memory meanwhile.
         capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
         try:
             with capture:
@@ -73,62 +70,59 @@ class CudaRecorder:
 def recorder_of(device: torch.device) -> CudaRecorder | None:
     """Return the recorder of a CUDA or ROCm device, or None for other kinds, whose graphs nobody has tried.
 
-    One recorder a device, as cuBLAS keeps a workspace for each stream that it ever computed on.
+    There is one recorder a device, because cuBLAS keeps a workspace for each stream that it ever computed on.
     """
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
 class Steps:
-    """The steps of a training, and of whatever is rehearsed for it; here one by one, each operation by itself.
-
-    They hold no trainer: it holds them, and is to be gone as soon as nobody needs it.
-    """
+    """Eager steps. They hold no reference to the trainer that holds them."""
 
     kind: Kind = "eager"
     at_once = 1
-    """how many are handed out at once, at most"""
+    """steps that are launched together, at most"""
 
     def __init__(self, why: str = "") -> None:
         self.why = why
-        """they are taken so"""
+        """the reason for this kind, for the record"""
 
     def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
-        """Train it, one step further or several with each loss or losses that it gives, still on the device."""
-        for number, batch in enumerate(trainer.training.shuffled(epoch)):
+        """Train one epoch. Yields the loss of each step, or the losses of several, still on the device."""
+        for number, batch in enumerate(trainer.training.train_batches(epoch)):
             loss = trainer.step(state, number, batch)
             state.schedule.batch_ended()
             yield loss
 
-    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
-        """Nothing but the batches of an epoch, as steps get them; how many with each."""
+    def batches_only(self, training: Batches, epoch: int) -> Iterator[int]:
+        """Load an epoch's batches as `epoch` does, without training. Yields how many each load brings."""
         return (1 for _batch in training.unplaced(epoch))
 
-    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """What takes so many steps on one batch at each call."""
+    def repeat(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """Return a function that takes so many steps on one batch."""
         return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
 
     def resized(self, _at_once: int) -> Steps:
-        """Return new steps that are handed out as these are, so many at once where these are captured."""
+        """Return new steps of this kind, so many at once if they are captured."""
         return Steps()
 
     def note_failure(self, error: BaseException) -> None:
-        """Say in `why`, which is recorded, that steps were measured eagerly, as capturing them failed."""
+        """Add to `why` that a capture failed while measuring, so that eager steps were measured."""
         note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
         self.why += "" if note in self.why else note
 
-    def begin(self, trainer: Trainer, state: TrainState) -> None:
-        """Make what the first of them would make, and be bound to where network and optimiser now lie."""
+    def capture(self, trainer: Trainer, state: TrainState) -> None:
+        """Capture steps, at the addresses that network and optimizer have now."""
 
-    def forget(self) -> None:
-        """Give that back."""
+    def release(self) -> None:
+        """Free what was captured."""
 
 
-class Window:
-    """A few steps on batches that lie at the same place each time, recorded."""
+class CapturedSteps:
+    """A few steps on static batches, as one graph."""
 
     def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: CudaRecorder) -> None:
         self._rates = RateSlots(len(batches), trainer.device)
-        # An operation less a step: else each would make the loss's gradient with respect to itself, which is one.
+        # Given, because each backward pass would otherwise launch a kernel to fill it.
         state = state._replace(first_gradient=torch.ones((), device=trainer.device))
         # A replay reads these at the addresses that they had during the capture, so they live as long as it can.
         self._read = state, batches
@@ -138,18 +132,20 @@ class Window:
             return torch.stack([trainer.step(state, number, batch, rate) for number, (batch, rate) in numbered])
 
         state.network.train()
-        state.scaler.scale(torch.zeros((), device=trainer.device))  # which makes what a scaler keeps, for fp16
+        state.scaler.scale(torch.zeros((), device=trainer.device))  # creates the scaler's own tensors
+        targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
         try:
-            with lent(state.optimizer, capturable=True):  # else Adam refuses
-                self._losses, self._again = recorder.record(steps)
+            # Adam refuses to be captured unless it is capturable.
+            with trainer.criterion.gradients_at_once(targets), lent(state.optimizer, capturable=True):
+                self._losses, self._replay = recorder.record(steps)
         except RuntimeError:
             _clear_unfinished_step(state)
             raise
 
     def run(self, rates: list[float]) -> torch.Tensor:
-        """With these learning rates. The losses lie where the next run puts its own."""
+        """Take the steps with these learning rates. The next run overwrites the losses that it returns."""
         self._rates.fill(rates)
-        self._again()
+        self._replay()
         return self._losses
 
 
@@ -162,60 +158,55 @@ def _clear_unfinished_step(state: TrainState) -> None:
 
 
 class GraphedSteps(Steps):
-    """So many at once, and one by one what is then left of an epoch."""
+    """Captured steps, and eager ones for what is left of an epoch."""
 
     kind: Kind = "graph"
 
     def __init__(self, recorder: CudaRecorder, at_once: int, why: str = "") -> None:
         super().__init__(why)
         self._recorder, self.at_once = recorder, at_once
-        self._begun: tuple[Batch, Window] | None = None
-        """where batches are put, and the steps on them"""
+        self._captured: tuple[Batch, CapturedSteps] | None = None
+        """the buffers that batches are copied to, and the steps on them"""
         self._first_is_ahead = False
-        """the next step is the first of all, and the optimiser's is not what was recorded"""
+        """True until the training's first step, if the optimizer computes it in another way than was captured"""
 
-    def begin(self, trainer: Trainer, state: TrainState) -> None:
-        """Record them; the batches that are there meanwhile only say how large a place they need."""
+    def capture(self, trainer: Trainer, state: TrainState) -> None:
         place = trainer.training.place(self.at_once)
         images, labels = (torch.split(part, trainer.training.batch_size) for part in place)
+        batches = list(zip(images, labels, strict=True))
         self._first_is_ahead = has_another_first_step(trainer.experiment.optimizer) and not state.optimizer.state
         try:
             if self._first_is_ahead:
                 make_momentum(state.optimizer)
-            self._begun = place, Window(trainer, state, list(zip(images, labels, strict=True)), self._recorder)
+            self._captured = place, CapturedSteps(trainer, state, batches, self._recorder)
         except RuntimeError:
-            if self._first_is_ahead:  # steps one by one make it in the first
+            if self._first_is_ahead:  # eager steps make it in the first
                 state.optimizer.state.clear()
             raise
 
-    def resized(self, at_once: int) -> Steps:
-        return GraphedSteps(self._recorder, at_once)
-
     def run_each_kind(self, trainer: Trainer, state: TrainState) -> None:
         """Replay the graph once, and take an eager step of each size that an epoch leaves over."""
-        assert self._begun
-        (images, labels), window = self._begun
-        window.run([state.schedule.learning_rate] * self.at_once)
+        assert self._captured
+        (images, labels), steps = self._captured
+        steps.run([state.schedule.learning_rate] * self.at_once)
         batch_size = trainer.training.batch_size
         whole, last = divmod(trainer.training.image_count, batch_size)
         full = batch_size if whole % self.at_once or self._first_is_ahead else 0
         for size in filter(None, (full, last)):
             trainer.step(state, 0, (images[:size].clone(), labels[:size].clone()))
 
-    def forget(self) -> None:
-        """The graph, and with it its memory."""
-        self._begun = None
+    def release(self) -> None:
+        self._captured = None
 
     def epoch(self, trainer: Trainer, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
-        """The losses of so many steps, then those of the others one by one."""
-        if self._begun is None:
-            self.begin(trainer, state)
-        assert self._begun
-        place, window = self._begun
+        if self._captured is None:
+            self.capture(trainer, state)
+        assert self._captured
+        place, steps = self._captured
         done = 0
         for left_over in trainer.training.put(place, epoch, alone=int(self._first_is_ahead)):
             if left_over is None:
-                yield window.run(state.schedule.next_rates(self.at_once)).clone()
+                yield steps.run(state.schedule.next_rates(self.at_once)).clone()
                 done += self.at_once
             else:
                 undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
@@ -226,34 +217,40 @@ class GraphedSteps(Steps):
                 yield loss
                 done += 1
 
-    def fetched(self, training: Batches, epoch: int) -> Iterator[int]:
-        """So many at once, too; one at a time, they come as to steps one by one."""
+    def batches_only(self, training: Batches, epoch: int) -> Iterator[int]:
         if self.at_once == 1:
-            return super().fetched(training, epoch)
+            return super().batches_only(training, epoch)
         placed = training.put(training.place(self.at_once), epoch)
         return (self.at_once if left_over is None else 1 for left_over in placed)
 
-    def repeated(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """Recorded for themselves: as many at once as divides their number, if it is no more than in an epoch. One by
-        one where that fails, for what is measured after a training must not lose it."""
-        with self._recorder.beside():  # what another size of batch needs once can't be made while it is recorded
+    def repeat(self, trainer: Trainer, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """Capture as many steps as divide the number, and as fit into an epoch's graph.
+
+        Falls back to eager steps if the capture fails, because it is measured after a training, which must not be lost.
+        """
+        with self._recorder.beside():  # libraries can't prepare for another batch size during the capture
             trainer.step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         try:
-            window = Window(trainer, state, [batch] * at_once, self._recorder)
+            captured = CapturedSteps(trainer, state, [batch] * at_once, self._recorder)
         except RuntimeError as error:
             self.note_failure(error)
-            return super().repeated(trainer, state, batch, steps)
+            return super().repeat(trainer, state, batch, steps)
         rates = [state.schedule.learning_rate] * at_once
-        return lambda: [window.run(rates) for _ in range(steps // at_once)]
+        return lambda: [captured.run(rates) for _ in range(steps // at_once)]
+
+    def resized(self, at_once: int) -> Steps:
+        return GraphedSteps(self._recorder, at_once)
 
 
-def most_at_once(trainer: Trainer) -> int:
-    """How many steps a graph holds: by figures that are the same whenever the training is, so that one that goes on
-    takes the same path. Of the sizes from the half of what may be on, one that leaves few of an epoch's steps over."""
+def steps_per_graph(trainer: Trainer) -> int:
+    """Return how many steps a graph holds: of the larger half of what is allowed, what leaves fewest steps over.
+
+    It depends on the experiment and its data alone, so that a resumed training takes the same path.
+    """
     if trainer.experiment.input.name == "loader":
-        return 1  # so that each batch is on its way while the step before it is at work
-    images, _labels = next(iter(trainer.training.in_order()))
+        return 1  # so that loading the next batch overlaps with the step
+    images, _labels = next(iter(trainer.training.eval_batches()))
     layers = sum(1 for module in trainer.network.modules() if next(module.children(), None) is None)
     image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
     most, whole = most_steps_at_once(image_count, batch_size, images[0].nbytes, layers), image_count // batch_size
@@ -267,9 +264,11 @@ def first_failure(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def hindrance(trainer: Trainer) -> str | None:
-    """Why its steps aren't recorded; None where they may be. Of `auto`, also why nothing that is tried before the
-    training could prove the bits of all its steps."""
+def why_not_capturable(trainer: Trainer) -> str | None:
+    """Return why steps can't be captured, or None if they can.
+
+    With `steps: auto`, the reason may also be that a trial before the training couldn't prove the bits of all steps.
+    """
     experiment, training = trainer.experiment, trainer.training
     must_be_proven = experiment.steps == "auto"
     is_own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))

@@ -176,11 +176,11 @@ class _LabelsOn(Batches):
     def prepare(self, epoch: int) -> None:
         self._batches.prepare(epoch)
 
-    def shuffled(self, epoch: int) -> Iterator[Batch]:
-        return map(self._moved, self._batches.shuffled(epoch))
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        return map(self._moved, self._batches.train_batches(epoch))
 
-    def in_order(self) -> Iterator[Batch]:
-        return map(self._moved, self._batches.in_order())
+    def eval_batches(self) -> Iterator[Batch]:
+        return map(self._moved, self._batches.eval_batches())
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
         """Just as they come: nothing is moved yet."""

@@ -1,7 +1,7 @@
-"""The only training loop. The device is an argument; files, DVC and MLflow are none of its business.
+"""The only training loop. The device is an argument. The loop knows no files, no DVC and no MLflow.
 
-It tells what happens through events. The timed pass over an epoch is never disturbed: inside it nothing is
-logged, read back from the device or synchronised; the clock waits for the device at its two ends.
+The timed pass over an epoch is never disturbed: nothing is logged, read back from the device or synchronized inside
+it. The clock waits for the device at both ends.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class NonFiniteLossError(UserError):
-    """The loss is no longer a number; going on would only waste time."""
+    """The loss is no longer a number, so training on would waste time."""
 
 
 @dataclass
 class Progress:
-    """Where a run is; all of it goes into a checkpoint."""
+    """What a run has done so far, as its checkpoints hold it."""
 
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
@@ -42,14 +42,14 @@ class Progress:
 
 
 def progress_in(state: dict[str, Any]) -> Progress:
-    """Of a trainer's `state_dict`."""
+    """Read the progress out of a trainer's `state_dict`."""
     done = state["progress"]
     metrics = [EpochMetrics(**each) for each in done["metrics"]]
     return Progress(done["epochs_done"], metrics, [EpochTiming(**each) for each in done["timings"]])
 
 
 class TrainState(NamedTuple):
-    """What a training step takes and changes: the network as a step calls it, and what goes with its weights."""
+    """What a training step changes: the network as a step calls it, its optimizer, schedule and scaler."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -58,11 +58,11 @@ class TrainState(NamedTuple):
     memory_format: torch.memory_format
     """of the weights and of the images"""
     first_gradient: torch.Tensor | None = None
-    """that of a loss with respect to itself, one, where it is kept"""
+    """a 1 on the device, to start a captured backward pass with"""
 
 
 class Trainer:
-    """One network on one device, or on the devices of a team, from its first step to its last."""
+    """Trains one network on the devices of one team."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class Trainer:
         self.steps = Steps()
         self.progress = Progress()
         self.steps_done = 0
-        """Of the whole run, for a progress bar to read from another thread."""
+        """in the whole run; a progress bar reads it from another thread"""
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
-        """As a training of `network` begins, whose weights lie in memory as `layout` says."""
+        """Create a fresh optimizer, schedule and gradient scaler for `network`, whose memory format is `layout`."""
         experiment = self.experiment
         scaler = gradient_scaler(self.device, experiment.precision)
         optimizer = build_optimizer(experiment.optimizer, network.parameters(), loss_is_scaled=scaler.is_enabled())
@@ -109,7 +109,7 @@ class Trainer:
             yield metrics, timing
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on: the order of images and dropout follow from seed and epoch."""
+        """Return all that the rest of the run depends on. Batch order and dropout follow from seed and epoch."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.state.optimizer.state_dict(),
@@ -119,8 +119,8 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, in another process perhaps."""
-        self.steps.forget()  # which are bound to tensors that others take the place of
+        """Restore what `state_dict` returned."""
+        self.steps.release()  # captured steps read tensors that are replaced here
         self.network.load_state_dict(state["network"])
         self.state.optimizer.load_state_dict(state["optimizer"])
         self.state.schedule.load_state_dict(state["schedule"])
@@ -129,22 +129,22 @@ class Trainer:
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
     def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """The mean over the epoch's batch of this number, from 0; with several processes, this one's part of it."""
+        """Return the mean loss over the epoch's batch of this number, from 0, or this rank's part of that mean."""
         images, labels = batch
         with autocast(self.device, self.experiment.precision):
             outputs = state.network(laid_out(images, state.memory_format))
             if self.team.size == 1:
                 return self.criterion.mean(outputs, labels)
-            # A part such that DDP, which takes the mean over the processes, arrives at the gradient of the mean over
-            # the whole batch, however uneven the shares.
+            # DDP takes the mean of gradients over ranks. Scaled like this, it gets the gradient of the mean over the
+            # whole batch, however uneven the shares.
             total, weight = self.criterion.parts(outputs, labels)
             whole = self.team.sum_of(weight) if isinstance(weight, torch.Tensor) else self._batch_images(number)
             return total * (self.team.size / whole)
 
     def step(self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None) -> torch.Tensor:
-        """One training step on the epoch's batch of this number, from 0; its loss, still on the device.
+        """Take one training step on the epoch's batch of this number, from 0. Returns the loss, still on the device.
 
-        The learning rate is the schedule's, or the one that lies on the device as `rate`.
+        The learning rate is the schedule's, unless `rate` holds another one on the device.
         """
         loss = self.loss(state, number, batch)
         state.optimizer.zero_grad()
@@ -156,8 +156,10 @@ class Trainer:
 
     @torch.inference_mode()
     def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> tuple[float, float, float]:
-        """The sums of the losses, of what these weigh and of the hits, of this process's share of these; read back from
-        the device at the end."""
+        """Return this rank's summed loss, summed loss weight and number of correct predictions.
+
+        Synchronizes once, at the end.
+        """
         state.network.eval()
         losses, weights, hits = [], [], []
         for images, labels in batches:
@@ -180,9 +182,9 @@ class Trainer:
             losses.append(of_steps)
             self.steps_done += of_steps.numel()
         if epoch + 1 < self.experiment.epochs:
-            self.training.prepare(epoch + 1)  # by the host, while an accelerator is still at work on this one
+            self.training.prepare(epoch + 1)  # while an accelerator still computes
         trained_seconds = self.clock.now_seconds()
-        validation = self.evaluate(self.state, self.validation.in_order())
+        validation = self.evaluate(self.state, self.validation.eval_batches())
         validated_seconds = self.clock.now_seconds()
         step_losses = torch.cat([each.reshape(-1) for each in losses]).cpu().double()
         # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
@@ -209,18 +211,18 @@ class Trainer:
         return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
 
     def _batch_images(self, number: int) -> int:
-        """How many images the batch of this number has, over all processes."""
+        """Return the number of images in the batch of this number, over all ranks."""
         return min(self.training.batch_size, self.training.image_count - number * self.training.batch_size)
 
     def _refuse_non_finite(self, epoch: int, first_step: float, validation_loss: float) -> None:
-        """Every process comes to the same end: `first_step` is the earliest of any, from 0, infinite for none."""
+        """Raise NonFiniteLossError on every rank. `first_step` is the earliest on any rank, from 0, or infinite."""
         if math.isinf(first_step) and math.isfinite(validation_loss):
             return
         failed_in_training = math.isfinite(first_step)
         where = f"at step {int(first_step) + 1} of {self.steps_per_epoch}" if failed_in_training else "in validation"
         schedule = self.experiment.schedule
         key, rate = "optimizer.lr", self.experiment.optimizer.lr
-        if schedule.name == "one_cycle":  # which takes its learning rates from this alone
+        if schedule.name == "one_cycle":  # ignores optimizer.lr
             key, rate = "schedule.max_lr", schedule.max_lr
         raise NonFiniteLossError(
             f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
