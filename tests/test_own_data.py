@@ -90,10 +90,6 @@ FAULTS = {
         "item 0: its target is a vector of whole numbers other than 0 and 1: give floats for values, one number for a "
         "class\n",
     ),
-    "numbers too large": (
-        items("return np.full(3, 2**63 - (i != 4), dtype='u8'), 0"),
-        "item 4: its input has whole numbers of more than 63 bits$",
-    ),
     "a table of targets": (image_and("torch.zeros(2, 2)"), r"its target is of shape \(2, 2\)"),
     "no pair": (items("return {'image': 1}"), r"item 0: it is a dict: an item is a pair"),
     "three of a kind": (items("return torch.zeros(2), 0, 0"), r"item 0: it is a tuple: an item is a pair"),
@@ -361,7 +357,7 @@ def test_names_that_name_nothing_alone_are_refused(names: list[str]) -> None:
 @pytest.mark.parametrize(("dtype", "attribute"), [(np.float32, "target_names"), (np.int64, "classes")])
 def test_as_many_names_are_wanted_as_targets_have_numbers(dtype: type, attribute: str) -> None:
     named = SimpleNamespace(**{attribute: ["a", "b", "c"]})
-    with pytest.raises(MistakeError, match=f"^x: its attribute `{attribute}` has 3 names, and targets 2 numbers$"):
+    with pytest.raises(MistakeError, match=r"^x: .* 2 \w+, .* 3 names"):
         named_targets("x", [np.array([0, 1], dtype)], named)
 
 
