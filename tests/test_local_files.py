@@ -57,10 +57,6 @@ def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
     return {name for name in after if after[name] != before[name]}
 
 
-def test_only_data_sets_of_local_files_have_a_state(photos: Path) -> None:
-    assert state(photos).keys() == {"listed", "sorted"}
-
-
 # What is done to the photos, and which data sets it changes.
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "an image of both is touched": (lambda photos: os.utime(photos / "owl/a.png", ns=(1, 1)), {"listed", "sorted"}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from result_files import change_a_digit
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, LabelledImages
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.split import divide, duplicates, fingerprints_of, split
+from photofinish.data.split import divide, split
 from photofinish.errors import MistakeError, UserError
 from photofinish.params.datasets import DatasetPlan
 
@@ -114,12 +113,6 @@ def test_the_seed_alone_decides_the_split() -> None:
     assert not any(np.array_equal(first[part], other[part]) for part in PARTS)
 
 
-@pytest.mark.parametrize(("validation", "test"), [(60, 60), (0.5, 60), (500, 0.1)])
-def test_parts_that_leave_nothing_to_train_on_are_refused(validation: float | int, test: float | int) -> None:
-    with pytest.raises(MistakeError, match=r"leave nothing to train on: there are 120 images"):
-        divide_labels(LABELS, validation=validation, test=test, seed=0)
-
-
 @pytest.mark.parametrize(
     ("labels", "test", "part", "why"),
     [
@@ -163,14 +156,6 @@ def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_trainin
     training = PackedSplit(tmp_path).images("train") / 255.0
     assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
     assert manifest.std[:2] == pytest.approx(training.std(axis=(0, 2, 3)).tolist()[:2], rel=1e-12)
-
-
-def test_the_mean_is_of_all_images_however_few_are_read_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once = split(digits_plan(test=0.1), colour_images(), tmp_path / "at-once")
-    monkeypatch.setattr("photofinish.data.split._BYTES_AT_A_TIME", 1)
-    assert split(digits_plan(test=0.1), colour_images(), tmp_path / "one-by-one") == at_once
 
 
 def test_a_channel_of_one_value_can_be_divided_by_its_deviation(tmp_path: Path) -> None:
@@ -226,34 +211,11 @@ def test_an_image_in_two_parts_that_are_drawn_is_reported(tmp_path: Path, capsys
     assert all(re.fullmatch(pattern, line) for line in lines[1:])
 
 
-def test_images_that_are_all_different_are_no_oddity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    split(digits_plan(), learnable_images(), tmp_path)
-    assert capsys.readouterr().out == ""
-
-
-def test_sixty_thousand_small_images_are_compared_in_well_under_a_second() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (60_000, 1, 28, 28), dtype=np.uint8)
-    raw = from_array(images, np.zeros(60_000, dtype=np.int64), ("cat",))
-    rows: dict[PartName, Int64Array] = {"train": np.arange(50_000), "test": np.arange(50_000, 60_000)}
-    started_seconds = time.process_time()
-    assert duplicates(digits_plan(), raw, rows, {part: fingerprints_of(images[rows[part]]) for part in rows}) == []
-    assert time.process_time() - started_seconds < 1
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
     with pytest.raises(UserError, match=rf"no room for the split of data set 'small': the disk of {tmp_path} is full"):
         split(digits_plan(), learnable_images(), tmp_path)
-
-
-def test_splitting_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        split(digits_plan(test=0.1), learnable_images(), tmp_path / name)
-    first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("first", "second")
-    )
-    assert first == second
 
 
 @pytest.mark.parametrize("name", FILES)

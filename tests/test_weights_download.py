@@ -92,14 +92,6 @@ def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_le
     assert not (tmp_path / "weights").exists()
 
 
-def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> None:
-    download_weights(plan, tmp_path / "weights")
-    download_weights(plan.model_copy(update={"experiments": {"fine": None}}), tmp_path / "weights")
-    assert [str(path.relative_to(tmp_path / "weights")) for path in (tmp_path / "weights").rglob("*.*")] == [
-        "fine/weights.json"
-    ]
-
-
 @pytest.mark.parametrize(
     ("model", "expected"),
     [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
@@ -156,11 +148,6 @@ def test_an_experiment_that_names_weights_never_trains_without_them(
 ) -> None:
     with pytest.raises(UserError, match=message):
         fetched_weights(make_experiment(model=ASKING).model, weights.parent / folder if folder else None)
-
-
-def test_an_experiment_that_names_none_needs_no_folder(make_experiment: MakeExperiment) -> None:
-    assert fetched_weights(make_experiment().model, None) is None
-    assert fetched_weights(make_experiment(model={"name": "shufflenet_v2_x0_5"}).model, None) is None
 
 
 @pytest.fixture(scope="module")

@@ -67,11 +67,9 @@ def _files_below(path: Path, *, skip_hidden: bool = False) -> Iterator[str]:
         here = os.path.realpath(folder)
         if here in seen:
             folders.clear()
+            continue
         seen.add(here)
-        folders.sort()
-        for each in [*folders] if skip_hidden else []:
-            if each.startswith("."):
-                folders.remove(each)
+        folders[:] = sorted(each for each in folders if not (skip_hidden and each.startswith(".")))
         for name in sorted(names):
             if not (skip_hidden and name.startswith(".")):
                 yield os.path.relpath(os.path.join(folder, name), path)  # noqa: PTH118

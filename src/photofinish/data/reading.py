@@ -60,15 +60,14 @@ def read_items(plan: DatasetPlan, source: Source, folder: Path) -> LabelledImage
     with explained_when_full(folder, f"data set '{plan.name}'"), tempfile.TemporaryFile(dir=folder) as file:
         first, targets = _written(plan, source, file)
         file.flush()
-        items: Array = np.asarray(
-            np.memmap(file, dtype=first.packed, mode="r", shape=(len(targets), *first.input.shape))
-        )
+        shape, dtype = first.input.shape, first.input.dtype
+        items: Array = np.asarray(np.memmap(file, dtype=dtype, mode="r", shape=(len(targets), *shape)))
     found = named_targets(f"data set '{plan.name}'", targets, source.named)
     notes = [*found.notes]
     if source.seed is not None:
         notes += _notes(first, source.dataset)
     return LabelledImages(
-        first.input.shape,
+        shape,
         found.array,
         found.names,
         lambda rows: items[rows],
@@ -76,7 +75,7 @@ def read_items(plan: DatasetPlan, source: Source, folder: Path) -> LabelledImage
         source.origins,
         notes,
         found.task,
-        first.packed,
+        _packed_dtype(first.input),
     )
 
 
@@ -87,43 +86,36 @@ class _Item(NamedTuple):
     target: Array
     dtype: np.dtype[Any]
 
-    @property
-    def packed(self) -> Dtype:
-        """Dtype to pack in: uint8 for images, else what networks take."""
-        if self.dtype == np.uint8 and self.input.ndim == 3:
-            return "uint8"
-        return "float32" if self.dtype.kind == "f" else "int64"
-
-    def difference(self, first_name: str, first: _Item) -> str | None:
-        """Return how this item's kind differs from that of the first, or None."""
-        mine = {"input": (self.input.shape, self.dtype), "target": (self.target.shape, self.target.dtype)}
-        theirs = {"input": (first.input.shape, first.dtype), "target": (first.target.shape, first.target.dtype)}
-        for what in mine:
-            if mine[what] != theirs[what]:
-                return f"its {what} is {_kind(*mine[what])}, that of {first_name} {_kind(*theirs[what])}"
-        return None
-
-
-def _kind(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{dtype} of shape {shape}" if shape else f"a single {dtype}"
+    def kinds(self) -> dict[str, str]:
+        """Return what all items must share."""
+        kinds = {}
+        for what, shape, dtype in (
+            ("input", self.input.shape, self.dtype),
+            ("target", self.target.shape, self.target.dtype),
+        ):
+            kinds[what] = f"{dtype} of shape {shape}" if shape else f"a single {dtype}"
+        return kinds
 
 
 def _written(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[_Item, list[Array]]:
     """Write all inputs to `file`; return the first item and all targets."""
-    first: tuple[str, _Item] | None = None
+    first: _Item | None = None
     targets, faults, advice = [], list(source.faults), ""
     for name, item in _items_of(plan, source):
+        fault = "" if isinstance(item, _Item) else item
         if isinstance(item, _Item):
-            first = first or (name, item)
-            difference = item.difference(*first)
-            if difference is None:
-                file.write(np.ascontiguousarray(item.input).data)
-                targets.append(item.target)
-                continue
-            if item.input.shape != first[1].input.shape:
-                advice = source.advice
-            item = difference
-        faults.append(f"{name}: {item}")
+            if first is None:
+                first, first_name, kinds = item, name, item.kinds()
+            for what, kind in item.kinds().items():
+                if kind != kinds[what]:
+                    fault = f"its {what} is {kind}, that of {first_name} {kinds[what]}"
+                    advice = source.advice
+                    break
+        if isinstance(item, _Item) and not fault:
+            file.write(np.ascontiguousarray(item.input).data)
+            targets.append(item.target)
+            continue
+        faults.append(f"{name}: {fault}")
         if len(faults) >= _MOST_FAULTS:
             break
     if faults:
@@ -135,7 +127,7 @@ def _written(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[_Item,
         message = "\n".join(lines)
         raise MistakeError(f"data set '{plan.name}' ({plan.dataset.source}) can't be packed:\n{message}")
     assert first is not None
-    return first[1], targets
+    return first, targets
 
 
 def _items_of(plan: DatasetPlan, source: Source) -> Iterator[tuple[str, _Item | str]]:
@@ -204,14 +196,18 @@ def _item_of(given: Any) -> _Item:
         raise ValueError(f"its input is of {array.dtype}: give real numbers")
     if array.size == 0 or array.ndim == 0:
         raise ValueError(f"its input is of shape {array.shape}: give a vector of one number at least")
-    item = _Item(array, _as_target(given[1]), array.dtype)
-    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise ValueError("its input has whole numbers of more than 63 bits")
     with np.errstate(over="ignore"):
-        item = item._replace(input=array.astype(item.packed))
-    if array.dtype.kind == "f" and not np.isfinite(item.input).all():
-        raise ValueError(f"its input is not finite in {np.count_nonzero(~np.isfinite(item.input)):,} places")
-    return item
+        packed = array.astype(_packed_dtype(array))
+    if array.dtype.kind == "f" and not np.isfinite(packed).all():
+        raise ValueError(f"its input is not finite in {np.count_nonzero(~np.isfinite(packed)):,} places")
+    return _Item(packed, _as_target(given[1]), array.dtype)
+
+
+def _packed_dtype(array: Array) -> Dtype:
+    """Return the dtype to pack in: uint8 for images, else what networks take."""
+    if array.dtype == np.uint8 and array.ndim == 3:
+        return "uint8"
+    return "float32" if array.dtype.kind == "f" else "int64"
 
 
 def _from_tensor(value: Any) -> Any:
@@ -245,7 +241,7 @@ def _as_target(value: Any) -> Array:
 def _notes(first: _Item, dataset: Any) -> Iterator[str]:
     """Yield warnings about items that are valid but unlikely to be meant so."""
     shape = first.input.shape
-    if first.packed == "uint8" and shape[0] > _MOST_CHANNELS >= shape[2]:
+    if first.input.dtype == np.uint8 and shape[0] > _MOST_CHANNELS >= shape[2]:
         yield f"images are of shape {shape}, taken as channels x height x width: do the channels come last?"
     again = _Items(dataset, seed=None)[0]
     if isinstance(again, _Item):
@@ -267,16 +263,21 @@ class Targets(NamedTuple):
 def named_targets(where: str, targets: list[Array], dataset: Any) -> Targets:
     """Return all targets, which are of one kind, with the names that the data set has for them."""
     array = np.stack(targets)
-    if array.dtype != np.int64:
-        array = array.reshape(len(array), -1)
-        count = array.shape[1]
-        numbered = tuple(f"value-{index}" for index in range(count)) if count > 1 else ("value",)
-        return Targets("values", array, _names(where, dataset, "target_names", count) or numbered)
-    if array.ndim == 2:
-        count = array.shape[1]
-        numbered = tuple(f"label-{index}" for index in range(count))
-        return Targets("labels", array.astype(np.float32), _names(where, dataset, "classes", count) or numbered)
-    if names := _names(where, dataset, "classes", None):
+    if array.dtype == np.int64 and array.ndim == 1:
+        return _named_classes(where, array, dataset)
+    task: Task = "labels" if array.dtype == np.int64 else "values"
+    array = array.reshape(len(array), -1).astype(np.float32)
+    count = array.shape[1]
+    names = _names(where, dataset, "classes" if task == "labels" else "target_names")
+    if names and len(names) != count:
+        raise MistakeError(f"{where}: its items have {count} {task}, and it has {len(names)} names for them")
+    word = task.removesuffix("s")
+    numbered = (word,) if task == "values" and count == 1 else tuple(f"{word}-{index}" for index in range(count))
+    return Targets(task, array, names or numbered)
+
+
+def _named_classes(where: str, array: Array, dataset: Any) -> Targets:
+    if names := _names(where, dataset, "classes"):
         if array.min() < 0 or array.max() >= len(names):
             raise MistakeError(
                 f"{where}: the classes of its items go from {array.min()} to {array.max()}, and its attribute "
@@ -290,14 +291,12 @@ def named_targets(where: str, targets: list[Array], dataset: Any) -> Targets:
     return Targets("classes", numbers.astype(np.int64), tuple(map(str, found.tolist())), notes)
 
 
-def _names(where: str, dataset: Any, attribute: str, count: int | None) -> tuple[str, ...] | None:
+def _names(where: str, dataset: Any, attribute: str) -> tuple[str, ...] | None:
     """Return the data set's names for its targets, or None if it has none."""
     with users_code(f"{where}: its attribute `{attribute}` can't be read"):
         given = getattr(dataset, attribute, None)
     if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
         return None
-    if count is not None and len(given) != count:
-        raise MistakeError(f"{where}: its attribute `{attribute}` has {len(given)} names, and targets {count} numbers")
     if len(set(given)) != len(given) or "" in given or max(map(len, given)) > LONGEST_CLASS_NAME:
         raise MistakeError(
             f"{where}: its attribute `{attribute}` must have another name for each, of 1 to {LONGEST_CLASS_NAME} "

@@ -148,7 +148,7 @@ def open_custom(plan: DatasetPlan) -> Source:
                     f"data set '{plan.name}' ({dataset.source}): its {part} part has other `{key}` than its train "
                     f"part: number them alike in all parts"
                 )
-    joined = ConcatDataset(parts.values())
+    joined: Any = ConcatDataset(parts.values())
     rows = np.split(np.arange(len(joined)), joined.cumulative_sizes[:-1])
     own_parts: dict[PartName, Int64Array] = dict(zip(parts, rows, strict=True))
 

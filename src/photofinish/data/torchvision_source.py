@@ -42,7 +42,7 @@ def open_torchvision(plan: DatasetPlan) -> Source:
         else:
             paths, labels = [path for path, _ in files], [label for _, label in files]
             parts.append(ImageFiles(paths, labels, classes, dataset.size, channels))
-    images = ConcatDataset(parts)
+    images: Any = ConcatDataset(parts)
     rows = np.split(np.arange(len(images)), np.cumsum([len(part) for part in parts]))
     return Source(
         images,
