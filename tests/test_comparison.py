@@ -182,10 +182,23 @@ def test_each_file_of_an_experiment_is_read_once(
     assert [name for name in figures if read[name] > 1] == []
 
 
-def test_a_result_without_scores_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacks", ["the gpu", "its weights", "a seed"])
+def test_a_result_without_scores_of_its_weights_is_named(pair: list[DeviceResult], tmp_path: Path, lacks: str) -> None:
     write_results(pair, tmp_path)
     path = tmp_path / "small-mlp" / records.EVALUATED / records.EVALUATION
     evaluation = records.read_record(path, records.Evaluation)
-    records.write_record(path, evaluation.model_copy(update={"devices": {"cpu": evaluation.devices["cpu"]}}))
-    with pytest.raises(UserError, match=r"evaluation\.json has no scores of the gpu's network: run `dvc repro`"):
+    devices = dict(evaluation.devices)
+    if lacks == "the gpu":
+        del devices["gpu"]
+    elif lacks == "its weights":
+        devices["gpu"] = devices["gpu"].model_copy(update={"weights_sha256": "e" * 64})
+    else:
+        run = records.SeedRun(seed=1, weights_sha256="c" * 64, history=())
+        learned = tmp_path / "small-mlp" / "gpu" / records.LEARNED
+        record = records.read_training(learned)
+        several = record.experiment.model_copy(update={"seeds": 2})
+        records.write_record(learned / records.RECORD, record.model_copy(update={"experiment": several}))
+        records.write_record(learned / "seeds.json", records.FurtherSeeds(runs=(run,)))
+    records.write_record(path, evaluation.model_copy(update={"devices": devices}))
+    with pytest.raises(UserError, match=r"evaluation\.json has no scores .* gpu"):
         read_pair("small-mlp", tmp_path / "small-mlp")

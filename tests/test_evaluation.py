@@ -89,6 +89,7 @@ def test_a_network_read_back_is_judged_on_the_test_images(
     learned: Path, network: torch.nn.Module, packed_split: PackedSplit
 ) -> None:
     scores = evaluate("small-mlp", {"cpu": learned}, packed_split).evaluation.devices["cpu"]
+    assert scores.weights_sha256 == sha256_of_bytes(weights_of(network))
     manifest = packed_split.manifest
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("test"))))
     labels = torch.from_numpy(packed_split.labels("test"))

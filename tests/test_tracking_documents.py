@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import write_result, write_scores
+from result_files import trained, with_record, write_result, write_scores
 
 from photofinish.comparing.device_results import Trained
 from photofinish.errors import UserError
@@ -97,6 +97,18 @@ def test_test_scores_complete_the_same_run_once_they_are_there(tmp_path: Path, m
     assert [folder for path, folder in evaluated.artifacts if path.name == records.EVALUATION] == ["evaluation"]
 
 
+def test_scores_of_the_weights_before_are_not_shown_for_a_retrained_run(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    result = trained(make_result)
+    write_result(tmp_path, result)
+    write_scores(tmp_path, result)
+    write_result(tmp_path, with_record(result, weights_sha256="e" * 64))
+    document = document_of(tmp_path)
+    assert not [point.key for point in document.points if point.key.startswith("test_")]
+    assert not [path for path, _ in document.artifacts if path.name == records.EVALUATION]
+
+
 def test_a_metric_of_one_s_own_does_not_take_the_place_of_the_accuracy(tmp_path: Path, make_result: MakeResult) -> None:
     result = make_result(accuracy=0.875)
     assert isinstance(result, Trained)
@@ -110,7 +122,8 @@ def test_a_metric_of_one_s_own_does_not_take_the_place_of_the_accuracy(tmp_path:
 def test_the_scores_of_the_other_device_add_no_points(tmp_path: Path, make_result: MakeResult) -> None:
     write_result(tmp_path, make_result())
     points = document_of(tmp_path).points
-    write_scores(tmp_path, make_result(device="gpu"))
+    write_result(tmp_path, gpu := trained(make_result, device="gpu"))
+    write_scores(tmp_path, gpu)
     assert document_of(tmp_path).points == points
 
 

@@ -245,7 +245,10 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     if not trained:
         return results
     evaluated, devices = folder / records.EVALUATED, [run.device for run in trained]
-    scores = records.read_scores(evaluated / records.EVALUATION, devices)
+    seeds = {
+        run.device: records.read_seeds(folder / run.device / records.LEARNED, run.record.experiment) for run in trained
+    }
+    scores = records.read_scores(evaluated / records.EVALUATION, [(run.record, seeds[run.device]) for run in trained])
     predictions = _read_predictions(evaluated / records.PREDICTIONS, devices, trained[0].record.task)
     for run in trained:
         learned = folder / run.device / records.LEARNED
@@ -254,7 +257,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
             scores=scores[run.device],
             first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
             predictions=predictions[run.device],
-            seed_runs=records.read_seeds(learned, run.record.experiment),
+            seed_runs=seeds[run.device],
         )
     return results
 

@@ -215,6 +215,7 @@ class SeedScores(Record):
     """How well the network trained from another seed does on the test images."""
 
     seed: int
+    weights_sha256: str = ""
     test_accuracy: float | None
     test_loss: float
     mean_absolute_error: float | None
@@ -223,6 +224,8 @@ class SeedScores(Record):
 class DeviceEvaluation(Record):
     """How the network trained on one device does on the test images; computed on the CPU for every device."""
 
+    weights_sha256: str = ""
+    """weights that were judged; empty in records of before this was written"""
     test_accuracy: float | None
     """None where values are told"""
     test_loss: float
@@ -257,6 +260,14 @@ class Evaluation(Record):
     class_names: tuple[str, ...]
     devices: dict[DeviceLabel, DeviceEvaluation]
 
+    def scores_of(self, training: Training, seeds: Iterable[SeedRun]) -> DeviceEvaluation | None:
+        """Return how a device's network does, or None if other weights than those of this training were judged."""
+        scores = self.devices.get(training.device)
+        expected = [training.weights_sha256, *(run.weights_sha256 for run in seeds)]
+        if scores and expected == [scores.weights_sha256, *(each.weights_sha256 for each in scores.seeds)]:
+            return scores
+        return None
+
 
 def read_training(folder: Path) -> Training | Unavailable:
     """The record in the folder `learned`."""
@@ -281,13 +292,18 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Those of evaluation.json, which has them of these devices."""
-    scores = read_record(path, Evaluation).devices
-    for device in devices:
-        if device not in scores:
-            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
-    return scores
+def read_scores(
+    path: Path, trained: Iterable[tuple[Training, tuple[SeedRun, ...]]]
+) -> dict[DeviceLabel, DeviceEvaluation]:
+    """Return the scores in evaluation.json of these trainings and their further seeds."""
+    evaluation = read_record(path, Evaluation)
+    found = {}
+    for training, seeds in trained:
+        scores = evaluation.scores_of(training, seeds)
+        if scores is None:
+            raise UserError(f"{path} has no scores of the network that the {training.device} trained: run `dvc repro`")
+        found[training.device] = scores
+    return found
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:

@@ -134,8 +134,9 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, fro
         elif timings.resumed_at_epochs:
             told = "not recorded: the training was interrupted and resumed"
         else:
-            scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [device])[device]
-            reference = reference_of(name, training, timings, scores, records.read_history(learned), machine)
+            seeds = records.read_seeds(learned, training.experiment)
+            judged = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [(training, seeds)])
+            reference = reference_of(name, training, timings, judged[device], records.read_history(learned), machine)
             busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
             told = f"{write_reference(out, reference)}{busy}"
             written += 1

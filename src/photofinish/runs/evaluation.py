@@ -61,10 +61,10 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
         if isinstance(record, records.Training):
             scores, predicted[device] = _evaluate_one(load_network(folder, record), record, split, metrics)
             seeds = tuple(
-                _seed_scores(run.seed, *_evaluate_one(load_network(folder, record, run), record, split))
+                _seed_scores(run, *_evaluate_one(load_network(folder, record, run), record, split))
                 for run in records.read_seeds(folder, record.experiment)
             )
-            devices[device] = scores.model_copy(update={"seeds": seeds})
+            devices[device] = scores.model_copy(update={"weights_sha256": record.weights_sha256, "seeds": seeds})
     evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
     return Judged(evaluation, split.labels("test"), predicted)
 
@@ -110,9 +110,12 @@ def _evaluate_one(
     return scores.model_copy(update={"metrics": further | scores.metrics}), predicted
 
 
-def _seed_scores(seed: int, scores: records.DeviceEvaluation, _predicted: npt.NDArray[Any]) -> records.SeedScores:
+def _seed_scores(
+    run: records.SeedRun, scores: records.DeviceEvaluation, _predicted: npt.NDArray[Any]
+) -> records.SeedScores:
     return records.SeedScores(
-        seed=seed,
+        seed=run.seed,
+        weights_sha256=run.weights_sha256,
         test_accuracy=scores.test_accuracy,
         test_loss=scores.test_loss,
         mean_absolute_error=scores.metrics.get(records.MEAN_ABSOLUTE_ERROR),

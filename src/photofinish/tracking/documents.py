@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,13 +168,12 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     summary, mirrored = _summary(timings), result
     artifacts = [pair for part in (records.LEARNED, records.TIMED) for pair in _artifacts(folder / part, part)]
     evaluation = results / name / records.EVALUATED / records.EVALUATION
-    if evaluation.is_file():
+    if scores := _scores(evaluation, record, seeds):
         artifacts.append((evaluation, records.EVALUATED))
         mirrored = _digest(evaluation, text=result)
-        if scores := records.read_record(evaluation, records.Evaluation).devices.get(device):
-            ours = {"accuracy": scores.test_accuracy, "loss": scores.test_loss, "macro_f1": scores.macro_f1}
-            shown = scores.metrics | {key: value for key, value in ours.items() if value is not None}
-            summary |= {f"test_{key}": value for key, value in shown.items()}
+        ours = {"accuracy": scores.test_accuracy, "loss": scores.test_loss, "macro_f1": scores.macro_f1}
+        shown = scores.metrics | {key: value for key, value in ours.items() if value is not None}
+        summary |= {f"test_{key}": value for key, value in shown.items()}
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
     points += [Point("seed_validation_loss", run.history[-1].validation_loss, run.seed, ended_ms) for run in seeds]
     points += [Point(key, float(value), len(history), ended_ms) for key, value in summary.items() if value is not None]
@@ -182,6 +182,11 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     return RunDocument(
         facts, result, mirrored, points, artifacts, learned, bool(record.own_code), started_ms, ended_ms, duration_ms
     )
+
+
+def _scores(path: Path, record: records.Training, seeds: Iterable[records.SeedRun]) -> records.DeviceEvaluation | None:
+    """Return the scores of these weights; until `evaluate` has run, the file holds the previous training's."""
+    return records.read_record(path, records.Evaluation).scores_of(record, seeds) if path.is_file() else None
 
 
 def epoch_points(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Point]:
