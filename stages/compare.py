@@ -25,7 +25,7 @@ def main() -> None:
     with quick_imports():
         from photofinish.tracking.client import Tracker
 
-    with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while NumPy is imported here
+    with Tracker() as tracker:  # first: MLflow's process starts up while NumPy is imported here
         with quick_imports():
             from photofinish.comparing.kept import Kept, read_pairs
             from photofinish.comparing.pairs import set_beside

@@ -51,9 +51,7 @@ TELLING = Start(mlflow=True, tells_waiting=True)
 PATIENT_SECONDS = 60.0
 """so that a server that answers is not given up, how busy the machine may be"""
 _CLIENT = "photofinish.tracking.client"
-PATIENT = replace(
-    TELLING, settings={f"{_CLIENT}._REMOTE_PATIENCE_SECONDS": PATIENT_SECONDS, f"{_CLIENT}._FLUSH_SECONDS": 0.0}
-)
+PATIENT = replace(TELLING, settings={f"{_CLIENT}.REMOTE_SECONDS": PATIENT_SECONDS, f"{_CLIENT}.FLUSH_SECONDS": 0.0})
 MOST_SYNC_SECONDS = 40  # twice 7.5 for the server, and what it takes where other tests run too
 MakeTracked = Callable[..., "Tracked"]
 
@@ -207,17 +205,23 @@ def test_a_training_of_less_than_a_second_has_system_metrics_and_prints_nothing_
 
 
 @pytest.mark.filterwarnings("ignore:.*pickle.*")
-def test_after_the_project_moved_its_artifacts_are_found_there_and_its_model_loads(trained: Tracked) -> None:
+def test_after_the_project_moved_its_runs_are_sent_again_with_artifacts_and_models_that_are_found(
+    trained: Tracked,
+) -> None:
     import mlflow.pytorch
 
-    assert trained.sync() == "MLflow is up to date\n"
-    run = trained.run()
-    assert run.info.artifact_uri.startswith(trained.stage.folder.as_uri())
+    output = trained.sync()
+    assert "runs added or completed: 1" in output
     client = MlflowClient(f"sqlite:///{trained.database}")
+    experiment = client.get_experiment_by_name("photofinish")
+    assert f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" in output
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.artifact_uri.startswith(trained.stage.folder.as_uri())
     assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"learned", "timed"}
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.artifact_location.startswith(trained.stage.folder.as_uri())
     assert not mlflow.pytorch.load_model(model.artifact_location).training
+    assert trained.sync().startswith("MLflow is up to date\n")
 
 
 def test_a_store_that_was_deleted_is_rebuilt_with_every_run_once_by_two_processes_that_start_at_once(
