@@ -16,7 +16,6 @@ import pandas as pd
 
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.files import read_summed
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import Attribution
@@ -265,7 +264,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
 def _read_predictions(path: Path, devices: list[DeviceLabel], task: Task) -> dict[DeviceLabel, Predictions]:
     dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
+        table = pd.read_csv(io.BytesIO(path.read_bytes()), usecols=["actual", *devices], dtype=dtype)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
     return {device: Predictions(table["actual"].to_numpy(), table[device].to_numpy()) for device in devices}
