@@ -29,8 +29,8 @@ REMOTE_SECONDS = 8.0
 """longest wait of a stage for a server, all calls together"""
 _LOCAL_SECONDS = 120.0
 """longest wait for a database on disk, at each call: it may be slow, but does not hang"""
-_INTERRUPTED_SECONDS = 1.5
-"""longest wait of a stage that Ctrl-C or SIGTERM ends"""
+_INTERRUPTED_SECONDS = 5.0
+"""longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed"""
 _KILLED_SECONDS = 1.0
 FLUSH_SECONDS = 1.0
 WORKER = "photofinish.tracking.mlflow_worker"
@@ -72,13 +72,14 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         is_interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
+        is_ready = all(call.done() for call in self._calls[:1])
         try:
             if error is not None:
                 self.stop("KILLED" if is_interrupted else "FAILED", str(error) or type(error).__name__)
-            if is_interrupted:
-                futures.wait(self._calls, _INTERRUPTED_SECONDS)
-            else:
+            if not is_interrupted:
                 self._wait()
+            elif is_ready:  # else there is no run to close
+                futures.wait(self._calls, _INTERRUPTED_SECONDS)
         finally:
             self._close()
 
