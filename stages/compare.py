@@ -28,7 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     end_with_parent()
 
-    with Tracker(try_again=True) as tracker:
+    with Tracker() as tracker:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
         kept = Kept(args.results, plan)

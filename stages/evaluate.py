@@ -20,8 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", required=True, help="the experiment's name")
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
-    parser.add_argument("--metrics", type=Path, required=True, help="the plan of its further metrics, a JSON file")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the packed split")
+    parser.add_argument("--metrics", type=Path, required=True, help="plan of its custom metrics, a JSON file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
@@ -30,10 +30,10 @@ def main() -> None:
     plan = read_plan(args.metrics, MetricsPlan)
     refuse_changed_code(plan.own_code)
     judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
-    write_evaluation(judged, args.out)  # of which `compare` tells MLflow, of all experiments at once
+    write_evaluation(judged, args.out)  # `compare` sends it to MLflow, with all experiments at once
     for device, scores in judged.evaluation.devices.items():
-        further = "".join(f", {name} {value:.4g}" for name, value in scores.metrics.items())
-        print(f"{args.name} on {device}: {scores.in_words}, loss {scores.test_loss:.4f}{further}")
+        custom = "".join(f", {name} {value:.4g}" for name, value in scores.metrics.items())
+        print(f"{args.name} on {device}: {scores.in_words}, loss {scores.test_loss:.4f}{custom}")
 
 
 if __name__ == "__main__":

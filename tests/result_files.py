@@ -129,9 +129,12 @@ def write_trained(results: Path, result: Trained) -> Path:
 
 
 def write_scores(results: Path, result: Trained) -> None:
-    """What `evaluate` leaves of one device."""
+    """What `evaluate` leaves of one device, judging the weights that are there."""
+    training = records.read_training(results / result.experiment / result.device / records.LEARNED)
+    assert isinstance(training, records.Training)
+    judged = result.scores.model_copy(update={"weights_sha256": training.weights_sha256})
     scores = records.Evaluation(
-        experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: result.scores}
+        experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: judged}
     )
     records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeResult
-from result_files import change_a_digit, write_results
+from result_files import write_results
 
 from photofinish.comparing import kept as keeping
 from photofinish.comparing.kept import Kept, read_pairs
 from photofinish.comparing.pairs import Pair, set_beside
 from photofinish.comparing.scaling import Series
-from photofinish.errors import UserError
 from photofinish.params.compare import ComparePlan, Comparing
 from photofinish.report import report
 from photofinish.report.report import write_report
@@ -76,13 +75,6 @@ def test_a_changed_experiment_alone_is_explored_again(
     assert explored == ["net-1", "net-1.html"]
     next((results.parent / ".photofinish" / "compared").iterdir()).unlink()
     assert compare(results) == changed
-
-
-def test_a_damaged_result_is_told_though_its_findings_are_kept(results: Path) -> None:
-    compare(results)
-    change_a_digit(results / "net-1" / "gpu" / "timed" / "timings.json")
-    with pytest.raises(UserError, match="is damaged: its sha256"):
-        compare(results)
 
 
 @pytest.mark.parametrize("size", [0, 10, 5_000])

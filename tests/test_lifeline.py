@@ -163,7 +163,7 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
     steps = "SELECT step FROM metrics WHERE key = 'training_loss' ORDER BY step"
     assert _rows(project, steps) == [(epoch,) for epoch in range(1, _EPOCHS + 1)]
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"
-    assert _rows(project, notes) == []  # of how it had ended
+    assert not [note for (note,) in _rows(project, notes) if "stopped" in note]  # how it had ended
     assert _status_in_mlflow(project) == "FINISHED"
     assert 1 <= len(list((project.root / "mlruns").rglob("checkpoints/epoch-*.pt"))) <= 2
     timings = read_record(project.root / "results" / "short" / "cpu" / "timed" / "timings.json", Timings)

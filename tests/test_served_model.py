@@ -29,7 +29,7 @@ from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate
 from photofinish.source_code import code_of_users
 from photofinish.tracking import mirror
-from photofinish.tracking.mirror import as_served
+from photofinish.tracking.served import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_experiments
 
@@ -63,7 +63,7 @@ def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
     store: Store, own_results: Path, packed_split: PackedSplit, own_files: OwnFiles, tmp_path: Path
 ) -> None:
     expected = evaluate(NAME, {"cpu": own_results / NAME / "cpu" / records.LEARNED}, packed_split).predicted["cpu"]
-    sync_experiments(store, [NAME], own_results, run_own_code=False)  # as `compare` does
+    sync_experiments(store, [NAME], own_results, with_models=False)  # as `compare` does
     assert not store.find_runs()[0].outputs.model_outputs
     sync_experiments(store, [NAME], own_results)
     folder = shutil.copytree(
@@ -164,7 +164,7 @@ def test_a_served_model_is_as_accurate_on_the_test_images_as_evaluate_found(
     assert judged.evaluation.devices["cpu"].test_accuracy > 0.9  # by chance, 1 in 3
     sync_experiments(store, [NAME], results)
     # As where this package isn't installed:
-    monkeypatch.setitem(sys.modules, "photofinish.tracking.mirror", None)
+    monkeypatch.setitem(sys.modules, "photofinish.tracking.served", None)
     monkeypatch.setattr(mirror, "_write_model", None)
     address, images = model_address(store), np.array(packed_split.images("test"))
     fractions = images.astype(np.float32) / 255

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import mlflow
 import pytest
 from conftest import ONE_THREAD, Project, clone_project
 from mlflow import MlflowClient
 from services import mlflow_server, postgres, ssh_server
 
-from photofinish.tracking import promotion, sync
+from photofinish.tracking import sync
 
 pytestmark = [
     pytest.mark.slow,
@@ -95,18 +94,6 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     as_in(team.second, sync)
     assert team.runs() == before
     assert len(before) == 2
-
-
-def test_the_model_is_promoted_once_whoever_does_it_and_loads_through_the_server(
-    team: Team, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for project in (team.first, team.second):
-        as_in(project, promotion, "small")
-    assert [line for line in capsys.readouterr().out.splitlines() if "version" in line] == [
-        "small on cpu is version 1 of project-small",
-        "small on cpu is version 1 of project-small already",
-    ]
-    assert mlflow.pytorch.load_model("models:/project-small@champion") is not None
 
 
 @pytest.mark.skipif(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import write_result, write_scores
+from result_files import trained, with_record, write_result, write_scores
 
 from photofinish.comparing.device_results import Trained
 from photofinish.errors import UserError
@@ -66,12 +66,29 @@ def test_every_epoch_has_a_point_of_each_metric_at_its_own_step_and_time(
 ) -> None:
     write_result(tmp_path, make_result(epoch_seconds=(2.0, 4.0)))
     points = document_of(tmp_path).points
-    by_epoch = [{point.key for point in points if point.step == step and point.value > 0} for step in (1, 2)]
-    assert len(by_epoch[0]) == 7
-    assert by_epoch[0] < by_epoch[1]  # the last step has the summary of the whole run too
+    by_epoch = [{point.key for point in points if point.step == step} for step in (1, 2)]
+    once = {point.key for point in points if point.step == documents.ONCE}
+    assert by_epoch[0] == by_epoch[1]
+    assert {"training_loss", "validation_loss", "validation_accuracy", "images_per_second"} < by_epoch[0]
+    assert {"total_seconds", "median_epoch_seconds"} < once
+    assert not once & by_epoch[0]
     assert len(points) == len({(point.key, point.step) for point in points})
     assert {point.timestamp_ms for point in points} == {1_700_000_000_000}
     assert [point.value for point in points if point.value == 600 / 4.0]  # images a second
+
+
+def test_a_training_run_is_described_by_what_was_trained_how_well_and_how_fast(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    result = trained(make_result, accuracy=0.875)
+    write_result(tmp_path, result)
+    before = document_of(tmp_path).facts.tags["mlflow.note.content"]
+    write_scores(tmp_path, result)
+    after = document_of(tmp_path).facts.tags["mlflow.note.content"]
+    for text in (before, after):
+        assert all(part in text for part in ("mlp", "small", "Some CPU", "3 epochs of 3.00 s", "30.0 s"))
+    assert "87.50% test accuracy" in after
+    assert "accuracy" not in before
 
 
 def test_a_run_begins_and_ends_when_the_training_did(tmp_path: Path, make_result: MakeResult) -> None:
@@ -97,6 +114,18 @@ def test_test_scores_complete_the_same_run_once_they_are_there(tmp_path: Path, m
     assert [folder for path, folder in evaluated.artifacts if path.name == records.EVALUATION] == ["evaluation"]
 
 
+def test_scores_of_the_weights_before_are_not_shown_for_a_retrained_run(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    result = trained(make_result)
+    write_result(tmp_path, result)
+    write_scores(tmp_path, result)
+    write_result(tmp_path, with_record(result, weights_sha256="e" * 64))
+    document = document_of(tmp_path)
+    assert not [point.key for point in document.points if point.key.startswith("test_")]
+    assert not [path for path, _ in document.artifacts if path.name == records.EVALUATION]
+
+
 def test_a_metric_of_one_s_own_does_not_take_the_place_of_the_accuracy(tmp_path: Path, make_result: MakeResult) -> None:
     result = make_result(accuracy=0.875)
     assert isinstance(result, Trained)
@@ -110,7 +139,8 @@ def test_a_metric_of_one_s_own_does_not_take_the_place_of_the_accuracy(tmp_path:
 def test_the_scores_of_the_other_device_add_no_points(tmp_path: Path, make_result: MakeResult) -> None:
     write_result(tmp_path, make_result())
     points = document_of(tmp_path).points
-    write_scores(tmp_path, make_result(device="gpu"))
+    write_result(tmp_path, gpu := trained(make_result, device="gpu"))
+    write_scores(tmp_path, gpu)
     assert document_of(tmp_path).points == points
 
 
@@ -155,9 +185,7 @@ def test_the_report_is_one_run_with_a_metric_for_each_figure_of_its_table(tmp_pa
         "small/cpu/epoch_seconds": 2.0,
         "small/cpu/total_seconds": 30.0,
     }
-    assert {(path.name, folder) for path, folder in document.artifacts} == {
-        (documents.REPORT_TABLE, "report"),
-        ("loss.svg", "report/plots"),
-    }
+    assert document.artifacts == [(tmp_path, "report")]
     (tmp_path / "plots" / "loss.svg").write_text("<svg></svg>")
-    assert report_document(tmp_path).result != document.result
+    assert report_document(tmp_path).mirrored != document.mirrored
+    assert report_document(tmp_path).result == document.result

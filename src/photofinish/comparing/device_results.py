@@ -16,7 +16,6 @@ import pandas as pd
 
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.files import read_summed
 from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import Attribution
@@ -245,7 +244,10 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     if not trained:
         return results
     evaluated, devices = folder / records.EVALUATED, [run.device for run in trained]
-    scores = records.read_scores(evaluated / records.EVALUATION, devices)
+    seeds = {
+        run.device: records.read_seeds(folder / run.device / records.LEARNED, run.record.experiment) for run in trained
+    }
+    scores = records.read_scores(evaluated / records.EVALUATION, [(run.record, seeds[run.device]) for run in trained])
     predictions = _read_predictions(evaluated / records.PREDICTIONS, devices, trained[0].record.task)
     for run in trained:
         learned = folder / run.device / records.LEARNED
@@ -254,7 +256,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
             scores=scores[run.device],
             first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
             predictions=predictions[run.device],
-            seed_runs=records.read_seeds(learned, run.record.experiment),
+            seed_runs=seeds[run.device],
         )
     return results
 
@@ -262,7 +264,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
 def _read_predictions(path: Path, devices: list[DeviceLabel], task: Task) -> dict[DeviceLabel, Predictions]:
     dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(read_summed(path)), usecols=["actual", *devices], dtype=dtype)
+        table = pd.read_csv(io.BytesIO(path.read_bytes()), usecols=["actual", *devices], dtype=dtype)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
     return {device: Predictions(table["actual"].to_numpy(), table[device].to_numpy()) for device in devices}

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import photofinish
 from photofinish.comparing.pairs import Pair, read_pair
-from photofinish.files import own_sweep, read_sums, sha256_of_bytes, state_folder, write_bytes_atomically
+from photofinish.files import own_sweep, sha256_of_bytes, state_folder, write_bytes_atomically
 from photofinish.params.compare import Comparing
 from photofinish.results.records import DEVICE_LABELS, EVALUATED, LEARNED, TIMED
 
@@ -87,11 +87,9 @@ def _content(folder: Path) -> str:
     for part in _FOLDERS:
         place = folder / part
         with suppress(OSError):  # whoever reads it then tells of it
-            sums = sorted(read_sums(place).items())
-            digest.update(f"{part} {sums}".encode())
-            for name, _ in sums:
-                if name.endswith(_FIGURES):
-                    digest.update(sha256_of_bytes((place / name).read_bytes()).encode())
+            for file in sorted(place.iterdir()):
+                if file.name.endswith(_FIGURES):
+                    digest.update(f"{part} {file.name} {sha256_of_bytes(file.read_bytes())}".encode())
     return digest.hexdigest()
 
 

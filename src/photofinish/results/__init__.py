@@ -1,6 +1,6 @@
-"""What a run leaves on disk: records, histories, networks, scores.
+"""Results of a run on disk: records, histories, weights, scores.
 
-Here, what one epoch gave and how long it took: plain dataclasses, for the trainer needs neither pydantic nor files.
+This module has the metrics and timing of one epoch as dataclasses: the trainer needs neither pydantic nor files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What the network learned in one epoch, as a row of history.csv."""
+    """Metrics of one epoch: a row of history.csv."""
 
     epoch: int
     """from 1"""
@@ -21,12 +21,12 @@ class EpochMetrics:
     training_loss: float
     validation_loss: float
     validation_accuracy: float | None = None
-    """None where values are told, of which none is right or wrong"""
+    """None if the task has values"""
 
 
 @dataclass(frozen=True)
 class EpochTiming:
-    """How long one epoch's two passes took, and when they were done."""
+    """Durations of an epoch's two passes, and their end."""
 
     training_seconds: float
     validation_seconds: float
@@ -34,10 +34,10 @@ class EpochTiming:
 
 
 def passed_seconds(timings: Iterable[EpochTiming]) -> float:
-    """In the timed passes, all together."""
+    """Return the time in all passes."""
     return sum(timing.training_seconds + timing.validation_seconds for timing in timings)
 
 
 def median_training_seconds(timings: Iterable[EpochTiming]) -> float:
-    """Of an epoch's pass over the training images, validation not counted."""
+    """Return the median time of a training pass."""
     return statistics.median(timing.training_seconds for timing in timings)

@@ -1,4 +1,4 @@
-"""Networks as files: their state as bytes, and what is read back of it, checked against the sha256 in its record."""
+"""Trained networks as safetensors files, checked against the sha256 in the record."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from photofinish.source_code import refuse_changed_code
 
 
 def weights_of(network: nn.Module) -> bytes:
-    """The state of the network as safetensors; the same state gives the same bytes."""
+    """Serialize a network's state as safetensors; equal states give equal bytes."""
     return packed_weights(network.state_dict())
 
 
 def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
-    """The same of a state alone."""
+    """Serialize a state dict as safetensors."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network_state.items()}
-    places = {name: tensor.untyped_storage().data_ptr() for name, tensor in state.items()}
-    shared = Counter(places.values())  # tied weights, or parts of one tensor, which safetensors refuses
-    return bytes(to_safetensors({name: t.clone() if shared[places[name]] > 1 else t for name, t in state.items()}))
+    storages = Counter(tensor.untyped_storage().data_ptr() for tensor in state.values())
+    for name, tensor in state.items():
+        if storages[tensor.untyped_storage().data_ptr()] > 1:  # safetensors refuses tied weights and views
+            state[name] = tensor.clone()
+    return bytes(to_safetensors(state))
 
 
 def load_network(folder: Path, record: records.Training, seed_run: records.SeedRun | None = None) -> nn.Module:
-    """The trained network, on the CPU; or the one that was trained from another seed."""
+    """Load the trained network, or that of a further seed, to the CPU."""
     refuse_changed_code(record.own_code)
     path, expected = folder / records.WEIGHTS, record.weights_sha256
     if seed_run:
@@ -49,7 +51,7 @@ def load_network(folder: Path, record: records.Training, seed_run: records.SeedR
 
 
 def seed_weights(folder: Path, seed: int) -> Path:
-    """Where below `learned` the weights lie that were trained from a further seed."""
+    """Return the path of a further seed's weights in a folder `learned`."""
     return folder / records.SEEDS / f"{seed}.safetensors"
 
 
@@ -60,9 +62,9 @@ def rebuilt(
     state: Mapping[str, torch.Tensor],
     dtype: Dtype = "uint8",
 ) -> nn.Module:
-    """A network of its own, on the CPU, with this state and nothing of how it was trained.
+    """Build the network on the CPU with this state.
 
-    One that several processes trained holds on to their process group, which can be neither copied nor pickled.
+    A network from a distributed training holds its process group, which can be neither copied nor pickled.
     """
     network = build_model(experiment.model, shape, classes, experiment.seed, dtype=dtype)
     network.load_state_dict(state)

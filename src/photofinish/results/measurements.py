@@ -1,4 +1,4 @@
-"""What is measured of a training besides its epochs: its steps, where they go, what they compute; each figure raw."""
+"""Measurements of a training beyond its epochs: its steps, their parts, and what they compute. All figures are raw."""
 
 from __future__ import annotations
 
@@ -9,126 +9,125 @@ from photofinish.params.base import Record
 
 
 class SteadyState(Record):
-    """Training steps on one batch that lies on the device: without data to wait for, timed from end to end."""
+    """Timed training steps on one batch that is on the device."""
 
     steps_per_sample: int
     sample_seconds: tuple[float, ...]
-    """raw: each of so many steps"""
+    """duration of each sample of so many steps"""
 
     @property
     def step_seconds(self) -> list[float]:
-        """A value for each sample: its mean step."""
+        """Mean step of each sample."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
 
 class StepsTaken(Record):
-    """How the device was handed the training's steps."""
+    """How the training's steps were launched."""
 
     kind: Literal["eager", "graph"]
-    """one by one, or recorded in a CUDA graph"""
+    """one by one, or captured in a CUDA graph"""
     at_once: int
-    """that a graph holds"""
+    """steps in a graph"""
     why: str
 
 
 class StepParts(Record):
-    """Where training steps go, one after the other through the training's own input path: every value is of one step,
-    the first of them the first of an epoch. An accelerator notes the time at the end of each part; where it can't, the
-    clock waits for it there, and what waiting takes by itself is taken off."""
+    """Parts of training steps with the training's own input path, a value for each step from an epoch's first.
+
+    Accelerators time the parts by events. Without events, the host synchronizes after each part, and the duration of
+    an empty synchronization is subtracted.
+    """
 
     waiting_seconds: tuple[float, ...]
-    """for the batch: gathered on the device, or loaded, augmented and normalised by the input path named loader; of an
-    accelerator their mean"""
+    """wait for the batch: gathered on the device, or loaded and augmented; the mean on an accelerator"""
     copying_seconds: tuple[float, ...]
-    """the batch to the device; nothing where it lies there already; of an accelerator their mean"""
+    """host-to-device copy; 0 if the batch is there; the mean on an accelerator"""
     forward_seconds: tuple[float, ...]
     """with the loss"""
     backward_seconds: tuple[float, ...]
     optimizer_seconds: tuple[float, ...]
     rest_seconds: tuple[float, ...]
-    """the whole step less all these"""
+    """the step less its parts"""
 
     @property
     def median_seconds(self) -> dict[str, float]:
-        """Of each part, by its name here, in the order of a step."""
+        """Median of each part, in the order of a step."""
         return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
 
 
 class Attribution(Record):
-    """What tells where an epoch goes, and why; see measuring/attribution.py."""
+    """Breakdown of an epoch's time; see measuring/attribution.py."""
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
-    """waiting for each batch, with no step between: what the input path can do at best; of an accelerator their mean"""
+    """time of each batch with no step between; the mean on an accelerator"""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """steps on the batch, by turns with steps on so many images, nothing else changed: more where an epoch has room for
-    larger batches, else few"""
+    """steps on `other_batch_images` images, in turns with those on the batch"""
     issuing_seconds: tuple[float, ...] = ()
-    """of single steps on the batch, how long the host was busy with each; of an accelerator that is handed steps one by
-    one only"""
+    """host time of single steps, on an accelerator without captured steps"""
     bf16: SteadyState | None = None
-    """steps in bfloat16, where the training takes a longer type and the device is made for it"""
+    """steps in bfloat16, if the device supports it and the training does not use it"""
     resident: SteadyState | None = None
-    """steps with batches gathered on the device, where the training takes them from a loader and images would fit"""
+    """steps with batches gathered on the device, if the training uses a loader and the images would fit"""
 
 
 class Product(Record):
-    """A product of matrices or a convolution, or a gradient of one; see measuring/operations.py."""
+    """A matrix product or convolution, or a gradient of one; see measuring/operations.py."""
 
     count: int
-    """how many of the same a step has"""
+    """number of equal ones in a step"""
     least_flops: int
-    """two for a multiplication with its addition, by the fastest way known, of each"""
+    """operations of each by the fastest known algorithm; a multiply-add counts two"""
     read_values: int
-    """numbers that go in, of each"""
+    """numbers that each reads"""
     written_values: int
-    """and that come out"""
+    """numbers that each writes"""
 
 
 class Operations(Record):
-    """What one training step on a batch computes, moves and keeps, however fast."""
+    """Operations, memory traffic and saved tensors of one training step."""
 
     images: int
-    """of the batch"""
+    """batch size"""
     flops: int
-    """of all products, forward and backward, as they are usually counted"""
+    """operations of all products, forward and backward, counted as usual"""
     products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     kept_values: int
-    """numbers, each once: inputs of layers with weights that lie in memory from the forward to the backward pass"""
+    """numbers that layers with weights save from the forward to the backward pass, each counted once"""
     all_kept_bytes: int
-    """of all but parameters that lies there from the forward to the backward pass, in the step that was counted"""
+    """bytes of all tensors but parameters saved from the forward to the backward pass"""
     batch_bytes: int
-    """that are copied to a device for each step; none where all images lie there"""
+    """bytes copied to the device for each step; 0 if all images are there"""
     resident_bytes: int
-    """of the images that lie on the device all the time"""
+    """bytes of the images that stay on the device"""
 
 
 class Overhead(Record):
-    """What the training loop spends between the timed passes, by what for; of the process that ended the training."""
+    """Time of the training loop outside the timed passes, in the process that ended the training."""
 
     passes_seconds: float
-    """in training and validation, which the others are to be held against"""
+    """time in training and validation passes"""
     display_seconds: float
     saving_seconds: float
-    """checkpoints, and each epoch's weights where they are kept"""
+    """checkpoints and weights of epochs"""
     tracking_seconds: float
     watching_seconds: float
-    """reading how busy the machine is"""
+    """reading the machine's load"""
     rest_seconds: float
     """reading the clock, adding up losses"""
 
     @property
     def seconds(self) -> float:
-        """All but the passes."""
+        """Sum of all but the passes."""
         named = self.display_seconds + self.saving_seconds + self.tracking_seconds + self.watching_seconds
         return named + self.rest_seconds
 
     @property
     def share(self) -> float:
-        """Of the passes' time; 0 where there were none."""
+        """Share of the passes' time; 0 if there were none."""
         return self.seconds / self.passes_seconds if self.passes_seconds else 0.0

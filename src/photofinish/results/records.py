@@ -1,4 +1,4 @@
-"""What a training run is on disk. `learned/` repeats bit for bit; `timed/` never does, so they are kept apart."""
+"""Records of a run on disk. `learned/` repeats bit for bit; `timed/` never does, so they are kept apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, 
 
 from photofinish.data import Dtype, Task
 from photofinish.errors import UserError
-from photofinish.files import write_bytes_atomically
+from photofinish.files import write_text_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuHost, GpuHost
 from photofinish.machine.load import LoadWindow
@@ -43,31 +43,30 @@ class Training(Record):
     device_kind: str
     experiment: Experiment
     precision: str
-    """what was really computed in; see torch_device.effective_precision"""
+    """effective precision: tf32 falls back to fp32 where there is no TF32"""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """how weights and images lay in memory; see torch_device.memory_format"""
     parameter_count: int
     task: Task = "classes"
     image_shape: tuple[int, ...]
     dtype: Dtype = "uint8"
-    """what items are packed in: images in bytes, others in what the network takes"""
+    """type of the packed items; images are bytes"""
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     data_sha256: str
-    """of the split's manifest, which holds the sha256 of each data file"""
+    """sha256 of the split's manifest, which holds that of each data file"""
     published_weights_sha256: str | None = None
-    """of the file that the network started from, where the experiment names one"""
+    """sha256 of the file of published weights, if the training started from one"""
     initial_weights_sha256: str
     weights_sha256: str
     epoch_weights_sha256: tuple[str, ...] = ()
-    """of the files in learned/epochs, the first epoch's first; none unless every epoch's weights are kept"""
+    """sha256 of each file in learned/epochs, if every epoch's weights are kept"""
     own_code: dict[str, str] = Field(default_factory=dict)
-    """the sha256 of each of the user's own files that ran, and the versions of packages they name"""
+    """sha256 of each file of custom code, and version of each package that it imports"""
 
 
 class SeedRun(Record):
-    """The same training from another seed; its weights are in learned/seeds."""
+    """A training from a further seed, whose weights are in learned/seeds."""
 
     seed: int
     weights_sha256: str
@@ -75,13 +74,13 @@ class SeedRun(Record):
 
 
 class FurtherSeeds(Record):
-    """learned/seeds.json, where an experiment is trained from several seeds: all but the record's own."""
+    """learned/seeds.json of an experiment with several seeds: all but the record's own."""
 
     runs: tuple[SeedRun, ...]
 
 
 class Unavailable(Record):
-    """learned/record.json where the device isn't there: a result too, never a CPU run in disguise."""
+    """learned/record.json of a device that is not there: a result, and never a CPU run."""
 
     status: Literal["unavailable"] = "unavailable"
     device: DeviceLabel
@@ -90,7 +89,7 @@ class Unavailable(Record):
 
 
 class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
-    """learned/record.json, of either status."""
+    """learned/record.json of either status."""
 
 
 Print = tuple[float, float]
@@ -119,7 +118,7 @@ class FirstStep(Record):
 
 
 class Timings(Record):
-    """timed/timings.json: how long it took, where and when."""
+    """timed/timings.json: how long a training took, where and when."""
 
     host: CpuHost | GpuHost
     host_name: str
@@ -128,68 +127,66 @@ class Timings(Record):
     packages: dict[str, str]
     started_at_unix_seconds: float
     startup_seconds: float
-    """from the start of the process to the first timed step: imports, device, data, warm-up"""
+    """from the process's start to the first timed step: imports, device, data, warm-up"""
     data_seconds: float
-    """of the start-up: the split read, normalised and put where the input path wants it"""
+    """part of the start-up: reading, normalising and placing the split"""
     warm_up_seconds: float
     epochs: tuple[EpochTiming, ...]
     total_seconds: float
-    """from the start of the process to the last result, less tracking; of a resumed run, the sum over its processes"""
+    """from the process's start to the last result, less tracking; summed over the processes of a resumed run"""
     tracking_seconds: float
-    """how long training stood still for MLflow"""
+    """time that training waited for MLflow"""
     resumed_at_epochs: tuple[int, ...]
     training_image_count: int
     images_per_second: float
-    """training images over the median epoch's training time, of all repeats"""
+    """training images over the median epoch's training time, all repeats included"""
     device_count: int = 1
     """GPUs, or processes on the CPU, that shared the training"""
     peak_memory_bytes: int | None
-    """of the device, or on the CPU of the process; of several, the one that took most"""
+    """peak of the device, or on the CPU of the process; the largest of several"""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
-    """the epochs of each further training from the same start, in the same process"""
+    """epochs of each further training from the same start"""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
-    """the epochs of the training from each further seed"""
+    """epochs of the training from each further seed"""
     steady_state: SteadyState
     steps_taken: StepsTaken | None = None
-    """None in records of before there was a choice: one by one"""
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """how busy the machine was, from one reading between two epochs to the next; the last one while more was measured
-    after the training"""
+    """load of the machine between readings after epochs; the last one is of the measurements after the training"""
     energy: tuple[Energy, ...] = ()
-    """of the first training, a part of the machine each"""
+    """energy of the first training, for each part of the machine"""
     attribution: Attribution | None = None
     not_attributed: str | None = None
-    """why there is none"""
+    """reason why there is no attribution"""
     operations: Operations | None = None
     not_counted: str | None = None
-    """why there are none"""
+    """reason why there are no operations"""
     identity: str | None = None
-    """the sha256 of all that determines the training; another experiment's of the same is only named otherwise"""
+    """sha256 of all that determines the training, whatever its name"""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
-        """Of the first training and of its repeats, in their order."""
+        """Epochs of the first training and of its repeats."""
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
 
     @property
     def epoch_seconds(self) -> list[float]:
-        """Of the training pass, over all repeats."""
+        """Duration of each training pass, all repeats included."""
         return [epoch.training_seconds for epoch in self.all_epochs]
 
     @property
     def median_epoch_seconds(self) -> float:
-        """Of the same."""
+        """Median duration of a training pass."""
         return median_training_seconds(self.all_epochs)
 
     @property
     def once_seconds(self) -> float:
-        """Of the total, what happened once and no repeat measures again: start-up, checkpoints, writing results."""
+        """Time outside the passes: start-up, checkpoints, writing results."""
         return self.total_seconds - passed_seconds(self.epochs)
 
     @property
     def end_to_end_seconds(self) -> list[float]:
-        """A value for each repeat: its own epochs, with what happened once."""
+        """Duration of the whole job, for each repeat."""
         return [self.total_seconds, *(self.once_seconds + passed_seconds(repeat) for repeat in self.repeats)]
 
     @model_validator(mode="after")
@@ -201,13 +198,13 @@ class Timings(Record):
 
 
 class Untimed(Record):
-    """timed/timings.json where nothing ran."""
+    """timed/timings.json if nothing ran."""
 
     status: Literal["unavailable"] = "unavailable"
 
 
 class ClassScores(Record):
-    """How well one class is told from the others on the test images."""
+    """Scores of one class on the test images."""
 
     precision: float
     recall: float
@@ -216,96 +213,112 @@ class ClassScores(Record):
 
 
 class SeedScores(Record):
-    """How well the network trained from another seed does on the test images."""
+    """Scores of the network that was trained from a further seed."""
 
     seed: int
+    weights_sha256: str = ""
     test_accuracy: float | None
     test_loss: float
     mean_absolute_error: float | None
 
 
 class DeviceEvaluation(Record):
-    """How the network trained on one device does on the test images; computed on the CPU for every device."""
+    """Test scores of the network that one device trained, computed on the CPU."""
 
+    weights_sha256: str = ""
+    """weights that were judged; empty in records of before this was written"""
     test_accuracy: float | None
-    """None where values are told"""
+    """None if the task has values"""
     test_loss: float
     macro_f1: float | None
     metrics: dict[str, float] = Field(default_factory=dict)
-    """by name; of values, how far off they are"""
+    """custom metrics by name, and errors of values"""
     classes: dict[str, ClassScores]
-    """of each class or label; none where values are told"""
+    """scores of each class or label"""
     confusion: tuple[tuple[int, ...], ...]
-    """rows: the true class; columns: the predicted one; of classes only"""
+    """rows: true class; columns: predicted class"""
     seeds: tuple[SeedScores, ...] = ()
-    """of the networks trained from further seeds"""
+    """scores of the networks from further seeds"""
 
     @property
     def figure(self) -> tuple[str, str]:
-        """The one that says most: what it is called, and how large it is."""
+        """Name and value of the main score."""
         if self.test_accuracy is not None:
             return "test accuracy", f"{self.test_accuracy:.2%}"
         return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{self.metrics[MEAN_ABSOLUTE_ERROR]:.4g}"
 
     @property
     def in_words(self) -> str:
-        """How good it is, by that."""
+        """Main score as a phrase."""
         name, size = self.figure
         return f"{size} {name}" if self.test_accuracy is not None else f"a {name} of {size} on the test data"
 
 
 class Evaluation(Record):
-    """results/<experiment>/evaluation/evaluation.json; a device that was unavailable has no entry."""
+    """evaluation/evaluation.json of an experiment; a device that was unavailable has no entry."""
 
     experiment: str
     class_names: tuple[str, ...]
     devices: dict[DeviceLabel, DeviceEvaluation]
 
+    def scores_of(self, training: Training, seeds: Iterable[SeedRun]) -> DeviceEvaluation | None:
+        """Return how a device's network does, or None if other weights than those of this training were judged."""
+        scores = self.devices.get(training.device)
+        expected = [training.weights_sha256, *(run.weights_sha256 for run in seeds)]
+        if scores and expected == [scores.weights_sha256, *(each.weights_sha256 for each in scores.seeds)]:
+            return scores
+        return None
+
 
 def read_training(folder: Path) -> Training | Unavailable:
-    """The record in the folder `learned`."""
+    """Read the record in a folder `learned`."""
     return read_record(folder / RECORD, _EitherRecord).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
-    """What the folder `learned` holds of the training from further seeds."""
+    """Read the trainings from further seeds in a folder `learned`."""
     return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs if experiment.seeds > 1 else ()
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """As indented JSON, in place of what was there, all of it or nothing, with its sha256 beside it."""
-    write_bytes_atomically(path, f"{record.model_dump_json(indent=2)}\n".encode())
+    """Write a record as indented JSON, atomically."""
+    write_text_atomically(path, f"{record.model_dump_json(indent=2)}\n")
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """What the file holds, every field of it checked against the schema."""
+    """Read a record and validate it."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
 
 
-def read_scores(path: Path, devices: Iterable[DeviceLabel]) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Those of evaluation.json, which has them of these devices."""
-    scores = read_record(path, Evaluation).devices
-    for device in devices:
-        if device not in scores:
-            raise UserError(f"{path} has no scores of the {device}'s network: run `dvc repro`")
-    return scores
+def read_scores(
+    path: Path, trained: Iterable[tuple[Training, tuple[SeedRun, ...]]]
+) -> dict[DeviceLabel, DeviceEvaluation]:
+    """Return the scores in evaluation.json of these trainings and their further seeds."""
+    evaluation = read_record(path, Evaluation)
+    found = {}
+    for training, seeds in trained:
+        scores = evaluation.scores_of(training, seeds)
+        if scores is None:
+            raise UserError(f"{path} has no scores of the network that the {training.device} trained: run `dvc repro`")
+        found[training.device] = scores
+    return found
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
-    """The rows of learned/history.csv."""
+    """Read the rows of learned/history.csv."""
     path = folder / HISTORY
     try:
-        rows = csv.DictReader(io.StringIO(path.read_bytes().decode()))
+        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
         return [_HISTORY_ROW.validate_strings({key: text for key, text in row.items() if text}) for row in rows]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error
 
 
 def history_csv(rows: list[EpochMetrics]) -> str:
-    """As CSV, with every digit: repr of a float reads back as the same float."""
+    """Return the rows as CSV, with every digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(EpochMetrics))
@@ -315,4 +328,4 @@ def history_csv(rows: list[EpochMetrics]) -> str:
 
 def write_history(folder: Path, rows: list[EpochMetrics]) -> None:
     """Write history.csv."""
-    write_bytes_atomically(folder / HISTORY, history_csv(rows).encode())
+    write_text_atomically(folder / HISTORY, history_csv(rows))

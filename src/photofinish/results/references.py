@@ -1,4 +1,4 @@
-"""Records of runs on other machines, as files in reference/: whole, of a known schema, and nobody's in particular.
+"""Records of runs on other machines, as files in reference/, without the names of hosts and users.
 
 `python -m photofinish.results.references` records this machine's results for others.
 """
@@ -30,9 +30,9 @@ from photofinish.results import EpochMetrics, records
 SCHEMA_VERSION = 1
 _SHA256 = "sha256"
 _TELLTALE = re.compile(r"[/\\]|GPU-|MIG-")
-"""in a variable's value: folders, which may hold a user's name, and the number of one single GPU"""
+"""part of a variable's value that names a folder, perhaps with a user's name, or one single GPU"""
 _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
-"""what a path that leads out of the project begins with"""
+"""start of a path outside the project"""
 
 
 class Reference(Record):
@@ -40,7 +40,7 @@ class Reference(Record):
 
     schema_version: Literal[1] = 1
     machine: Name
-    """the name of the folder it lies in"""
+    """name of its folder"""
     experiment: Name
     recorded_at_unix_seconds: float
     photofinish_version: str
@@ -51,20 +51,20 @@ class Reference(Record):
 
     @property
     def file_name(self) -> str:
-        """In its machine's folder."""
+        """Name of the file in its machine's folder."""
         return f"{self.experiment}.{self.training.device}.json"
 
     @model_validator(mode="after")
     def _is_whole_and_nobodys(self) -> Self:
         if self.timings.host_name:
-            raise ValueError("it names the host it was recorded on, which nobody else should learn")
+            raise ValueError("it names the host it was recorded on, which is private")
         if not len(self.history) == len(self.timings.epochs) == self.training.experiment.epochs:
-            raise ValueError("it hasn't a loss and a time for each epoch of the experiment")
+            raise ValueError("it lacks a loss or a time of an epoch of the experiment")
         return self
 
 
 def write_reference(folder: Path, reference: Reference) -> Path:
-    """Under reference/, with a sha256 of its content."""
+    """Write a reference below `folder`, with a sha256 of its content."""
     content = reference.model_dump(mode="json")
     path = folder / reference.machine / reference.file_name
     write_text_atomically(path, to_json({**content, _SHA256: sha256_of_bytes(to_json(content).encode())}))
@@ -72,7 +72,7 @@ def write_reference(folder: Path, reference: Reference) -> Path:
 
 
 def read_references(folder: Path, chosen: Literal["all", "none"] | Iterable[str]) -> list[Reference]:
-    """Of the chosen machines, in the order of their files. A file that isn't a record as it was made is refused."""
+    """Read the references of the chosen machines; raise UserError if a file was damaged or changed."""
     if chosen == "none" or not folder.is_dir():
         return []
     machines = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -105,7 +105,7 @@ def _read(path: Path) -> Reference:
 
 
 def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
-    """What trained, as far as it matters to how long it takes: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
+    """Describe the hardware that trained: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
     host, name = timings.host, timings.device_name
     if device == "cpu":
         threads = f"{host.threads or 1} thread{'' if host.threads == 1 else 's'}"
@@ -115,7 +115,7 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
 
 
 def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False) -> None:
-    """Every result that is fit for it; what isn't is named with the reason."""
+    """Record every result that was measured here in one go; print why others are left out."""
     if machine is not None and not is_name(machine):
         raise MistakeError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
     names = sorted(path.stem for path in plan.glob("*.json"))
@@ -129,19 +129,20 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, fro
             continue
         timings = records.read_record(timed / records.TIMINGS, records.Timings)
         if timings.host_name != platform.node() and not from_elsewhere:
-            told = "not recorded: it was measured on another machine: record it there"
+            outcome = "not recorded: it was measured on another machine: record it there"
         elif timings.resumed_at_epochs:
-            told = "not recorded: the training was interrupted and resumed"
+            outcome = "not recorded: the training was interrupted and resumed"
         else:
-            scores = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [device])[device]
-            reference = reference_of(name, training, timings, scores, records.read_history(learned), machine)
+            seeds = records.read_seeds(learned, training.experiment)
+            judged = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [(training, seeds)])
+            reference = reference_of(name, training, timings, judged[device], records.read_history(learned), machine)
             busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
-            told = f"{write_reference(out, reference)}{busy}"
+            outcome = f"{write_reference(out, reference)}{busy}"
             written += 1
-        print(f"{name} on {device}: {told}")
+        print(f"{name} on {device}: {outcome}")
     if not written:
         raise UserError("nothing was recorded")
-    print(f"Recorded {written}. Look them through before you share them; {out}/README.md tells how")
+    print(f"Recorded {written}. Check them before you share them: see {out}/README.md")
 
 
 def reference_of(
@@ -152,15 +153,15 @@ def reference_of(
     history: Iterable[EpochMetrics],
     machine: str | None = None,
 ) -> Reference:
-    """Without the host's name, and without what variables, settings and code tell of folders, or of single GPUs.
+    """Return a result without the host's name, folders outside the project, and numbers of single GPUs.
 
-    Without a name for the machine, its hardware's: `NVIDIA H100 80GB HBM3` is nvidia-h100-80gb-hbm3.
+    By default the machine has the name of its hardware: `NVIDIA H100 80GB HBM3` is nvidia-h100-80gb-hbm3.
     """
     experiment = to_json(without_folders(training.experiment.model_dump(mode="json")))
     settings = Experiment.model_validate_json(experiment)
     training = training.model_copy(update={"experiment": settings, "own_code": nobodys_code(training.own_code)})
-    host, told = timings.host, hardware(training.device, timings).lower()
-    named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", told))).replace(".", "_")
+    host, described = timings.host, hardware(training.device, timings).lower()
+    named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", described))).replace(".", "_")
     if software := host.software:
         variables = {key: "(set)" if _TELLTALE.search(value) else value for key, value in software.variables.items()}
         host = host.model_copy(update={"software": replace(software, variables=variables)})
@@ -177,7 +178,7 @@ def reference_of(
 
 
 def without_folders(settings: Any) -> Any:
-    """Of a file outside of the project, its name is left: the folders may hold a user's name."""
+    """Cut the folders from paths outside the project: they may hold a user's name."""
     if isinstance(settings, dict):
         return {key: without_folders(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple):
@@ -188,7 +189,7 @@ def without_folders(settings: Any) -> Any:
 
 
 def nobodys_code(own_code: dict[str, str]) -> dict[str, str]:
-    """By names within the project; what lies outside, by its sha256 alone."""
+    """Return the code by names in the project, and files outside by their sha256 alone."""
     return {sha256 if without_folders(name) != name else name: sha256 for name, sha256 in own_code.items()}
 
 

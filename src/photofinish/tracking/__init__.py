@@ -1,1 +1,1 @@
-"""MLflow: the results' mirror. Nothing outside this folder imports it, and only `worker` and `sync` start it."""
+"""MLflow, which mirrors the results. No other package imports it; a stage talks to it through `client.Tracker`."""

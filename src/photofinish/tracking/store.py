@@ -1,8 +1,4 @@
-"""The MLflow store and the runs in it: made once however many processes start at once, and found after a move.
-
-MLflow makes the address of artifacts absolute when it is given it, and has no public call to change it later
-(mlflow/mlflow#3144), so a project that moved has its addresses changed through MLflow's own table classes.
-"""
+"""MLflow's store, the experiment in it that holds this project's runs, and the processes that write them."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import os
 import platform
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -19,8 +16,7 @@ from typing import NamedTuple, Self
 import psutil
 from filelock import FileLock
 
-# Read by MLflow when it is imported: no telemetry, and a server that is gone is noticed in seconds, not in the
-# four minutes of MLflow's own defaults.
+# MLflow reads these when it is imported: no telemetry, and a server that is gone fails in seconds, not in four minutes.
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -32,38 +28,19 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import mlflow  # noqa: E402
-from alembic.util.exc import CommandError  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
 from mlflow.entities import Run  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
-from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlLoggedModel, SqlRun  # noqa: E402
-from requests import RequestException  # noqa: E402
-from sqlalchemy import NullPool, create_engine, func, update  # noqa: E402
-from sqlalchemy.exc import SQLAlchemyError  # noqa: E402
 
 from photofinish.tracking.documents import TAG_PROCESS  # noqa: E402
 
 _OWN_EXPERIMENT = "photofinish"
-"""in the project's own store; in one that several projects may share, each is named after its folder"""
-MLFLOW_ERRORS = (
-    MlflowException, RequestException, SQLAlchemyError, CommandError, sqlite3.Error, OSError, ModuleNotFoundError
-)  # fmt: skip
-"""What MLflow raises when its store or server fails, or needs a package that isn't there."""
-
-_DAMAGED = "the database is damaged: move its file away (mlflow.db, unless MLFLOW_TRACKING_URI names another)"
-_REMEDIES = {
-    "file is not a database": _DAMAGED,
-    "disk image is malformed": _DAMAGED,
-    "No module named": "MLFLOW_TRACKING_URI names a database that needs this module: install it, or change that",
-    "unsupported URI": "change MLFLOW_TRACKING_URI",
-    "Could not parse": "change MLFLOW_TRACKING_URI",
-    "No Experiment with id": "change MLFLOW_EXPERIMENT_ID",
-    "Can't load plugin": "change MLFLOW_TRACKING_URI",
-    "Invalid Host header": "start the server with --allowed-hosts and its name and port as in MLFLOW_TRACKING_URI",
-}
-
-_MOST_SILENT_SECONDS = 7 * 24 * 3600
-"""without an epoch: then a process of another machine, which can't be looked for, is taken for gone"""
+"""name in the project's own store; in another, which projects may share, it is that of the project's folder"""
+MLFLOW_ERRORS = (MlflowException, OSError)
+"""errors of a store or server; those of `requests` are OSErrors"""
+_SQLITE = "sqlite:///"
+_RACE_SIGNS = ("UniqueViolation", "already exists")
+_RACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -73,12 +50,12 @@ class Store:
     client: MlflowClient
     experiment_id: str
     local_artifacts: Path | None
-    """where the project's own store keeps its artifacts"""
+    """folder of the artifacts, if the store is the project's own"""
     mirroring: FileLock
-    """held while a result is looked up and mirrored, so that two processes don't both find it missing"""
+    """held while a result is looked up and mirrored, so that two processes do not both create its run"""
 
     def find_runs(self, filter_string: str = "") -> list[Run]:
-        """Every run of this project that matches, the newest first."""
+        """Return every run of this project that matches, the newest first."""
         found: list[Run] = []
         token = None
         while token != "":
@@ -88,23 +65,15 @@ class Store:
         return found
 
     def close_abandoned_runs(self) -> None:
-        """A run whose process is gone will never end by itself: SIGKILL and power cuts leave it RUNNING for ever."""
+        """End each run whose process is gone: after SIGKILL or a power cut, MLflow shows it as running for ever."""
         for run in self.find_runs("attributes.status = 'RUNNING'"):
             process = Process.of(run)
-            if process and (process.is_gone() or self._is_long_silent(run, process)):
+            if process and process.is_gone():
                 self.client.set_terminated(run.info.run_id, "KILLED")
-
-    def _is_long_silent(self, run: Run, process: Process) -> bool:
-        """On another machine, perhaps one that is no more; if it lives after all, its end still completes the run."""
-        silent_since_seconds = time.time() - _MOST_SILENT_SECONDS
-        if process.host == platform.node() or process.began_at_unix_seconds > silent_since_seconds:
-            return False
-        epochs = self.client.get_metric_history(run.info.run_id, "training_loss")
-        return all(metric.timestamp <= silent_since_seconds * 1000 for metric in epochs)
 
 
 class Process(NamedTuple):
-    """The process that writes a run, named in a tag of it so that another can tell whether it still lives."""
+    """The process that writes a run, as a tag of the run names it."""
 
     host: str
     id: int
@@ -112,21 +81,21 @@ class Process(NamedTuple):
 
     @classmethod
     def own(cls) -> Self:
-        """This one."""
+        """Return this process."""
         return cls(platform.node(), os.getpid(), psutil.Process().create_time())
 
     @classmethod
     def of(cls, run: Run) -> Self | None:
-        """The one that the run's tag names, if it has that tag."""
+        """Return the process that the run's tag names, or None if it has no such tag."""
         tag = run.data.tags.get(TAG_PROCESS)
         return cls(*json.loads(tag)) if tag else None
 
     def as_tag(self) -> str:
-        """What `of` reads."""
+        """Return the tag's value."""
         return json.dumps(self)
 
     def is_gone(self) -> bool:
-        """Of a process on another machine, that can't be told."""
+        """Return True if it has ended; False if it has not, or runs on another machine."""
         if self.host != platform.node():
             return False
         try:
@@ -136,60 +105,87 @@ class Process(NamedTuple):
 
 
 def is_live(run: Run) -> bool:
-    """Whether a process is still writing it."""
+    """Return True if a process still writes the run."""
     process = Process.of(run)
     return run.info.status == "RUNNING" and process is not None and not process.is_gone()
 
 
 def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
-    """The project's own store, or the one that `MLFLOW_TRACKING_URI` names; in it, a sweep has its own experiment."""
+    """Open the project's own store, or the one that MLFLOW_TRACKING_URI names; a sweep has its own experiment in it."""
     for library in ("mlflow", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     given_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    uri = _in_project(given_uri, root) if given_uri else f"sqlite:///{root / 'mlflow.db'}"
+    uri = _in_project(given_uri, root) if given_uri else f"{_SQLITE}{root / 'mlflow.db'}"
     artifacts = None if given_uri else root / "mlruns" / _OWN_EXPERIMENT
-    given_id, given_name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
-    name = given_name or (_OWN_EXPERIMENT if artifacts else root.name)
-    name = f"{name}-{sweep}" if sweep else name
-    # MLflow creates its tables at first use, and breaks the database if several processes do so at once.
     with FileLock(locks / "mlflow.lock"):
-        mlflow.set_tracking_uri(uri)
-        os.environ["MLFLOW_TRACKING_URI"] = given_uri  # MLflow sets it: the next store would be taken for the user's
-        client = MlflowClient(uri)
-        experiment = client.get_experiment(given_id) if given_id else client.get_experiment_by_name(name)
-        if given_id and given_name and experiment.name != given_name:
-            raise MlflowException(f"MLFLOW_EXPERIMENT_ID is {given_id}, and MLFLOW_EXPERIMENT_NAME names another")
-        if experiment is None:
-            experiment_id = client.create_experiment(name, artifacts.as_uri() if artifacts else None)
-        else:
-            experiment_id = experiment.experiment_id
-            if experiment.lifecycle_stage == "deleted":
-                client.restore_experiment(experiment_id)
-            if artifacts and not experiment.artifact_location.endswith(f"/mlruns/{_OWN_EXPERIMENT}"):
-                artifacts = None  # it is the user's, made by other means
-            elif artifacts and experiment.artifact_location != artifacts.as_uri():
-                _follow_move(uri, experiment.artifact_location, artifacts.as_uri())
-    return Store(client, experiment_id, artifacts, FileLock(locks / "mirroring.lock"))
+        try:
+            store = _open(uri, artifacts, root, sweep, FileLock(locks / "mirroring.lock"))
+        except Exception as error:
+            # Another machine that opens a new PostgreSQL store at the same time makes the same tables.
+            if not any(sign in str(error) for sign in _RACE_SIGNS):
+                remedy = "change MLFLOW_TRACKING_URI" if given_uri else "move the file away, and `make ui` rebuilds it"
+                raise MlflowException(f"{uri} can't be opened ({first_line(error)}): {remedy}") from error
+            time.sleep(_RACE_SECONDS)
+            store = _open(uri, artifacts, root, sweep, FileLock(locks / "mirroring.lock"))
+        finally:
+            os.environ["MLFLOW_TRACKING_URI"] = given_uri  # MLflow sets it
+    return store
 
 
 def first_line(error: Exception) -> str:
-    """What it says, without the page of SQL or HTML that may follow, and what to do where that is known."""
-    line = next(iter(str(error).strip().splitlines()), repr(error))
-    return "; ".join([line, *(remedy for sign, remedy in _REMEDIES.items() if sign in line)])
+    """Return the error without the page of SQL or HTML that may follow."""
+    return next(iter(str(error).strip().splitlines()), repr(error))
+
+
+def _open(uri: str, artifacts: Path | None, root: Path, sweep: str | None, mirroring: FileLock) -> Store:
+    if uri.startswith(_SQLITE):
+        _prepare_database(Path(uri.removeprefix(_SQLITE)))
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    given_id, given_name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
+    name = given_name or (_OWN_EXPERIMENT if artifacts else root.name)
+    name = f"{name}-{sweep}" if sweep else name
+    experiment = client.get_experiment(given_id) if given_id else client.get_experiment_by_name(name)
+    if given_id and given_name and experiment.name != given_name:
+        raise MlflowException(f"MLFLOW_EXPERIMENT_ID is {given_id}, and MLFLOW_EXPERIMENT_NAME names another")
+    if experiment and experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
+    if experiment and artifacts and experiment.artifact_location != artifacts.as_uri():
+        if not experiment.artifact_location.endswith(f"/mlruns/{_OWN_EXPERIMENT}"):
+            return Store(client, experiment.experiment_id, None, mirroring)  # the user made it
+        # The project moved. MLflow keeps absolute paths and has no call to change them (mlflow/mlflow#3144).
+        client.rename_experiment(experiment.experiment_id, f"{name} before {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        experiment = None
+    if experiment:
+        return Store(client, experiment.experiment_id, artifacts, mirroring)
+    created = client.create_experiment(name, artifacts.as_uri() if artifacts else None)
+    return Store(client, created, artifacts, mirroring)
+
+
+def _prepare_database(path: Path) -> None:
+    """Create a database, or raise at once if the file is none: MLflow would try to open it for 100 seconds.
+
+    A process that is killed while MLflow makes its tables leaves a broken database, so it gets its name when complete.
+    """
+    if path.exists():
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA schema_version")
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} is not writable")
+        return
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    with closing(sqlite3.connect(new)) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    MlflowClient(f"{_SQLITE}{new}").search_experiments()
+    new.replace(path)
 
 
 def _in_project(uri: str, root: Path) -> str:
-    """A relative path starts at the project: an experiment that DVC runs in a copy tells the project's store."""
-    path = uri.removeprefix("sqlite:///")
+    """Resolve a relative path from the project, also for an experiment that DVC runs in a copy."""
+    path = uri.removeprefix(_SQLITE)
     if ":" in path or Path(path).is_absolute() or uri.startswith("databricks"):
         return uri
-    return f"sqlite:///{root / path}" if uri.startswith("sqlite:") else str(root / path)
-
-
-def _follow_move(uri: str, old: str, new: str) -> None:
-    with create_engine(uri, poolclass=NullPool).begin() as connection:
-        for address in (SqlExperiment.artifact_location, SqlRun.artifact_uri, SqlLoggedModel.artifact_location):
-            moved = update(address.class_).where(address.startswith(old, autoescape=True))
-            connection.execute(moved.values({address: func.replace(address, old, new)}))
+    return f"{_SQLITE}{root / path}" if uri.startswith("sqlite:") else str(root / path)
