@@ -27,8 +27,7 @@ def main() -> None:
 
     with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while NumPy is imported here
         with quick_imports():
-            from photofinish.comparing.kept import Kept, read_pairs
-            from photofinish.comparing.pairs import set_beside
+            from photofinish.comparing.pairs import read_pair, set_beside
             from photofinish.files import finished_folder, state_folder
             from photofinish.locks import remove_unheld
             from photofinish.params.base import read_plan
@@ -38,12 +37,11 @@ def main() -> None:
 
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
-        kept = Kept(args.results, plan)
-        pairs = set_beside(read_pairs(plan.experiments, args.results, kept), plan, references)
-        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds(), kept):
+        pairs = [read_pair(name, args.results / name) for name in plan.experiments]
+        pairs = set_beside(pairs, plan, references)
+        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
-        kept.write()
         tracker.sync(list(plan.experiments), args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")

@@ -26,7 +26,7 @@ THE_REST = (
 )  # fmt: skip
 FREE_OF_TORCH = (
     "comparing.device_results", "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling",
-    "comparing.speedups", "comparing.renting", "comparing.trial", "comparing.verdict", "data.archives", "data.fetching",
+    "comparing.speedups", "comparing.renting", "comparing.verdict", "data.archives", "data.fetching",
     "data.packed", "data.sources", "data.split", "data.torchvision_source", "machine.energy", "machine.fingerprint",
     "machine.load", "params.networks", "models.weights_download", "params.reader", "data.local_files",
     "plan", "processes", "report.report", "results.records", "results.references", "tracking.client", "runs.run",
