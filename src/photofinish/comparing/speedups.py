@@ -192,15 +192,14 @@ def _count(epochs: int) -> str:
 def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing) -> Outlay:
     """Energy and cost of the whole training, and up to the accuracy that the settings name."""
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
-    machines = timings.host.nodes  # each has its price
-    whole = cost(device, timings.total_seconds * machines, energy.joules, settings)
+    whole = cost(device, timings.total_seconds, energy.joules, settings)
     if settings.target_accuracy is None or history[0].validation_accuracy is None:
         return Outlay(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, settings.target_accuracy)
     if target.seconds is None or target.share is None:
         return Outlay(energy, whole, currency, target)
     joules = None if energy.joules is None else energy.joules * target.share
-    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds * machines, joules, settings))
+    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
 
 
 def time_to_target(
@@ -216,14 +215,10 @@ def time_to_target(
 
 
 def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:
-    """Measured, a GPU's with the CPU that fed it where that has a counter; else by the power that the settings give."""
-    parts = {part.of: part for part in timings.energy}
-    own = parts.pop(device, None)
+    """Return the energy by the device's own counter, or else by the power that the settings give."""
+    own = next((part for part in timings.energy if part.of == device), None)
     if own and own.joules is not None:
-        known = [own, *(part for part in parts.values() if part.joules is not None)]
-        counted = [" and ".join(_COUNTED[part.of] for part in known)]
-        counted += [f"not {_COUNTED[part.of]}: {part.reason}" for part in parts.values() if part.joules is None]
-        return EnergyUsed(sum(part.joules or 0.0 for part in known), "measured", "; ".join(counted))
+        return EnergyUsed(own.joules, "measured", _COUNTED[device])
     watts = settings.watts.cpu if device == "cpu" else settings.watts.gpu
     if watts is not None:
         estimated = f"{watts:g} W (compare.watts.{device}) times the epochs' time"
