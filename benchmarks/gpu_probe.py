@@ -1,9 +1,10 @@
 """The first half hour on a GPU, part by part, each in a process of its own that ends in time:
 `python -m benchmarks.gpu_probe`.
 
-Where there is no GPU, all runs that can, small, and what could not be checked is said. Everything is printed as it
-comes; `probe.csv`, `probe.json` (with where it comes from) and records for reference/ are in the folder that `--out`
-names, brought up to date after each part.
+Without a GPU, all that can run does, on less data, and the rest is listed as not checked. Findings are printed as they
+come. The folder that `--out` names holds seven files: a part's findings each (`steps.jsonl`), `probe.json` with all of
+them and their provenance, and `results.tar.gz` with results and records for reference/. A part that runs by itself
+(`--only`) replaces only its own findings.
 """
 
 from __future__ import annotations
@@ -38,12 +39,11 @@ class Part:
 
 _FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
 PARTS = {
-    "tests": Part("tests", "run", 300, ("pytest",)),
+    "tests": Part("steps", "run_tests", 300, ("pytest", "PIL")),
     "steps": Part("steps", "run", 420, ("PIL",)),
     "stages": Part("stages", "run", 480, _FOR_STAGES),
     "networks": Part("networks", "run", 420, ("torchvision", "PIL")),
     "resume": Part("stages", "kill_and_resume", 240, _FOR_STAGES),
-    "pipeline": Part("pipeline", "run", 480, ("dvc", "mlflow")),
 }
 
 
@@ -72,7 +72,7 @@ def start_part(name: str, out: Path, data: Path | None) -> None:
     try:
         status = process.wait(part.seconds)
         if status:
-            found.skip("the rest", f"the part ended with status {status}, as told above")
+            found.add("the rest", "FAILED", note=f"the part ended with status {status}: see its output")
     except subprocess.TimeoutExpired:
         found.skip("the rest", f"not done within {part.seconds} s")
     finally:
@@ -98,18 +98,19 @@ def main() -> None:
         run_part(args.part, out, data)
         return
     out.mkdir(parents=True, exist_ok=True)
-    for name in PARTS:
+    for name in args.only:
         _file(out, name).unlink(missing_ok=True)
     facts = findings.provenance()
     print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", flush=True)
     for name in args.only:
         start_part(name, out, data)
-        findings.write(out, facts, findings.read(_file(out, part) for part in args.only if _file(out, part).is_file()))
-    unchecked = Counter(
-        (part, each.note) for part in args.only for each in findings.read([_file(out, part)]) if each.value is None
-    )
+        found = findings.read(_file(out, part) for part in PARTS if _file(out, part).is_file())
+        findings.write(out, facts, found)
+    failed = [each for each in found if str(each.value).startswith(("FAILED", "OTHER"))]
+    unchecked = Counter((each.part, each.note) for each in found if each.value is None)
     print(f"\n== {unchecked.total()} not checked")
-    print(*(f"{part}: {count} times: {why}" for (part, why), count in unchecked.items()), out / "probe.csv", sep="\n")
+    print(*(f"{part}: {count} times: {why}" for (part, why), count in unchecked.items()), sep="\n")
+    print(f"\n== {len(failed)} failed", *failed, out / "probe.json", sep="\n")
 
 
 if __name__ == "__main__":

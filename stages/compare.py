@@ -7,8 +7,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.comparing.kept import Kept, read_pairs
-from photofinish.comparing.pairs import set_beside
+from photofinish.comparing.pairs import read_pair, set_beside
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.processes import dvc_began_at_unix_seconds, end_with_parent
@@ -31,12 +30,11 @@ def main() -> None:
     with Tracker() as tracker:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
-        kept = Kept(args.results, plan)
-        pairs = set_beside(read_pairs(plan.experiments, args.results, kept), plan, references)
-        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds(), kept):
+        pairs = [read_pair(name, args.results / name) for name in plan.experiments]
+        pairs = set_beside(pairs, plan, references)
+        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
-        kept.write()
         tracker.sync(list(plan.experiments), args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")
 

@@ -31,16 +31,9 @@ def metered(make_result: MakeResult, *energy: Energy, device: str = "gpu") -> Tr
     return replace(result, timings=timings, history=history)
 
 
-def test_a_gpu_run_counts_the_cpu_that_feeds_it(make_result: MakeResult) -> None:
-    found = energy_used("gpu", metered(make_result, GPU, CPU).timings, Comparing())
-    assert (found.joules, found.status) == (1500.0, "measured")
-    assert found.counted == "the GPU (NVML) and the whole CPU package (RAPL)"
-
-
-def test_a_gpu_alone_is_said_to_be_alone(make_result: MakeResult) -> None:
-    found = energy_used("gpu", metered(make_result, GPU, NO_CPU).timings, Comparing(watts=Watts(gpu=300.0)))
-    assert (found.joules, found.status) == (900.0, "measured")
-    assert found.counted == "the GPU (NVML); not the whole CPU package (RAPL): root alone may read it"
+def test_each_device_counts_its_own_energy(make_result: MakeResult) -> None:
+    found = energy_used("gpu", metered(make_result, GPU, CPU).timings, Comparing(watts=Watts(gpu=300.0)))
+    assert (found.joules, found.status, found.counted) == (900.0, "measured", "the GPU (NVML)")
 
 
 def test_what_cannot_be_measured_is_estimated_by_the_power_given(make_result: MakeResult) -> None:
@@ -89,16 +82,16 @@ def test_up_to_the_target_the_energy_goes_by_the_epochs_time(make_result: MakeRe
     found = outlay("gpu", result.timings, result.history, PRICED)
     assert found.target is not None
     assert found.target.seconds == pytest.approx(15.0)
-    assert found.joules_to_target == pytest.approx(500.0)
+    assert found.joules_to_target == pytest.approx(300.0)
     assert found.cost_to_target is not None
-    assert found.cost_to_target.amount == pytest.approx(15 / 3600 * 3.6 + 500 / 3.6e6 * 0.36)
+    assert found.cost_to_target.amount == pytest.approx(15 / 3600 * 3.6 + 300 / 3.6e6 * 0.36)
 
 
 def test_the_table_holds_the_same_and_leaves_empty_what_is_not_known(make_result: MakeResult) -> None:
     results = metered(make_result, NO_CPU, device="cpu"), metered(make_result, GPU, CPU)
     cpu, gpu = pd.DataFrame(comparison_rows([pair_of(*results, PRICED)])).to_dict("records")
-    assert (gpu["energy_joules"], gpu["energy_status"], gpu["cost_currency"]) == (1500.0, "measured", "EUR")
-    assert gpu["cost"] == pytest.approx(36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
+    assert (gpu["energy_joules"], gpu["energy_status"], gpu["cost_currency"]) == (900.0, "measured", "EUR")
+    assert gpu["cost"] == pytest.approx(36 / 3600 * 3.6 + 900 / 3.6e6 * 0.36)
     assert (gpu["target_epoch"], gpu["target_seconds"]) == (1, pytest.approx(15.0))
     assert (cpu["energy_status"], cpu["cost_counted"]) == ("unavailable", "time, its energy being unknown")
     unpriced = pd.DataFrame(comparison_rows([pair_of(*results)]))
@@ -114,8 +107,8 @@ def test_a_target_that_is_not_reached_leaves_the_whole_training_with_its_cost(ma
         None,
         None,
     )
-    assert (found.energy.joules, found.currency) == (1500.0, "EUR")
-    assert found.cost.amount == pytest.approx(36 / 3600 * 3.6 + 1500 / 3.6e6 * 0.36)
+    assert (found.energy.joules, found.currency) == (900.0, "EUR")
+    assert found.cost.amount == pytest.approx(36 / 3600 * 3.6 + 900 / 3.6e6 * 0.36)
 
 
 @pytest.mark.parametrize(("device", "hour_price"), [("cpu", 0.36), ("gpu", 3.6)])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import pytest
+import yaml
 from conftest import MakeExperiment, MakeResult
+from dvc.utils.hydra import apply_overrides
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
-from photofinish.comparing.diagnosis import diagnose, gain_text
+from photofinish.comparing.diagnosis import Remedy, diagnose, gain_text
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
@@ -139,7 +143,7 @@ def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None
     assert found.remedy
     assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
     assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / (0.09 / 4)))
-    assert found.advice.endswith(", at most 5.34 times as fast (an epoch)")  # a bound: rounded up
+    assert ", at most 5.34 times as fast (an epoch): `dvc exp run" in found.advice  # a bound: rounded up
     # With so many workers, the copy and the step are what is left: they take longer than a batch's 22.5 ms.
     copied = diagnose(slow(waiting=0.09, copying=0.02, settings={"input": LOADER}, resident=None))[0]
     assert copied.remedy
@@ -356,7 +360,9 @@ def test_each_cause_is_told_with_its_remedy_and_why(
     slow: Change, measured: dict[str, Any], finding: str, advice: str, why: str | None
 ) -> None:
     (found,) = diagnose(slow(**measured))
-    assert (found.of, found.finding, found.advice) == ("an epoch", finding, advice)
+    told, _, command = found.advice.partition(": `dvc exp run")
+    assert (found.of, found.finding, told) == ("an epoch", finding, advice)
+    assert bool(command) == bool(found.remedy)
     assert (found.remedy and found.remedy.why) == why
     assert bool(found.no_remedy) == (found.remedy is None)
 
@@ -452,3 +458,14 @@ def test_the_comparison_has_the_cause_and_the_shares(slow: Change) -> None:
     row = pd.DataFrame(comparison_rows([pair_of(slow(waiting=0.09, settings={"input": LOADER}, timings=job))])).iloc[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert (row["busy_share"], row["waiting_share"]) == (pytest.approx(0.1), pytest.approx(0.9))
+
+
+@pytest.mark.parametrize("value", [512, "bf16", {"name": "loader", "workers": 2, "pin_memory": True}])
+def test_the_command_beside_a_remedy_makes_dvc_set_that_value(tmp_path: Path, value: object) -> None:
+    params = tmp_path / "params.yaml"
+    params.write_text("defaults:\n  epochs: 3\nexperiments:\n  small-mlp:\n    input: resident\n")
+    remedy = Remedy("experiments.small-mlp.input", value, None, "")
+    *command, override = shlex.split(remedy.command)
+    assert command == ["dvc", "exp", "run", "--temp", "-S"]
+    apply_overrides(params, [override])
+    assert yaml.safe_load(params.read_text())["experiments"]["small-mlp"]["input"] == value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 import sys
@@ -17,9 +16,10 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 from benchmarks import gpu_probe
 from benchmarks.probe import findings
 from benchmarks.probe.findings import Finding, Findings
+from photofinish.errors import UserError
 
 
-def test_what_is_found_is_printed_and_kept_at_once_and_a_line_that_was_cut_is_passed_over(
+def test_findings_are_printed_and_kept_at_once_and_a_cut_line_is_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "steps.jsonl"
@@ -38,17 +38,40 @@ def test_what_is_found_is_printed_and_kept_at_once_and_a_line_that_was_cut_is_pa
         Finding("steps", "a graph's node", "", None, "", "there is no GPU"),
     ]
     findings.write(tmp_path, {"device": "some GPU"}, kept)
-    rows = list(csv.DictReader((tmp_path / "probe.csv").read_text(encoding="utf-8").splitlines()))
-    assert [row["value"] for row in rows] == ["3.25", ""]
-    assert json.loads((tmp_path / "probe.json").read_bytes())["provenance"] == {"device": "some GPU"}
+    whole = json.loads((tmp_path / "probe.json").read_bytes())
+    assert whole["provenance"] == {"device": "some GPU"}
+    assert [each["value"] for each in whole["findings"]] == [3.25, None]
+
+
+def test_a_refused_capture_is_a_failure(tmp_path: Path) -> None:
+    found = Findings("steps", tmp_path / "steps.jsonl")
+    with found.failures_kept("captured steps", "linear"):
+        raise UserError("steps is graph in params.yaml, which can't be: recorded, some gave other bits")
+    (finding,) = findings.read([tmp_path / "steps.jsonl"])
+    assert finding.value == "FAILED"
+    assert "other bits" in finding.note
+
+
+def test_a_part_by_itself_keeps_the_findings_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_probe, "start_part", lambda name, out, _data: note(name, out))
+
+    def note(name: str, out: Path) -> None:
+        Findings(name, out / f"{name}.jsonl").add("it ran", 1.0)
+
+    for arguments in (["--only", "tests", "steps"], ["--only", "networks"], ["--only", "steps"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_probe", "--out", str(tmp_path), *arguments])
+        gpu_probe.main()
+    kept = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
+    assert [each["part"] for each in kept] == ["tests", "steps", "networks"]
+    assert len(gpu_probe.PARTS) + len(["probe.json", "results.tar.gz"]) <= 8  # that a borrowed machine gives back
 
 
 def test_a_part_whose_packages_are_missing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mlflow" else there(name))
-    gpu_probe.run_part("pipeline", tmp_path, None)
-    (finding,) = findings.read([tmp_path / "pipeline.jsonl"])
-    assert (finding.value, finding.note) == (None, "not installed here: mlflow")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else there(name))
+    gpu_probe.run_part("stages", tmp_path, None)
+    (finding,) = findings.read([tmp_path / "stages.jsonl"])
+    assert (finding.value, finding.note) == (None, "not installed here: pydantic")
 
 
 def test_a_part_is_ended_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,15 @@
-"""What a part of the probe finds: printed as it comes, kept in a file at once, whatever ends the part."""
+"""Findings of the probe: each is printed and written to a file at once, so that it outlives its part."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,18 +42,27 @@ class Finding:
 
 
 class Findings:
-    """Of one part."""
+    """Findings of one part."""
 
     def __init__(self, part: str, file: Path) -> None:
         self._part, self._file = part, file
 
     def add(self, what: str, value: float | str, unit: str = "", *, variant: str = "", note: str = "") -> None:
-        """It was measured, or came out so."""
+        """Keep a figure or an outcome."""
         self._keep(Finding(self._part, what, variant, value, unit, note))
 
     def skip(self, what: str, why: str, *, variant: str = "") -> None:
-        """It could not be checked here."""
+        """Keep that something could not be checked here, which is no failure."""
         self._keep(Finding(self._part, what, variant, None, "", why))
+
+    @contextmanager
+    def failures_kept(self, what: str, variant: str = "") -> Iterator[None]:
+        """Keep an exception as a finding, so that the next variant is tried too. A refusal is a failure."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            first_line = str(error).strip().partition("\n")[0]
+            self.add(what, "FAILED", variant=variant, note=f"{type(error).__name__}: {first_line}")
 
     def _keep(self, finding: Finding) -> None:
         print(finding, flush=True)
@@ -62,12 +71,12 @@ class Findings:
 
 
 def here(*, make_current: bool = True) -> torch.device:
-    """The accelerator, or the CPU where there is none."""
+    """Return the accelerator, or the CPU where there is none."""
     return accelerator("auto", make_current=make_current) if torch.accelerator.is_available() else CPU
 
 
 def provenance() -> dict[str, str]:
-    """All that the figures depend on."""
+    """Return all that the figures depend on."""
     device = here(make_current=False)  # a part may want the GPU to itself
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -90,7 +99,7 @@ def provenance() -> dict[str, str]:
 
 
 def _said(*command: str) -> str:
-    """The first line of a program's answer: what a bare machine has in place of packages of ours."""
+    """Return the first line that a program prints."""
     try:
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -99,7 +108,7 @@ def _said(*command: str) -> str:
 
 
 def _sources_sha256() -> str:
-    """Of the sources, since a copied tree may have no commit."""
+    """Return a hash of the sources, since a copied tree may have no commit."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "src").rglob("*.py")):
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
@@ -107,7 +116,7 @@ def _sources_sha256() -> str:
 
 
 def read(files: Iterable[Path]) -> list[Finding]:
-    """Those of all parts that ran until now; the last line of one that was killed may be cut."""
+    """Read findings. The last line of a part that was killed may be cut."""
     found = []
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -119,10 +128,6 @@ def read(files: Iterable[Path]) -> list[Finding]:
 
 
 def write(out: Path, facts: dict[str, str], found: list[Finding]) -> None:
-    """As CSV for a table and JSON with where it comes from."""
-    with (out / "probe.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in fields(Finding))
-        writer.writerows(asdict(each).values() for each in found)
+    """Write all findings and their provenance to probe.json."""
     whole = {"provenance": facts, "findings": [asdict(each) for each in found]}
     (out / "probe.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")

@@ -134,8 +134,11 @@ def run(found: Findings, out: Path, data_folder: Path | None) -> None:
                     found.add("training stage", f"FAILED with status {status}", variant=f"{experiment} on {device}")
                 else:
                     _tell_timings(found, experiment, device, project)
-        _judge(found, out, project)
-        shutil.make_archive(str(out / "results"), "gztar", project.folder, "results")
+        _judge(found, project)
+        for folder in project.folder.iterdir():  # one file, for a machine that gives few files back
+            if folder.name not in ("results", "reference"):
+                shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+        shutil.make_archive(str(out / "results"), "gztar", project.folder)
 
 
 def _tell_timings(found: Findings, name: str, device: records.DeviceLabel, project: Project) -> None:
@@ -144,6 +147,8 @@ def _tell_timings(found: Findings, name: str, device: records.DeviceLabel, proje
         record = records.read_training(project.folder / "results" / name / device / records.LEARNED)
         found.skip("training stage", record.reason if isinstance(record, records.Unavailable) else "", variant=variant)
         return
+    taken = timings.steps_taken
+    found.add("kind of steps", taken.kind if taken else "eager", variant=variant, note=taken.why if taken else "")
     figures = {
         "an epoch": (timings.median_epoch_seconds * 1e3, "ms"),
         "a steady step": (min(timings.steady_state.step_seconds) * 1e6, "us"),
@@ -171,7 +176,7 @@ def _tell_timings(found: Findings, name: str, device: records.DeviceLabel, proje
         found.skip("attribution", timings.not_attributed, variant=variant)
 
 
-def _judge(found: Findings, out: Path, project: Project) -> None:
+def _judge(found: Findings, project: Project) -> None:
     missing = [package for package in _TO_JUDGE if importlib.util.find_spec(package) is None]
     if missing:
         why = f"not installed here: {', '.join(missing)}; results.tar.gz holds what `evaluate` and `compare` want"
@@ -191,8 +196,9 @@ def _judge(found: Findings, out: Path, project: Project) -> None:
         if compared := pair.compared:
             for layer in compared.parity.layers:
                 found.add(f"parity: {layer.name}", layer.finding, variant=pair.experiment)
-    record_all(project.folder / "experiments", project.folder / "results", out / "reference", None)
-    found.add("records", str(len(list((out / "reference").rglob("*.json")))), "files", note=str(out / "reference"))
+    reference = project.folder / "reference"
+    record_all(project.folder / "experiments", project.folder / "results", reference, None)
+    found.add("records", str(len(list(reference.rglob("*.json")))), "files", note="reference/ in results.tar.gz")
 
 
 def kill_and_resume(found: Findings, _out: Path, data_folder: Path | None) -> None:

@@ -1,20 +1,20 @@
-"""Part 2: what a wait, a launch and a graph's node cost; fp16's first overflow; replayed steps against eager ones, bit
-by bit; and an epoch of MNIST's linear network in all its variants."""
+"""Steps: tests/test_gpu.py; the cost of a wait, a launch and a graph's node; fp16's first overflow; captured steps
+against eager ones, bit by bit; and an epoch of MNIST's linear network in all its variants.
+"""
 
 from __future__ import annotations
 
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import data
-from benchmarks.probe.findings import Findings, here
+from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.trainers import (
     ADAM,
     LENET,
@@ -23,21 +23,47 @@ from benchmarks.probe.trainers import (
     MLP,
     PRECISIONS,
     SGD,
+    how,
     mnist,
     same_bits,
     trained,
     trainer,
-    why_not_replayed,
 )
-from photofinish.errors import UserError
 from photofinish.training.torch_device import apply_policy, gradient_scaler
 
 _LAUNCHES = 1000
 _ROUNDS = 20
 
 
+class _Noted:
+    """Plug-in of pytest that makes each test a finding."""
+
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep the outcome of a test, or of its set-up."""
+        name = report.nodeid.rpartition("::")[2]
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self._found.skip(name, report.longrepr[2].removeprefix("Skipped: "))
+        elif report.failed:
+            print(report.longreprtext, flush=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._found.add(name, "FAILED", note=crash.message if crash else report.longreprtext.strip()[-200:])
+        elif report.when == "call":
+            self._found.add(name, "passed", note=f"{report.duration:.1f} s")
+
+
+def run_tests(found: Findings, _out: Path, _data: Path | None) -> None:
+    """Run tests/test_gpu.py without the project's settings and fixtures, whose packages a bare machine lacks."""
+    import pytest  # which a bare machine may lack, too
+
+    arguments = ["--noconftest", "-c", "/dev/null", f"--rootdir={ROOT}", "-p", "no:terminal", "-p", "no:cacheprovider"]
+    pytest.main([*arguments, str(ROOT / "tests" / "test_gpu.py")], plugins=[_Noted(found)])
+
+
 def run(found: Findings, _out: Path, folder: Path | None) -> None:
-    """All of it, smaller where there is no GPU."""
+    """Measure all of it, smaller where there is no GPU."""
     device = here()
     apply_policy(device, "fp32", torch.get_num_threads())
     _costs_of_the_host(found, device)
@@ -45,7 +71,7 @@ def run(found: Findings, _out: Path, folder: Path | None) -> None:
     small = device.type == "cpu"
     images = mnist(folder, *((3000, 1000) if small else (50_000, 10_000)))
     found.add("images", "MNIST" if images.is_real else "noise")
-    _replayed_steps(found, device, mnist(folder, 2000, 500))
+    _captured_steps(found, device, mnist(folder, 2000, 500))
     _epochs(found, device, images, epochs=3 if small else 8)
 
 
@@ -121,57 +147,41 @@ def _first_overflow(found: Findings, device: torch.device) -> None:
     found.add("fp16 with momentum after a first overflow", "as plain SGD" if right else "OTHER WEIGHTS", note=note)
 
 
-def _replayed_steps(found: Findings, device: torch.device, images: data.Data) -> None:
-    what = "replayed steps against eager ones"
+def _captured_steps(found: Findings, device: torch.device, images: data.Data) -> None:
+    what = "captured steps against eager ones"
+    if device.type != "cuda":
+        found.skip(what, f"steps are captured on CUDA and ROCm alone, not on {device.type}")
+        return
     for name, model in (("linear", LINEAR), ("mlp", MLP), ("lenet", LENET)):
         for optimizer in (SGD, ADAM):
             for precision in PRECISIONS if optimizer is SGD else ("fp32",):
                 variant = f"{name}, {optimizer['name']}, {precision}"
                 settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "precision": precision}
-                with _failures_kept(found, what, variant):
-                    eager, replayed = (
-                        trained(trainer(images, device, steps=steps, **settings)) for steps in ("eager", "graph")
-                    )
-                    if why := why_not_replayed(replayed):
-                        found.skip(what, why, variant=variant)
-                    else:
-                        same = same_bits(eager, replayed)
-                        found.add(what, "the same bits" if same else "OTHER BITS", variant=variant)
-                if device.type == "cpu":
-                    return
+                with found.failures_kept(what, variant):
+                    eager = trained(trainer(images, device, steps="eager", **settings))
+                    captured = trained(trainer(images, device, steps="graph", **settings))
+                    same = "the same bits" if same_bits(eager, captured) else "OTHER BITS"
+                    found.add(what, same, variant=variant, note=how(captured))
 
 
 def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: int) -> None:
     """The median, without the first."""
     what = "an epoch of MNIST's linear network"
     pinned = {**LOADER, "workers": 2, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
+    is_cuda = device.type == "cuda"
     precisions = PRECISIONS if device.type != "cpu" else ("fp32", "bf16")
     variants: dict[str, dict[str, Any]] = {f"resident, {each}": {"precision": each} for each in precisions}
-    variants |= {f"graph, {each}": {"precision": each, "steps": "graph"} for each in precisions}
+    if is_cuda:
+        variants |= {f"graph, {each}": {"precision": each, "steps": "graph"} for each in precisions}
     variants |= {
         "loader": {"input": LOADER},
         "loader, 2 workers": {"input": {**LOADER, "workers": 2, "persistent_workers": True}},
         "loader, 2 workers, copies beside the steps": {"input": pinned},
-        "loader, 2 workers, copies beside the steps, graph": {"input": pinned, "steps": "graph"},
+        "loader, 2 workers, copies beside the steps, auto": {"input": pinned, "steps": "auto"},
     }
     for variant, settings in variants.items():
-        with _failures_kept(found, what, variant):
+        with found.failures_kept(what, variant):
             made = trained(trainer(images, device, epochs=epochs, **settings))
-            if "graph" in variant and (why := why_not_replayed(made)):
-                found.skip(what, why, variant=variant)
-                continue
             seconds = statistics.median(timing.training_seconds for timing in made.progress.timings[1:])
-            note = f"{made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
+            note = f"{how(made)}; {made.steps_per_epoch} steps, {made.training.image_count / seconds:,.0f} images/s"
             found.add(what, seconds * 1e3, "ms", variant=variant, note=note)
-
-
-@contextmanager
-def _failures_kept(found: Findings, what: str, variant: str) -> Iterator[None]:
-    """Around one of several variants: the next one may go through."""
-    try:
-        yield
-    except UserError as error:
-        found.skip(what, str(error), variant=variant)
-    except Exception as error:  # noqa: BLE001
-        first_line = str(error).partition("\n")[0]
-        found.add(what, "FAILED", variant=variant, note=f"{type(error).__name__}: {first_line}")

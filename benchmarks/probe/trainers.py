@@ -67,6 +67,6 @@ def same_bits(one: Trainer, other: Trainer) -> bool:
     return one.progress.metrics == other.progress.metrics and all(map(torch.equal, *weights))
 
 
-def why_not_replayed(made: Trainer) -> str | None:
-    """Why it hands its steps out one by one; None where it does so many at once, as a graph."""
-    return None if made.steps.kind == "graph" else made.steps.why
+def how(made: Trainer) -> str:
+    """Return the kind of steps, and why they are taken that way."""
+    return f"{made.steps.kind}: {made.steps.why}"

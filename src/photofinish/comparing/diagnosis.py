@@ -39,7 +39,7 @@ LEAST_GAIN = 1.1
 """in the middle of what is predicted"""
 RUN_MARGIN = 1.2
 """what a prediction leaves at both ends, as a factor, for one training being faster or slower than the next: 47 of 52
-held in two rounds of `python -m benchmarks.predictions`, each of 48 tries on two quiet cores; with 1.1, 9 of 12 did"""
+held in two rounds of 48 tries each on two quiet cores; with 1.1, 9 of 12 did"""
 _NAMED_SHARE = 0.005
 """of a step: parts below are not worth a word"""
 _LEARNS_OTHERWISE = "it changes what is learned: look at the accuracy too"
@@ -93,8 +93,17 @@ class Remedy:
     @property
     def line(self) -> str:
         """As it stands in params.yaml, but for the dots."""
+        return f"{self.key}: {self._written}"
+
+    @property
+    def command(self) -> str:
+        """Command that tries it in a copy of the project, beside the results on disk."""
+        return f"dvc exp run --temp -S '++{self.key}={self._written}'"
+
+    @property
+    def _written(self) -> str:
         written = yaml.safe_dump(self.value, default_flow_style=True, sort_keys=False, width=math.inf)
-        return f"{self.key}: " + written.removesuffix("...\n").strip()
+        return written.removesuffix("...\n").strip()
 
     @property
     def prediction(self) -> str:
@@ -126,7 +135,7 @@ class Diagnosis:
             return f"No remedy can be told: {self.no_remedy}"
         if self.remedy is None:
             return f"Nothing in params.yaml helps: {self.no_remedy}"
-        return f"To try: `{self.remedy.line}`, {self.remedy.prediction}"
+        return f"To try: `{self.remedy.line}`, {self.remedy.prediction}: `{self.remedy.command}`"
 
 
 def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:

@@ -8,14 +8,13 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
 
-from photofinish.comparing.kept import Kept
 from photofinish.comparing.pairs import Pair, read_pair, set_beside
 from photofinish.comparing.scaling import Series, all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
@@ -126,9 +125,7 @@ class Report:
         return f"{len(self.verdicts)} experiments. The GPU: {', '.join(f'{short} {count}' for short, count in found)}."
 
 
-def write_report(
-    pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None, kept: Kept | None = None
-) -> list[Verdict]:
+def write_report(pairs: list[Pair], folder: Path, run_began_at_unix_seconds: float | None = None) -> list[Verdict]:
     """Write every file of the report; return the verdicts, one for each experiment."""
     series = all_series(pairs)
     for former in (FIGURES, EXPERIMENTS):  # none is left of another report
@@ -149,7 +146,7 @@ def write_report(
         texts |= _texts(long)
     else:
         report = _overview(pairs, series, files)
-        parts = list(_parts(pairs, series, files, kept))
+        parts = list(_parts(pairs, series, files))
         for pair, (page, _) in zip(pairs, parts, strict=True):
             _write(folder / EXPERIMENTS / f"{pair.experiment}.html", page)
         texts |= {name: _joined([own[name] for _, own in parts]) for name in _LONG}
@@ -163,21 +160,15 @@ def write_report(
     return report.verdicts
 
 
-def _parts(pairs: list[Pair], series: list[Series], files: dict[str, Rows], kept: Kept | None) -> Iterator[_Part]:
-    """Each from what is kept, where nothing of what it shows has changed."""
-    series_of, told_of = defaultdict(list), defaultdict(list)
+def _parts(pairs: list[Pair], series: list[Series], files: dict[str, Rows]) -> Iterator[_Part]:
+    series_of = defaultdict(list)
     for each in series:
-        told = repr((each.name, each.x_name, rows.scaling_rows([each]), each.break_even))
         for point in each.points:
             series_of[point.experiment].append(each)
-            told_of[point.experiment].append(told)
     figures = {name: rows.grouped(files[name], "experiment") for name in ("comparison.csv", "speedups.csv")}
     for pair in pairs:
-        name = pair.experiment
-        own = {file: found.get((name,), []) for file, found in figures.items()}
-        find = partial(_part, pair, series_of[name], own)
-        others = repr((told_of[name], pair.elsewhere, own["comparison.csv"]))  # the last tells which run it is of
-        yield kept.of(name, others, find) if kept else find()
+        own = {file: found.get((pair.experiment,), []) for file, found in figures.items()}
+        yield _part(pair, series_of[pair.experiment], own)
 
 
 def _part(pair: Pair, series: list[Series], files: dict[str, Rows]) -> _Part:
