@@ -1,14 +1,21 @@
-"""compare: set the devices side by side, write the report, and bring MLflow up to date."""
+"""compare: compare the devices, write the report, and bring MLflow up to date."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import dvc_began_at_unix_seconds, end_with_parent, quick_imports
+from photofinish.comparing.pairs import read_pair, set_beside
+from photofinish.files import finished_folder, state_folder
+from photofinish.locks import remove_unheld
+from photofinish.params.base import read_plan
+from photofinish.params.compare import ComparePlan
+from photofinish.processes import end_with_parent
+from photofinish.report.report import write_for_dvc, write_report
+from photofinish.results.references import read_references
+from photofinish.tracking.client import Tracker
 
 
 def main() -> None:
@@ -21,29 +28,14 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, required=True, help="the folder for the figures of DVC's plots")
     args = parser.parse_args()
     end_with_parent()
-    gc.disable()  # a tenth of its time went into looking for what could be freed, which is little
-    with quick_imports():
-        from photofinish.tracking.client import Tracker
-
-    with Tracker(try_again=True) as tracker:  # first: MLflow's process starts up while NumPy is imported here
-        with quick_imports():
-            from photofinish.comparing.kept import Kept, read_pairs
-            from photofinish.comparing.pairs import set_beside
-            from photofinish.files import finished_folder, state_folder
-            from photofinish.locks import remove_unheld
-            from photofinish.params.base import read_plan
-            from photofinish.params.compare import ComparePlan
-            from photofinish.report.report import write_for_dvc, write_report
-            from photofinish.results.references import read_references
-
+    with Tracker(try_again=True) as tracker:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
-        kept = Kept(args.results, plan)
-        pairs = set_beside(read_pairs(plan.experiments, args.results, kept), plan, references)
-        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds(), kept):
+        pairs = [read_pair(name, args.results / name) for name in plan.experiments]
+        pairs = set_beside(pairs, plan, references)
+        for verdict in write_report(pairs, args.out):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
-        kept.write()
         tracker.sync(list(plan.experiments), args.results, args.out)
     remove_unheld(finished_folder(), state_folder() / "locks")  # DVC has all results, or `compare` would not run
     print(f"The report: {args.out / 'index.html'}")
