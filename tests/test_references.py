@@ -305,15 +305,6 @@ def test_this_machines_power_estimates_nothing_of_another_machine(
     assert pair.elsewhere[0].outlay.energy.status == "unavailable"
 
 
-def test_records_of_values_which_aim_at_no_accuracy_stand_in_the_same_columns(
-    here: list[DeviceResult], gpu_elsewhere: Trained
-) -> None:
-    of_values = [replace(epoch, validation_accuracy=None) for epoch in gpu_elsewhere.history]
-    references = [recorded(gpu_elsewhere, "one"), recorded(replace(gpu_elsewhere, history=of_values), "two")]
-    table = elsewhere_table(paired(here, Comparing(target_accuracy=0.4), references))
-    assert [row["time to target"] for row in table] == ["3.10 s", "n/a"]
-
-
 def test_the_report_shows_it_apart_and_the_files_of_this_machine_do_not_have_it(
     here: list[DeviceResult], gpu_elsewhere: Trained, tmp_path: Path
 ) -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, Bound
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
 from photofinish.comparing.renting import Offer, at_least
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Cost, Kind, Outlay
+from photofinish.comparing.speedups import NAMES, Kind, Outlay
 from photofinish.comparing.verdict import in_words, verdict
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import GpuHost
 from photofinish.machine.load import doubts
 from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped
-from photofinish.results.measurements import StepsTaken
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day
 
@@ -174,57 +174,49 @@ def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], s
 
 def paying_table(pairs: Iterable[Pair]) -> Table:
     """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
-    headings = "experiment", "of", "CPU", "GPU", "finding"
-    return [dict(zip(headings, row, strict=True)) for pair in pairs for row in _paying_rows(pair)]
+    rows = []
+    for pair in pairs:
+        answers = {device: _spent(spent) for device, spent in pair.outlays.items()}
+        if pair.compared:
+            for result in pair.trained:
+                repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
+                answers[result.device] = {"start-up repaid": repaid, **answers[result.device]}
+        for of in dict.fromkeys(of for answer in answers.values() for of in answer):
+            row = {"experiment": pair.experiment, "of": of}
+            found = {device: answer[of] for device, answer in answers.items() if of in answer}
+            for device in DEVICE_LABELS:
+                row[device.upper()] = found[device][0] if device in found else NOTHING
+            findings = {device.upper(): finding for device, (_, finding) in found.items()}
+            is_one = len(set(findings.values())) == 1
+            each = [finding if is_one else f"{device}: {finding}" for device, finding in findings.items()]
+            rows.append(row | {"finding": "; ".join(dict.fromkeys(each))})
+    return rows
 
 
-def _paying_rows(pair: Pair) -> Iterator[tuple[str, ...]]:
-    spent = pair.outlays
-
-    def row(of: str, figure: Callable[[Outlay], str], finding: Callable[[Outlay], str]) -> tuple[str, ...]:
-        cells = [figure(spent[device]) if device in spent else NOTHING for device in DEVICE_LABELS]
-        findings = {device: finding(each) for device, each in spent.items()}
-        if len(set(findings.values())) == 1:
-            return pair.experiment, of, *cells, findings["cpu"]
-        return pair.experiment, of, *cells, "; ".join(f"{device.upper()}: {each}" for device, each in findings.items())
-
-    if pair.compared:
-        started = (seconds(each.timings.startup_seconds) for each in pair.trained)
-        yield pair.experiment, "start-up repaid", *started, pair.compared.payback.finding
-    yield row(
-        "energy of the epochs",
-        lambda each: NOTHING if each.energy.joules is None else energy(each.energy.joules),
-        lambda each: f"{each.energy.status}: {each.energy.counted}",
-    )
-    yield row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted)
-    if pair.settings.target_accuracy is None:
-        return
-    goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
-    yield row(f"time {goal}", _time, _reached)
-    if any(each.joules_to_target for each in spent.values()):
-        yield row(
-            f"energy {goal}",
-            lambda each: NOTHING if each.joules_to_target is None else energy(each.joules_to_target),
-            lambda _: "by the epochs' time",
-        )
-    if any(each.cost_to_target and each.cost_to_target.amount is not None for each in spent.values()):
-        yield row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run")
-
-
-def _money(spent: Outlay, cost: Cost | None) -> str:
-    return NOTHING if cost is None or cost.amount is None else money(cost.amount, spent.currency)
-
-
-def _time(spent: Outlay) -> str:
-    return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
-
-
-def _reached(spent: Outlay) -> str:
-    if spent.target is None:
-        return NOTHING
-    if spent.target.epoch is None:
-        return f"not reached; the best is {spent.target.best:.4g}"
-    return f"in epoch {spent.target.epoch}, start-up included"
+def _spent(spent: Outlay) -> dict[str, tuple[str, str]]:
+    """Return what a training took, each as a figure and how it was found."""
+    joules, currency = spent.energy.joules, spent.currency
+    found = {
+        "energy of the epochs": (
+            NOTHING if joules is None else energy(joules),
+            f"{spent.energy.status}: {spent.energy.counted}",
+        ),
+        "cost of the run": (
+            NOTHING if spent.cost.amount is None else money(spent.cost.amount, currency),
+            spent.cost.counted,
+        ),
+    }
+    if not spent.target:
+        return found
+    goal = f"to {spent.target.target:g} validation accuracy"
+    if spent.target.epoch is None or spent.target.seconds is None:
+        return found | {f"time {goal}": (NOTHING, f"not reached; the best is {spent.target.best:.4g}")}
+    found[f"time {goal}"] = seconds(spent.target.seconds), f"in epoch {spent.target.epoch}, start-up included"
+    if spent.joules_to_target:
+        found[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
+    if spent.cost_to_target and spent.cost_to_target.amount is not None:
+        found[f"cost {goal}"] = money(spent.cost_to_target.amount, currency), "as for the run"
+    return found
 
 
 def sharing_table(shared: Iterable[Shared]) -> Table:
@@ -251,7 +243,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
 
 def elsewhere_table(pairs: Sequence[Pair]) -> Table:
     """Return a row for each record of another machine, beside this one's CPU."""
-    rows, has_target = [], any(found.outlay.target for pair in pairs for found in pair.elsewhere)
+    rows = []
     for pair in pairs:
         for found in pair.elsewhere:
             reference, timings = found.reference, found.reference.timings
@@ -265,7 +257,7 @@ def elsewhere_table(pairs: Sequence[Pair]) -> Table:
                 "test": reference.scores.in_words,
                 "take with care": "; ".join(doubts(timings.load)) or "no",
             }
-            rows.append(row | ({"time to target": _time(found.outlay)} if has_target else {}))
+            rows.append(row)
     return rows
 
 
@@ -314,15 +306,17 @@ def figures_table(pair: Pair) -> Table:
         if label and any(value is not None and value == value for value in values.values()):
             table[label] = {device: NOTHING if value is None else write(value) for device, value in values.items()}
     for result in pair.trained:
-        for label, cell in _measured(result.device, pair).items():
+        for label, cell in _measured(result).items():
             table.setdefault(label, defaultdict(lambda: NOTHING))[result.device] = cell
     return [{"": label, **{device.upper(): cells[device] for device in by_device}} for label, cells in table.items()]
 
 
-def _measured(device: DeviceLabel, pair: Pair) -> dict[str, str]:
-    """Return where and how often a training was measured."""
-    timings = next(result.timings for result in pair.trained if result.device == device)
-    host, steady = timings.host, timings.steady_state
+def _measured(result: Trained) -> dict[str, str]:
+    """Return on what a training was measured."""
+    timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
+    steps = "one by one"
+    if result.device == "gpu" and taken:
+        steps = f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
     versions = dict(timings.packages)
     if host.software:
         versions = {"Python": host.software.python, "torch": host.software.torch}
@@ -335,17 +329,9 @@ def _measured(device: DeviceLabel, pair: Pair) -> dict[str, str]:
         "threads": str(host.threads or NOTHING),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
-        "steps timed": f"{len(steady.sample_seconds)} x {steady.steps_per_sample}",
-        "steps": _steps(timings.steps_taken, device),
+        "steps": steps,
         "warm-up": seconds(timings.warm_up_seconds),
-        "freed memory": "kept" if isinstance(host, CpuHost) and host.keep_freed_memory else "as usual",
     }
-
-
-def _steps(taken: StepsTaken | None, device: DeviceLabel) -> str:
-    if taken is None or device == "cpu":
-        return "one by one"
-    return f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
 
 
 @dataclass(frozen=True)

@@ -34,19 +34,6 @@ SECTIONS = {
 }
 """The tables of an experiment's details, in their order, with what stands below each heading."""
 
-GLOSSARY = {
-    "step": "One batch through the network and back, and the weight update. The batch is on the device already.",
-    "epoch": "All training images once, loading included. Validation is not part of it.",
-    "start-up": "From the start of the program to the first timed step: imports, data, warm-up.",
-    "total": "The whole job: start-up, all epochs with their validation, checkpoints.",
-    "between epochs": "What the loop spent on display, checkpoints and MLflow.",
-    "speed-up": "The CPU's time over the GPU's: 2x is half the time. Below 1x the GPU is slower.",
-    "95 % interval": "Measured again, the figure would lie in it 19 times in 20.",
-    "predicted gain": "How many times as fast the change should make an epoch: tried on some steps, or calculated.",
-    "bound": "At most, or at least. No GPU exceeds it, and a real one may fall well short.",
-    "take with care": "The machine was busy, or the GPU lowered its clock.",
-}
-
 HOW_MEASURED = {
     "Times": (
         "An epoch is timed from its first batch to its last weight update. The clock waits for the device at both "
