@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -16,13 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import NEXT_TO_NOTHING, cost_of, front, price_of
 from photofinish.comparing.scaling import BreakEven
 from photofinish.comparing.speedups import NAMES
-from photofinish.params.compare import accelerators
 from photofinish.report.rows import Rows, grouped
-from photofinish.wording import listed, money, ratio, seconds
+from photofinish.wording import listed, ratio, seconds
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
@@ -59,14 +56,6 @@ _WIDTH = 4.2
 _MOST_MARKED_EPOCHS = 30
 _MOST_NAMED = 15
 _LONGEST_NAME = 44
-_KINDS = {
-    "bound": ("at least", "D", "#009e73", "none"),
-    "estimate": ("estimated", "^", "#b05a90", "none"),
-    "cpu": ("CPU here", "o", DEVICE_COLOURS["cpu"], DEVICE_COLOURS["cpu"]),
-    "gpu": ("GPU here", "s", DEVICE_COLOURS["gpu"], DEVICE_COLOURS["gpu"]),
-    "record": ("elsewhere", "s", "#b07800", "#b07800"),
-}
-"""Label, marker, colour and fill of what a time and a cost are."""
 
 
 @dataclass(frozen=True)
@@ -218,65 +207,6 @@ def time_and_accuracy(comparison: Rows) -> Picture | None:
         f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
     )
     return _picture(figure, "time-and-accuracy", "Time and accuracy", description)
-
-
-@rc_context(_STYLE)
-def renting_pictures(pairs: Iterable[Pair]) -> list[Picture]:
-    """Draw time against cost, for each experiment that costs enough to matter."""
-    found = []
-    for pair in pairs:
-        bounds = {
-            offer.accelerator.name: (offer.job_seconds, offer.cost)
-            for offer in pair.renting.offers
-            if offer.cost and offer.job_seconds and offer.fits != "no"
-        }
-        if max((cost for _, cost in bounds.values()), default=0.0) >= NEXT_TO_NOTHING:
-            found.append(_times_and_costs(pair, bounds))
-    return found
-
-
-def _times_and_costs(pair: Pair, bounds: dict[str, tuple[float, float]]) -> Picture:
-    currency = next(offer.price.currency for offer in pair.renting.offers if offer.price)
-    marks = [("bound", f"{name}: at least", place) for name, place in bounds.items()]
-    for offer in pair.renting.offers:
-        about = offer.estimate
-        if about and about.cost and offer.fits != "no":
-            marks.append(("estimate", f"{offer.accelerator.name}, estimated:", (about.job_seconds, about.cost)))
-    for run in pair.trained:
-        if amount := pair.outlays[run.device].cost.amount:
-            marks.append((run.device, f"{run.device.upper()}, measured:", (run.timings.total_seconds, amount)))
-    marks += [("record", f"{name}, recorded elsewhere:", place) for name, place in _recorded_elsewhere(pair).items()]
-    figure, (axes,) = _axes(2.8)
-    times, costs = zip(*(place for *_, place in marks), strict=True)
-    axes.set(xscale="log", yscale="log", xlabel="seconds of the whole job", ylabel=currency)
-    axes.set(xlim=(min(times) / 1.5, max(times) * 1.5), ylim=(min(costs) / 1.5, max(costs) * 1.5))
-    for kind, (label, marker, colour, fill) in _KINDS.items():
-        if places := [place for each, _, place in marks if each == kind]:
-            axes.plot(*zip(*places, strict=True), marker, color=colour, markerfacecolor=fill, label=label)
-    best = front(list(bounds.values()))
-    axes.plot(*zip(*best, strict=True), ":", color=_KINDS["bound"][2], linewidth=1)
-    for name, place in bounds.items():
-        if place in best:
-            axes.annotate(name, place, xytext=(4, 3), textcoords="offset points", fontsize=8)
-    _logarithmic(axes.xaxis, *axes.get_xlim())
-    _logarithmic(axes.yaxis, *axes.get_ylim())
-    _legend(figure, axes)
-    described = "; ".join(f"{what} {seconds(time)} and {money(cost, currency)}" for _, what, (time, cost) in marks)
-    description = f"Time and cost of {pair.experiment}. {described}"
-    return _picture(figure, f"renting-{pair.experiment}", f"Which to rent ({pair.renting.prices})", description)
-
-
-def _recorded_elsewhere(pair: Pair) -> dict[str, tuple[float, float]]:
-    """Return time and cost of the same training on other machines' GPUs, where a price is known."""
-    names = {each.full_name: each.name for each in accelerators().values()}
-    found = {}
-    for each in pair.elsewhere:
-        timings = each.reference.timings
-        name = names.get(timings.device_name)
-        price = price_of(name, pair.settings.prices) if name and timings.device_count == 1 else None  # of one GPU
-        if name and (cost := cost_of(timings.total_seconds, price)):
-            found[name] = (timings.total_seconds, cost)
-    return found
 
 
 @rc_context(_STYLE)

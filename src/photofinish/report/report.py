@@ -108,7 +108,7 @@ def _details(pair: Pair, answer: Verdict) -> Details:
         answer,
         [(remedy, words.commands(pair.experiment, remedy)) for remedy in remedies],
         {title: table for title, table in found.items() if table},
-        pictures.learning_curves(rows.history_rows([pair])) + pictures.renting_pictures([pair]),
+        pictures.learning_curves(rows.history_rows([pair])),
         tables.step_parts(pair),
         tables.confusions(pair),
     )
