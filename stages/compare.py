@@ -1,4 +1,4 @@
-"""compare: set the devices side by side, write the report, and bring MLflow up to date."""
+"""compare: compare the devices, write the report, and bring MLflow up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from _start import run_stage
 from photofinish.comparing.pairs import read_pair, set_beside
 from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
-from photofinish.processes import dvc_began_at_unix_seconds, end_with_parent
+from photofinish.processes import end_with_parent
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results.references import read_references
 from photofinish.tracking.client import Tracker
@@ -32,7 +32,7 @@ def main() -> None:
         references = read_references(args.references, plan.references)
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = set_beside(pairs, plan, references)
-        for verdict in write_report(pairs, args.out, dvc_began_at_unix_seconds()):
+        for verdict in write_report(pairs, args.out):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)
         tracker.sync(list(plan.experiments), args.results, args.out)

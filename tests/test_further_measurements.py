@@ -26,7 +26,6 @@ from photofinish.runs.repeats import train_repeats
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import train as train_run
-from photofinish.runs.views import summarise
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
@@ -226,7 +225,6 @@ def test_a_part_of_a_network_may_give_a_single_number_and_what_is_no_tensor(batc
     labels = torch.zeros(72, dtype=torch.int64).numpy()
     found = first_step(Scaled(), CROSS_ENTROPY, batch, CPU, "fp32", labels, seed=0)
     assert found.outputs["scale"][0] == 2
-    assert "scale" in summarise(Scaled(), (1, 8, 8))
 
 
 def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:

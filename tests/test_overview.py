@@ -70,7 +70,7 @@ def test_the_report_is_behind_a_link_and_its_pictures_beside_it(store: Store, re
     assert f"runs/{comparison}/artifacts/report/index.html" in links(store)["the report"]
     figures = {Path(file.path).name for file in store.client.list_artifacts(comparison, "report/figures")}
     assert figures == {path.name for path in (results.parent / "report" / "figures").iterdir()}
-    assert {"speedup-epoch.svg", f"loss-{BOTH}.svg", f"confusion-{BOTH}-gpu.svg"} <= figures
+    assert {"speedup-epoch.svg", f"loss-{BOTH}.svg"} <= figures
 
 
 def test_the_links_follow_the_results_and_come_back_when_they_were_deleted(

@@ -1,4 +1,4 @@
-"""The report's table of when a GPU pays: each question with both devices' figures, and what to say of them."""
+"""The report's table of when a GPU pays: each question with both devices' figures, and the finding."""
 
 from __future__ import annotations
 
@@ -6,72 +6,58 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
-from result_files import paired, trained
+from result_files import pair_of, paired, trained
 
-from photofinish.comparing.device_results import DeviceResult
+from photofinish.comparing.pairs import Pair
 from photofinish.comparing.scaling import all_series
 from photofinish.machine.energy import Energy
 from photofinish.params.compare import Comparing, Prices
-from photofinish.report.tables import paying_table
+from photofinish.report.tables import paying_table, series_table
 
-FIVE = (1.9,) * 5
 PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.6))
-ONE_SIZE = "one size only: no other experiment differs in its batch size or a width alone"
 
 
 @pytest.fixture
-def pair(make_result: MakeResult) -> list[DeviceResult]:
+def pair(make_result: MakeResult) -> Pair:
     """On the GPU an epoch takes a second less, validation included, and the start-up 4.5 s more."""
     gpu = trained(make_result, device="gpu", epoch_seconds=(0.9,) * 5, total_seconds=20.0)
     energy = Energy(of="gpu", status="measured", joules=500.0, source="nvml")
-    return [
-        make_result(epoch_seconds=FIVE),
-        replace(gpu, timings=gpu.timings.model_copy(update={"startup_seconds": 7.0, "energy": (energy,)})),
-    ]
+    timings = gpu.timings.model_copy(update={"startup_seconds": 7.0, "energy": (energy,)})
+    return pair_of(make_result(epoch_seconds=(1.9,) * 5), replace(gpu, timings=timings))
 
 
-def rows(results: list[DeviceResult], settings: Comparing) -> list[list[str]]:
-    pairs = paired(results, settings)
-    return [list(row.values()) for row in paying_table(pairs, all_series(pairs))]
+def cells(pair: Pair, settings: Comparing) -> dict[str, list[str]]:
+    rows = paying_table([replace(pair, settings=settings)])
+    return {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in rows}
 
 
-def test_every_question_has_a_row(pair: list[DeviceResult]) -> None:
-    nothing = "unavailable: not recorded; compare.watts.cpu would give an estimate"
-    assert [row[1:] for row in rows(pair, PRICED)] == [
-        ["start-up repaid", "2.50 s", "7.00 s", "after 5 epochs"],
-        ["energy of the epochs", "n/a", "500 J", f"CPU: {nothing}; GPU: measured: the GPU (NVML)"],
-        ["cost of the run", "0.003 USD", "0.02 USD", "time"],
-        ["time to 0.5 validation accuracy", "4.50 s", "8.00 s", "in epoch 1, start-up included"],
-        ["energy to 0.5 validation accuracy", "n/a", "100 J", "by the epochs' time"],
-        ["cost to 0.5 validation accuracy", "0.00045 USD", "0.008 USD", "as for the run"],
-        ["break-even size", "n/a", "n/a", ONE_SIZE],
-    ]
+def test_every_question_has_a_row(pair: Pair) -> None:
+    table = cells(pair, PRICED)
+    assert {of: row[:2] for of, row in table.items()} == {
+        "start-up repaid": ["2.50 s", "7.00 s"],
+        "energy of the epochs": ["n/a", "500 J"],
+        "cost of the run": ["0.003 USD", "0.02 USD"],
+        "time to 0.5 validation accuracy": ["4.50 s", "8.00 s"],
+        "energy to 0.5 validation accuracy": ["n/a", "100 J"],
+        "cost to 0.5 validation accuracy": ["0.00045 USD", "0.008 USD"],
+    }
+    assert table["energy of the epochs"][2].startswith("CPU: unavailable: ")
+    assert table["energy of the epochs"][2].endswith("; GPU: measured: the GPU (NVML)")
 
 
-def test_a_target_that_is_not_reached_is_told_with_the_best(pair: list[DeviceResult]) -> None:
-    table = {row[1]: row[2:] for row in rows(pair, Comparing(target_accuracy=0.99))}
-    assert table["time to 0.99 validation accuracy"] == ["n/a", "n/a", "not reached; 0.5 is the best"]
+def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Pair) -> None:
+    table = cells(pair, Comparing(target_accuracy=0.99))
+    assert table["time to 0.99 validation accuracy"] == ["n/a", "n/a", "not reached; the best is 0.5"]
     assert "energy to 0.99 validation accuracy" not in table
 
 
 def test_sizes_have_their_break_even(make_result: MakeResult) -> None:
-    results: list[DeviceResult] = []
+    results = []
     for size, cpu_seconds in ((16, 1.0), (64, 4.0)):
         for device, seconds in (("cpu", cpu_seconds), ("gpu", 2.0)):
-            result = make_result(f"mlp-{size}", device, epoch_seconds=(seconds,) * 5)
+            result = trained(make_result, f"mlp-{size}", device, epoch_seconds=(seconds,) * 5)
             experiment = result.record.experiment.model_copy(update={"batch_size": size})
             results.append(replace(result, record=result.record.model_copy(update={"experiment": experiment})))
-    table = rows(results, Comparing())
-    told = "the GPU is the faster one from 32 on (95 % interval 30.5 to 33.6)"
-    assert ["mlp", "break-even batch size", "n/a", "n/a", told] in table
-    assert not [row for row in table if row[1] == "break-even size"]
-
-
-def test_what_is_known_of_no_experiment_is_told_once(make_result: MakeResult) -> None:
-    results = [make_result(name, "cpu") for name in ("one", "two")]
-    results += [make_result(name, "gpu", unavailable="no driver") for name in ("one", "two")]
-    assert rows(results, Comparing()) == [
-        ["all experiments", "energy of the epochs", "n/a", "n/a",
-         "unavailable: not recorded; compare.watts.cpu would give an estimate"],
-        ["all experiments", "cost of the run", "n/a", "n/a", "no price of an hour (compare.prices.cpu_hour)"],
-    ]  # fmt: skip
+    (row,) = series_table(all_series(paired(results)))
+    assert (row["series"], row["by"]) == ("mlp", "batch size")
+    assert "from 32 on" in row["break-even"]

@@ -20,12 +20,10 @@ from photofinish.comparing.renting import at_least, front, price_of
 from photofinish.comparing.verdict import verdict
 from photofinish.params.compare import Comparing, Prices, accelerators
 from photofinish.params.experiment import LoaderInput
-from photofinish.report.pictures import renting_pictures
 from photofinish.report.report import write_report
 from photofinish.report.rows import COLUMNS, renting_rows
 from photofinish.report.tables import renting_table
 from photofinish.results.measurements import Operations, Product
-from photofinish.results.references import reference_of
 
 GIB = 2**30
 STEP = Operations(
@@ -158,46 +156,11 @@ def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_
     assert "bounds, which no PyTorch program beats there, and no estimates" in found.text
     assert "list prices of 2026-07-20 to 2026-08-03" in found.text
     write_report([pair], tmp_path)
-    page, markdown = ((tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "comparison.md"))
-    for told in (
-        "Which to rent",
-        "a step at least",
-        "cost at least",
-        "0.526 USD, 2026-07-20",
-        "aws g4dn.xlarge, us-east-1",
-    ):
-        assert told in page
-        assert told in markdown
-    assert (tmp_path / "figures" / "renting-small-mlp.svg").is_file()
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert all(shown in page for shown in ("Which to rent", "the job at least", "0.526 USD, 2026-07-20"))
     header, *rows = (tmp_path / "renting.csv").read_text(encoding="utf-8").splitlines()
     assert header.split(",") == list(COLUMNS["renting.csv"])
     assert len(rows) == len(Comparing().accelerators)
-
-
-def test_open_marks_are_bounds_and_filled_ones_measured(make_pair: MakePair) -> None:
-    (picture,) = renting_pictures([make_pair(accelerators=("T4", "H100"), prices=Prices(cpu_hour=0.2))])
-    assert picture.svg.count('fill="none" stroke="#009e73"') == 2 + 1 + 1  # the legend's, and the dashed line
-    assert "CPU, measured: 4.40 s" in picture.svg
-    assert "list prices of 2026-07-20" in picture.caption
-    assert not list(renting_pictures([make_pair(accelerators=("M1",))]))
-    next_to_nothing = Prices(accelerator_hour={"T4": 1e-6})
-    assert not list(renting_pictures([make_pair(accelerators=("T4",), prices=next_to_nothing)]))
-
-
-def test_a_record_of_another_machine_is_a_measured_mark_where_its_accelerator_has_a_price(
-    make_pair: MakePair, make_result: MakeResult
-) -> None:
-    pair = make_pair(accelerators=("T4",))
-    gpu = trained(
-        make_result, device="gpu", device_name="NVIDIA L4", epoch_seconds=(0.1,) * EPOCHS, total_seconds=3600.0
-    )
-    reference = reference_of(gpu.experiment, gpu.record, gpu.timings, gpu.scores, list(gpu.history), "other")
-    (picture,) = renting_pictures([replace(pair, references=(reference,))])
-    assert "L4, recorded elsewhere: 3,600 s and 0.707 USD" in picture.svg
-    of_two = reference.model_copy(update={"timings": gpu.timings.model_copy(update={"device_count": 2})})
-    (picture,) = renting_pictures([replace(pair, references=(of_two,))])
-    assert "recorded elsewhere" not in picture.svg  # the price is one's
-    assert "recorded elsewhere" not in next(renting_pictures([pair])).svg
 
 
 def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
@@ -206,7 +169,7 @@ def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
     old = pair_of(replace(pair.cpu, timings=later), settings=pair.settings)
     assert "over half a year old when this was trained, and to be looked up: T4" in verdict(old).text
     assert "2026-07-20, old" in renting_table([old])[0]["an hour"]
-    assert renting_table([old])[0]["experiment on accelerator"] == "small-mlp on T4"
+    assert renting_table([old])[0]["accelerator"] == "T4"
     assert renting_rows([old])[0]["price_is_old"] is True
 
 
@@ -224,7 +187,7 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
 
 def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_data_sheets(make_pair: MakePair) -> None:
     pair, nothing_told = make_pair(None), "Of the accelerators asked for, nothing is told by their data sheets: "
-    assert renting_table([pair]) == list(renting_pictures([pair])) == []
+    assert renting_table([pair]) == []
     assert f"{nothing_told}several processes." in verdict(pair).text
     of_before = with_timings(pair.cpu, not_counted=None)
     assert f"{nothing_told}a step's operations were not counted." in verdict(pair_of(of_before)).text
@@ -267,8 +230,6 @@ def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shor
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
     assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table([pair])[0]
-    (picture,) = renting_pictures([pair])
-    assert "T4, estimated: " in picture.svg
     (without_price,) = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR")).renting.offers
     assert without_price.estimate
     assert without_price.estimate.cost is None

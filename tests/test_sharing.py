@@ -86,6 +86,7 @@ def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
 def test_the_report_shows_it_only_where_more_than_one_number_was_tried(pairs: list[Pair], tmp_path: Path) -> None:
     write_report(pairs, tmp_path)
     assert list(pd.read_csv(tmp_path / "sharing.csv")["efficiency"]) == [1.0, 0.8, 0.5]
-    assert "| 1.60x that of 1 | 80% (" in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "1.60x that of 1</td>" in page
     write_report([replace(pairs[0], references=())], tmp_path)
-    assert "several devices gain" not in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert "several devices gain" not in (tmp_path / "index.html").read_text(encoding="utf-8")

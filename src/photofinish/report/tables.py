@@ -1,134 +1,166 @@
-"""Findings as tables that a person reads: units, a sensible number of digits, a word where there is no figure."""
+"""Findings as tables for people: units, few digits, n/a where there is no figure, at most eight columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
 
-from pandas import notna
+import numpy as np
 
-from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, Bound
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
 from photofinish.comparing.renting import Offer, at_least
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Cost, Outlay
+from photofinish.comparing.speedups import NAMES, Kind, Outlay
 from photofinish.comparing.verdict import in_words, verdict
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import GpuHost
 from photofinish.machine.load import doubts
-from photofinish.report.rows import InOrder, Rows, under
-from photofinish.results.measurements import StepsTaken
-from photofinish.results.records import DEVICE_LABELS, MEAN_ABSOLUTE_ERROR, DeviceLabel
+from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped
+from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
-from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day, utc_minute
+from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day
 
 NOTHING = "n/a"
-"""where there is no figure"""
 _COMMIT_CHARACTERS = 10
+_MOST_CLASSES_SHOWN = 12
+_MISTAKES_NAMED = 3
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 
 Table = list[dict[str, str]]
-"""a row each, its cells by their headings, which are the same in all rows"""
+"""One dictionary per row: its cells by their headings, which are the same in all rows."""
 
 
-def overview_table(pairs: Iterable[Pair]) -> Table:
-    """A row for each experiment; columns that would be empty are left out."""
+def overview_table(pairs: Sequence[Pair]) -> Table:
+    """Return a row for each experiment, without columns that would be empty."""
     rows = []
+    any_compared = any(pair.compared for pair in pairs)
     for pair in pairs:
-        cpu, gpu = pair.cpu, pair.compared.gpu if pair.compared else None
-        speedups = pair.compared.speedups if pair.compared else None
-        interval = speedups["epoch"].interval if speedups else None
-        row = {"experiment": pair.experiment, "the GPU": verdict(pair).short}
-        for heading, kind in (("whole job", "end_to_end"), ("an epoch", "epoch")):
-            row[f"speed-up, {heading}"] = f"{ratio(speedups[kind].ratio)}x" if speedups else NOTHING  # type: ignore[index]
-        for heading, bound in (("whole job", pair.ceiling.job), ("an epoch", pair.ceiling.epoch)):
-            told = f"{at_most(bound.at_most)}x" if bound and not pair.compared else NOTHING
-            row[f"a GPU at most, {heading} (bound)"] = told
-        row["95 % interval"] = " to ".join(map(ratio, interval)) if interval else NOTHING
-        for device, result in (("CPU", cpu), ("GPU", gpu)):
-            row[f"{device}: total"] = seconds(result.timings.total_seconds) if result else NOTHING
-            accuracy = result.scores.test_accuracy if result else None
-            error = result.scores.metrics.get(MEAN_ABSOLUTE_ERROR) if result else None
-            row[f"{device}: accuracy"] = NOTHING if accuracy is None else f"{accuracy:.2%}"
-            row[f"{device}: mean error"] = NOTHING if error is None else f"{error:.4g}"
-            diagnoses = pair.diagnoses[result.device] if result else ()
-            row[f"{device}: epochs are"] = diagnoses[-1].cause if diagnoses else NOTHING
-        row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
+        gpu = pair.compared.gpu if pair.compared else None
+        row = {
+            "experiment": pair.experiment,
+            "the GPU": verdict(pair).short,
+            "CPU: total": seconds(pair.cpu.timings.total_seconds),
+            "GPU: total": seconds(gpu.timings.total_seconds) if gpu else NOTHING,
+            "whole job": _speedup(pair, "end_to_end", pair.ceiling.job),
+            "an epoch": _speedup(pair, "epoch", pair.ceiling.epoch),
+            "CPU: test": pair.cpu.scores.figure[1],
+        }
+        if any_compared:
+            row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
+        else:
+            row["an epoch is"] = pair.diagnoses["cpu"][-1].cause if pair.diagnoses["cpu"] else NOTHING
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-@under("series", "by", "break-even")
-def series_table(series: Iterable[Series]) -> InOrder:
-    """A row for each series of sizes."""
-    for each in series:
-        yield each.name, each.x_name, each.break_even.finding
+def _speedup(pair: Pair, kind: Kind, bound: Bound | None) -> str:
+    """Return how much faster the GPU was, or at most could be."""
+    if pair.compared:
+        return f"{ratio(pair.compared.speedups[kind].ratio)}x"
+    return f"≤ {at_most(bound.at_most)}x" if bound else NOTHING
 
 
-@under("experiment", "of", "CPU", "GPU", "speed-up", "95 % interval", "verdict")
-def speedup_table(pairs: Iterable[Pair]) -> InOrder:
-    """Three rows for each experiment that a GPU trained."""
-    for compared in (pair.compared for pair in pairs if pair.compared):
-        for each in compared.speedups.values():
-            times = seconds(each.cpu_seconds), seconds(each.device_seconds)
-            interval = " to ".join(map(ratio, each.interval)) if each.interval else NOTHING
-            yield compared.cpu.experiment, NAMES[each.kind], *times, f"{ratio(each.ratio)}x", interval, in_words(each)
+def series_table(series: Iterable[Series]) -> Table:
+    """Return a row for each series of sizes."""
+    return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
 
 
-@under("experiment", "device", "of", "cause", "evidence", "remedy", "predicted gain")
-def why_table(pairs: Iterable[Pair]) -> InOrder:
-    """A row for each cause: of an epoch, and of the job where it is mostly start-up."""
+def speedup_table(pairs: Iterable[Pair]) -> Table:
+    """Return three rows for each experiment that a GPU trained."""
+    return [
+        {
+            "experiment": pair.experiment,
+            "of": NAMES[each.kind],
+            "CPU": seconds(each.cpu_seconds),
+            "GPU": seconds(each.device_seconds),
+            "speed-up": f"{ratio(each.ratio)}x",
+            "95 % interval": " to ".join(map(ratio, each.interval)) if each.interval else NOTHING,
+            "verdict": in_words(each),
+        }
+        for pair in pairs
+        if pair.compared
+        for each in pair.compared.speedups.values()
+    ]
+
+
+def why_table(pairs: Iterable[Pair]) -> Table:
+    """Return a row for each cause."""
+    rows = []
     for pair in pairs:
         for device, diagnoses in pair.diagnoses.items():
             for found in diagnoses:
-                remedy, gain = "none" if found.no_remedy == found.evidence else f"none: {found.no_remedy}", NOTHING
+                change, gain = f"none: {found.no_remedy}", NOTHING
+                if found.no_remedy == found.evidence:
+                    change = "none"
                 if found.remedy:
-                    remedy, gain = f"{found.remedy.line} ({found.remedy.why})", found.remedy.prediction
+                    change, gain = f"`{found.remedy.line}` ({found.remedy.why})", found.remedy.prediction
+                row = {"experiment": pair.experiment, "device": device, "of": found.of, "cause": found.cause}
                 evidence = f"{found.sentence}; {found.evidence}"
-                yield pair.experiment, device, found.of, found.cause, evidence, remedy, gain
+                rows.append(row | {"evidence": evidence, "change": change, "predicted gain": gain})
+    return rows
 
 
-@under("experiment", "of", "whole", "stays on the CPU (measured)", "sure to stay", "a GPU at most (bound)")
-def ceiling_table(pairs: Iterable[Pair]) -> InOrder:
-    """Of each experiment that no GPU trained and of which it can be told: the bounds of an epoch and of the job."""
+def ceiling_table(pairs: Iterable[Pair]) -> Table:
+    """Return the bounds of an epoch and of the job, for each experiment that no GPU trained."""
+    rows = []
     for pair in pairs:
-        if not pair.compared and pair.ceiling.job:
-            for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items():
-                told = [NOTHING] * 4
-                if bound:
-                    times = bound.whole_seconds, bound.measured_seconds, bound.staying_seconds
-                    told = [*map(seconds, times), f"{at_most(bound.at_most)}x"]
-                yield pair.experiment, of, *told
+        if pair.compared or not pair.ceiling.job:
+            continue
+        for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items():
+            cells = [NOTHING] * 4
+            if bound:
+                times = bound.whole_seconds, bound.measured_seconds, bound.staying_seconds
+                cells = [*map(seconds, times), f"{at_most(bound.at_most)}x"]
+            headings = "whole", "stays on the CPU (measured)", "sure to stay", "a GPU at most (bound)"
+            row = {"experiment": pair.experiment, "of": of}
+            rows.append(row | dict(zip(headings, cells, strict=True)))
+    return rows
 
 
-@under("experiment", "compared", "found", "verdict")
-def parity_table(pairs: Iterable[Pair]) -> InOrder:
-    """What is the same in one row; then the rest, from the start of the training to its end."""
+def parity_table(pairs: Iterable[Pair]) -> Table:
+    """Return what is the same in one row, then the rest, from the start of the training to its end."""
+    rows = []
     for pair in pairs:
         layers = pair.compared.parity.layers if pair.compared else ()
-        if plain := [layer.name for layer in layers if layer.finding == THE_SAME]:
-            yield pair.experiment, listed(plain), "bit for bit", THE_SAME
+        found = [("bit for bit", THE_SAME, listed([each.name for each in layers if each.finding == THE_SAME]))]
         for layer in layers:
             if layer.finding != THE_SAME:
                 likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
-                yield pair.experiment, layer.name, layer.finding, likeness
+                found.append((layer.finding, likeness, layer.name))
+        rows += [
+            {"experiment": pair.experiment, "compared": name, "found": finding, "verdict": likeness}
+            for finding, likeness, name in found
+            if name
+        ]
+    return rows
 
 
-@under("experiment", "device", "of", "seeds", "mean", "95 % interval of it", "lowest to highest", "between two seeds")
-def seeds_table(pairs: Iterable[Pair]) -> InOrder:
-    """Of experiments trained from several seeds, a row for each device and figure."""
-    for pair in pairs:
-        for device, found in pair.seeds.items():
-            for of, (spread, write) in _over_seeds(found).items():
-                interval = " to ".join(map(write, spread.interval))
-                span = f"{write(min(spread.values))} to {write(max(spread.values))}"
-                count, mean = str(len(spread.values)), write(spread.mean)
-                yield pair.experiment, device, of, count, mean, interval, span, write(spread.between_two)
+def seeds_table(pairs: Iterable[Pair]) -> Table:
+    """Return a row for each device and figure of experiments trained from several seeds."""
+    return [
+        {
+            "experiment": pair.experiment,
+            "device": device,
+            "of": of,
+            "seeds": str(len(spread.values)),
+            "mean": write(spread.mean),
+            "95 % interval": " to ".join(map(write, spread.interval)),
+            "lowest to highest": f"{write(min(spread.values))} to {write(max(spread.values))}",
+            "between two seeds": write(spread.between_two),
+        }
+        for pair in pairs
+        for device, found in pair.seeds.items()
+        for of, (spread, write) in _over_seeds(found).items()
+    ]
 
 
 def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], str]]]:
-    """Each figure over the seeds, and how it is written; what it took to reach the target, where each seed did."""
+    """Return each figure over the seeds, and how to write it."""
     spreads: dict[str, tuple[Spread, Callable[[float], str]]] = {
         found.score_name: (found.score, found.in_words),
         "test loss": (found.test_loss, "{:.4f}".format),
@@ -140,141 +172,115 @@ def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], s
     return spreads
 
 
-@under("experiment", "of", "CPU", "GPU", "finding")
-def paying_table(pairs: Sequence[Pair], series: Sequence[Series]) -> InOrder:
-    """A few rows for each experiment, then one for each series of sizes."""
-    rows = [row for pair in pairs for row in _paying_rows(pair)]
-    rows += [(each.name, f"break-even {each.x_name}", NOTHING, NOTHING, each.break_even.finding) for each in series]
-    in_series = {point.experiment for each in series for point in each.points}
-    told = "one size only: no other experiment differs in its batch size or a width alone"
-    alone = [pair.experiment for pair in pairs if pair.compared and pair.experiment not in in_series]
-    rows += [(name, "break-even size", NOTHING, NOTHING, told) for name in alone]
-    # What has no figure for the same reason is one row for all that it is so of, at the end.
-    without: dict[tuple[str, ...], list[str]] = {}
-    for name, *rest in rows:
-        if rest[1:3] == [NOTHING, NOTHING]:
-            without.setdefault(tuple(rest), []).append(name)
-    several = {finding: names for finding, names in without.items() if len(names) > 1}
-    yield from (row for row in rows if row[1:] not in several)
-    for finding, names in several.items():
-        yield "all experiments" if len(names) == len(pairs) else listed(names), *finding
+def paying_table(pairs: Iterable[Pair]) -> Table:
+    """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
+    rows = []
+    for pair in pairs:
+        answers = {device: _spent(spent) for device, spent in pair.outlays.items()}
+        if pair.compared:
+            for result in pair.trained:
+                repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
+                answers[result.device] = {"start-up repaid": repaid, **answers[result.device]}
+        for of in dict.fromkeys(of for answer in answers.values() for of in answer):
+            row = {"experiment": pair.experiment, "of": of}
+            found = {device: answer[of] for device, answer in answers.items() if of in answer}
+            for device in DEVICE_LABELS:
+                row[device.upper()] = found[device][0] if device in found else NOTHING
+            findings = {device.upper(): finding for device, (_, finding) in found.items()}
+            is_one = len(set(findings.values())) == 1
+            each = [finding if is_one else f"{device}: {finding}" for device, finding in findings.items()]
+            rows.append(row | {"finding": "; ".join(dict.fromkeys(each))})
+    return rows
 
 
-def _paying_rows(pair: Pair) -> Iterator[tuple[str, ...]]:
-    spent = pair.outlays
-
-    def row(of: str, figure: Callable[[Outlay], str], told: Callable[[Outlay], str]) -> tuple[str, ...]:
-        """A figure for each device, and what is told of them, once where it is the same."""
-        cells = [figure(spent[device]) if device in spent else NOTHING for device in DEVICE_LABELS]
-        findings = {device: told(each) for device, each in spent.items()}
-        if len(set(findings.values())) == 1:  # the same of every device
-            return pair.experiment, of, *cells, findings["cpu"]
-        return pair.experiment, of, *cells, "; ".join(f"{device.upper()}: {each}" for device, each in findings.items())
-
-    if compared := pair.compared:
-        started = (seconds(each.timings.startup_seconds) for each in pair.trained)
-        yield pair.experiment, "start-up repaid", *started, compared.payback.finding
-    yield row(
-        "energy of the epochs",
-        lambda each: _joules(each.energy.joules),
-        lambda each: f"{each.energy.status}: {each.energy.counted}",
-    )
-    yield row("cost of the run", lambda each: _money(each, each.cost), lambda each: each.cost.counted)
-    if pair.settings.target_accuracy is None:
-        return
-    goal = f"to {pair.settings.target_accuracy:g} validation accuracy"
-
-    def reached(each: Outlay) -> str:
-        """In which epoch, or how near it came."""
-        if each.target and each.target.epoch is None:
-            return f"not reached; {each.target.best:.4g} is the best"
-        return f"in epoch {each.target.epoch}, start-up included" if each.target else NOTHING
-
-    yield row(f"time {goal}", _time, reached)
-    if any(each.joules_to_target for each in spent.values()):
-        yield row(f"energy {goal}", lambda each: _joules(each.joules_to_target), lambda _: "by the epochs' time")
-    if any(each.cost_to_target and each.cost_to_target.amount is not None for each in spent.values()):
-        yield row(f"cost {goal}", lambda each: _money(each, each.cost_to_target), lambda _: "as for the run")
+def _spent(spent: Outlay) -> dict[str, tuple[str, str]]:
+    """Return what a training took, each as a figure and how it was found."""
+    joules, currency = spent.energy.joules, spent.currency
+    found = {
+        "energy of the epochs": (
+            NOTHING if joules is None else energy(joules),
+            f"{spent.energy.status}: {spent.energy.counted}",
+        ),
+        "cost of the run": (
+            NOTHING if spent.cost.amount is None else money(spent.cost.amount, currency),
+            spent.cost.counted,
+        ),
+    }
+    if not spent.target:
+        return found
+    goal = f"to {spent.target.target:g} validation accuracy"
+    if spent.target.epoch is None or spent.target.seconds is None:
+        return found | {f"time {goal}": (NOTHING, f"not reached; the best is {spent.target.best:.4g}")}
+    found[f"time {goal}"] = seconds(spent.target.seconds), f"in epoch {spent.target.epoch}, start-up included"
+    if spent.joules_to_target:
+        found[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
+    if spent.cost_to_target and spent.cost_to_target.amount is not None:
+        found[f"cost {goal}"] = money(spent.cost_to_target.amount, currency), "as for the run"
+    return found
 
 
-def _joules(joules: float | None) -> str:
-    return NOTHING if joules is None else energy(joules)
-
-
-def _money(spent: Outlay, cost: Cost | None) -> str:
-    return NOTHING if cost is None or cost.amount is None else money(cost.amount, spent.currency)
-
-
-def _time(spent: Outlay) -> str:
-    return seconds(spent.target.seconds) if spent.target and spent.target.seconds is not None else NOTHING
-
-
-@under(
-    "experiment", "hardware", "devices", "epoch (median)", "speed", "scaling efficiency", "recorded",
-    "to be taken with care",
-)  # fmt: skip
-def sharing_table(shared: Iterable[Shared]) -> InOrder:
-    """A row for each number of devices that shared a training."""
+def sharing_table(shared: Iterable[Shared]) -> Table:
+    """Return a row for each number of devices that shared a training."""
+    rows = []
     for each in shared:
         efficiency = f"{each.efficiency:.0%}"
         if each.efficiency_interval:
             low, high = each.efficiency_interval
             efficiency += f" ({low:.0%} to {high:.0%})"
-        yield (
-            each.experiment, hardware(each.device, each.timings), str(each.count),
-            seconds(each.speedup.device_seconds), f"{ratio(each.speedup.ratio)}x that of {each.fewest}", efficiency,
-            each.machine or "here", "; ".join(doubts(each.timings.load)) or "nothing noticed",
-        )  # fmt: skip
+        row = {
+            "experiment": each.experiment,
+            "hardware": hardware(each.device, each.timings),
+            "devices": str(each.count),
+            "epoch (median)": seconds(each.speedup.device_seconds),
+            "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
+            "scaling efficiency": efficiency,
+            "recorded": each.machine or "here",
+            "take with care": "; ".join(doubts(each.timings.load)) or "no",
+        }
+        rows.append(row)
+    return rows
 
 
 def elsewhere_table(pairs: Sequence[Pair]) -> Table:
-    """A row for each record of another machine, beside this one's CPU."""
-    rows, aims = [], any(found.outlay.target for pair in pairs for found in pair.elsewhere)
+    """Return a row for each record of another machine, beside this one's CPU."""
+    rows = []
     for pair in pairs:
         for found in pair.elsewhere:
-            reference, spent = found.reference, found.outlay
-            timings = reference.timings
+            reference, timings = found.reference, found.reference.timings
             row = {
                 "experiment": pair.experiment,
                 "hardware": found.hardware,
                 "recorded elsewhere": f"{utc_day(timings.started_at_unix_seconds)} ({reference.machine})",
-                "torch": timings.packages.get("torch", NOTHING),
                 "epoch (median)": seconds(found.against_cpu.device_seconds),
                 "of this CPU's speed": f"{ratio(found.against_cpu.ratio)}x",
-                "start-up": seconds(timings.startup_seconds),
                 "total": seconds(timings.total_seconds),
-                "energy of the epochs": f"{_joules(spent.energy.joules)}, {spent.energy.status}",
                 "test": reference.scores.in_words,
-                "to be taken with care": "; ".join(doubts(timings.load)) or "nothing noticed",
+                "take with care": "; ".join(doubts(timings.load)) or "no",
             }
-            rows.append(row | ({"time to target": _time(spent)} if aims else {}))
+            rows.append(row)
     return rows
 
 
 def renting_table(pairs: Sequence[Pair]) -> Table:
-    """A row for each experiment and accelerator."""
+    """Return a row for each experiment and accelerator. renting.csv has more."""
     has_estimates = any(offer.estimate for pair in pairs for offer in pair.renting.offers)
     rows = []
     for pair in pairs:
-        goal, loads = pair.settings.target_accuracy, pair.cpu.record.experiment.input.name == "loader"
+        loads = pair.cpu.record.experiment.input.name == "loader"
         for offer in pair.renting.offers:
-            memory_gib = offer.accelerator.memory_gib
+            fits = f"{offer.fits}, {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
             row = {
-                "experiment on accelerator": f"{pair.experiment} on {offer.accelerator.name}",
+                "experiment": pair.experiment,
+                "accelerator": offer.accelerator.name,
                 "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
                 "cost": _least(offer, offer.cost),
-                "fits, memory at least": f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB",
+                "fits, memory at least": fits,
                 "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
-                "a step at least": f"{seconds(offer.step.seconds)} ({offer.step.held_by})",
             }
             if has_estimates:
                 row[_ESTIMATED] = seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING
-            if goal is not None:
-                told = NOTHING if offer.target_seconds is None else seconds(offer.target_seconds)
-                cost = f", {_least(offer, offer.target_cost)}" if offer.target_cost is not None else ""
-                row[f"to {goal:g} accuracy at least"] = told + cost
-            rows.append(row | {"an hour": _hour(pair, offer), "machine": offer.price.where if offer.price else NOTHING})
+            rows.append(row | {"an hour": _hour(pair, offer)})
     return rows
 
 
@@ -290,82 +296,89 @@ def _hour(pair: Pair, offer: Offer) -> str:
     return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
 
 
-_SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "experiment": ("experiment", str),
-    "device": ("device", str),
-    "device_name": ("hardware", str),
-    "precision": ("precision", str),
-    "test_accuracy": ("test accuracy", "{:.2%}".format),
-    "test_loss": ("test loss", "{:.4f}".format),
-    "test_metrics": ("test metrics", str),
-    "step_seconds": ("step (median)", seconds),
-    "epoch_seconds": ("epoch (median)", seconds),
-    "images_per_second": ("images/s", "{:,.0f}".format),
-    "startup_seconds": ("start-up", seconds),
-    "total_seconds": ("total", seconds),
-    "overhead": ("between epochs", str),
-    "measured": ("measured", str),
-    "doubts": ("to be taken with care", str),
-}
-"""of comparison.csv, what the report shows: below which heading, and how it is written"""
+def figures_table(pair: Pair) -> Table:
+    """Return a row for each figure that the page shows, with a column for each device."""
+    by_device = {row["device"]: row for row in comparison_rows([pair])}
+    table: dict[str, dict[str, str]] = {}
+    for column in fields(ComparisonRow):
+        label, write = column.metadata["label"], column.metadata["write"]
+        values = {device: row[column.name] for device, row in by_device.items()}
+        if label and any(value is not None and value == value for value in values.values()):
+            table[label] = {device: NOTHING if value is None else write(value) for device, value in values.items()}
+    for result in pair.trained:
+        for label, cell in _measured(result).items():
+            table.setdefault(label, defaultdict(lambda: NOTHING))[result.device] = cell
+    return [{"": label, **{device.upper(): cells[device] for device in by_device}} for label, cells in table.items()]
 
 
-def shown_table(comparison: Rows) -> Table:
-    """All figures of `comparison_rows`; of a device that was unavailable, that it was."""
-    rows = []
-    for row in map(dict, comparison):
-        if row["status"] == "unavailable":
-            row["device_name"] = "unavailable"
-        else:
-            run = f" ({row['measured_in']})" if row["measured_in"] else ""  # the one that made this report
-            row["measured"] = f"{utc_minute(row['measured_at_unix_seconds'])}, {row['host_name']}{run}"
-            row["overhead"] = f"{seconds(row['overhead_seconds'])} ({row['overhead_share']:.1%})"
-            row["doubts"] = row["doubts"] or "nothing noticed"
-        cells = {heading: (row.get(column), write) for column, (heading, write) in _SHOWN.items()}
-        rows.append({heading: write(cell) if notna(cell) else NOTHING for heading, (cell, write) in cells.items()})
-    if all(row["test_metrics"] is None for row in comparison):
-        for shown in rows:
-            del shown["test metrics"]
-    return rows
+def _measured(result: Trained) -> dict[str, str]:
+    """Return on what a training was measured."""
+    timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
+    steps = "one by one"
+    if result.device == "gpu" and taken:
+        steps = f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
+    versions = dict(timings.packages)
+    if host.software:
+        versions = {"Python": host.software.python, "torch": host.software.torch}
+        if isinstance(host, GpuHost) and host.accelerators:
+            versions |= {"CUDA": host.software.cuda or "none", "driver": host.accelerators[0].driver}
+    commit, _, dirty = (timings.git_commit or "").partition("-")
+    return {
+        "CPU": f"{host.cpu.model}, {host.cpu.usable_cores} cores, {host.cpu.system}" if host.cpu else NOTHING,
+        "devices": str(timings.device_count),
+        "threads": str(host.threads or NOTHING),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
+        "steps": steps,
+        "warm-up": seconds(timings.warm_up_seconds),
+    }
 
 
-def measured_table(pairs: Iterable[Pair]) -> Table:
-    """A row for each run. How often: epochs and repeats, then samples of the step and steps in each."""
-    rows = []
-    for result in (result for pair in pairs for result in pair.trained):
-        timings, host = result.timings, result.timings.host
-        versions = dict(timings.packages)  # of what computes
-        if host.software:
-            versions = {"Python": host.software.python, "torch": host.software.torch}
-            if isinstance(host, GpuHost) and host.accelerators:
-                versions |= {"CUDA": host.software.cuda or "none", "driver": host.accelerators[0].driver}
-        cpu = f"{host.cpu.model}, {host.cpu.usable_cores} cores, {host.cpu.system}" if host.cpu else NOTHING
-        commit, _, dirty = (timings.git_commit or "").partition("-")
-        samples, steps = len(timings.steady_state.sample_seconds), timings.steady_state.steps_per_sample
-        row = {
-            "experiment": result.experiment,
-            "device": result.device,
-            "hardware": _times(timings.device_count, timings.device_name),
-            "machine": f"{timings.host_name}: {cpu}",
-            "threads": str(host.threads or NOTHING),
-            "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-            "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
-            "began": utc_minute(timings.started_at_unix_seconds),
-            "epochs timed": _times(len(timings.repeats) + 1, str(len(timings.epochs))),
-            "steps timed": f"{samples} x {steps}",
-            "steps handed out": _handed_out(timings.steps_taken, result.device),
-            "warm-up": seconds(timings.warm_up_seconds),
-            "freed memory": "kept" if isinstance(host, CpuHost) and host.keep_freed_memory else "as usual",
+@dataclass(frozen=True)
+class ShadedTable:
+    """A table of numbers whose cells are shaded by a share."""
+
+    kind: Literal["bars", "matrix"]
+    title: str
+    finding: str
+    headings: tuple[str, ...]
+    rows: dict[str, list[tuple[str, float]]]
+    """Each row's cells by its name: text, and a share between 0 and 1."""
+
+
+def step_parts(pair: Pair) -> ShadedTable | None:
+    """Return the parts of a step on each device, or None if no step was taken apart."""
+    by_device = grouped(attribution_rows([pair]), "device")
+    rows: dict[str, list[tuple[str, float]]] = {}
+    for own in by_device.values():
+        for row in own:
+            cell = f"{seconds(row['median_seconds'])} ({row['share']:.0%})"
+            rows.setdefault(row["part"], []).append((cell, row["share"]))
+    headings = tuple(device.upper() for (device,) in by_device)
+    return ShadedTable("bars", "Where a step's time goes", "", headings, rows) if rows else None
+
+
+def confusions(pair: Pair) -> list[ShadedTable]:
+    """Return which classes each device's network takes for which; with many classes, without the matrix."""
+    found = []
+    for result in pair.trained:
+        if not result.scores.confusion:
+            continue
+        names, matrix = result.record.class_names, np.array(result.scores.confusion)
+        wrong = matrix - np.diag(np.diag(matrix))
+        mistakes = []
+        for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
+            actual, predicted = divmod(index, len(names))
+            if count := wrong[actual, predicted]:
+                mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
+        finding = f"{int(np.trace(matrix)):,} of {matrix.sum():,} images right"
+        if mistakes:
+            finding += f". Most mistaken: {listed(mistakes)}"
+        rows = {
+            name: [(str(count or ""), count / max(1, sum(counts))) for count in counts]
+            for name, counts in zip(names, matrix.tolist(), strict=True)
         }
-        rows.append(row)
-    return rows
-
-
-def _handed_out(taken: StepsTaken | None, device: DeviceLabel) -> str:
-    if taken is None or device == "cpu":
-        return "one by one"
-    return f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
-
-
-def _times(count: int, what: str) -> str:
-    return what if count == 1 else f"{count} x {what}"
+        is_shown = len(names) <= _MOST_CLASSES_SHOWN
+        title = f"{result.device.upper()}: actual and predicted classes"
+        found.append(ShadedTable("matrix", title, finding, names, rows if is_shown else {}))
+    return found

@@ -1,8 +1,8 @@
 "use strict";
-// A column is sorted by a press of its heading, by value where it holds figures; cells without one come last.
+// The overview is sorted by a press of a heading: by value where it has figures, cells without one last.
 const SCALES = { "µs": 1e-6, ms: 1e-3 };
 const value = (text) => {
-  const [, number, unit] = /^(-?[\d,]*\.?\d+) ?(µs|ms)?/.exec(text) ?? [];
+  const [, number, unit] = /(-?[\d,]*\.?\d+) ?(µs|ms)?/.exec(text) ?? [];
   return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (SCALES[unit] ?? 1);
 };
 const compare = (a, b, isNumber) => (isNumber ? value(a) - value(b) : a.localeCompare(b, "en", { numeric: true }));
@@ -20,8 +20,8 @@ function sort(table, heading) {
   table.tBodies[0].append(...rows);
 }
 
-// Of a long table, the rows are shown that have every word in the box above it.
-function filter(table) {
+// It shows the rows that have every word in the box above it.
+function addFilter(table) {
   const rows = [...table.tBodies[0].rows], texts = rows.map((row) => row.innerText.toLowerCase());
   const label = document.createElement("label"), input = document.createElement("input");
   const count = document.createElement("output");
@@ -36,17 +36,23 @@ function filter(table) {
   table.parentElement.before(label);
 }
 
-for (const table of document.querySelectorAll("table")) {
-  if (table.tBodies[0].rows.length > 12) filter(table);
-  for (const heading of table.tHead.rows[0].cells) {
+const overview = document.getElementById("overview");
+if (overview) {
+  if (overview.tBodies[0].rows.length > 12) addFilter(overview);
+  for (const heading of overview.tHead.rows[0].cells) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
-    button.addEventListener("click", () => sort(table, heading));
+    button.addEventListener("click", () => sort(overview, heading));
     heading.append(button);
     heading.ariaSort = "none";
   }
 }
-addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-});
+
+// A link to an experiment opens it.
+const open = () => {
+  const target = document.querySelector("details:target");
+  if (target) target.open = true;
+};
+addEventListener("hashchange", open);
+open();
