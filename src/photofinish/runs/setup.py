@@ -139,8 +139,7 @@ class Setup:
     def _device_room(self) -> list[Room]:
         """What other programs leave of an accelerator's memory just now, where it tells: only torch knows."""
         free_bytes = None if self.device.type == "cpu" else free_memory_bytes(self.device)
-        has_graphs = self.device.type == "cuda" and self.team.device_count == 1
-        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes, has_graphs=has_graphs)]
+        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes)]
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:

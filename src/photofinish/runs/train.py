@@ -18,12 +18,12 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import finished_folder, removed_folder, sha256_of_bytes, state_folder, write_summed
-from photofinish.machine.energy import Energy, added_up, energy_meters, unavailable
+from photofinish.machine.energy import Energy, EnergyMeter, added_up, unavailable
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
 from photofinish.measuring.rehearsal import forget_optimizer, warm_up
 from photofinish.models.registry import count_parameters
-from photofinish.processes import own_rank, seconds_since_stage_start
+from photofinish.processes import seconds_since_stage_start
 from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds, records
 from photofinish.results.learned import rebuilt, weights_of
 from photofinish.results.measurements import Overhead, StepsTaken
@@ -93,7 +93,7 @@ def follow_training(run: Run, device: torch.device, team: Team) -> None:
         warm_up(trainer)
         energy = TeamEnergy(team)
         energy.begin()
-        trainer.train(lambda _metrics, _timing: energy.epoch_ended())
+        trainer.train(lambda _metrics, _timing: None)
         energy.training_ended()
         team.peak_memory_bytes()
         for _ in setup.repeats(trainer, repeats):
@@ -212,7 +212,6 @@ class _Leader:
             self._tracker.epoch_ended(asdict(metrics), asdict(timing))
         with self._meter.spent_on("watching"):
             self._watch.epoch_ended(1, metrics.epoch)
-            self._energy.epoch_ended()
 
     def _repeat(self) -> None:
         elapsed_seconds = self._elapsed_seconds()
@@ -330,26 +329,20 @@ class _Leader:
 
 
 class TeamEnergy:
-    """Every process of the team watches its own devices; the first one on each machine its CPU besides."""
+    """The energy of all the team's GPUs; each process measures its own. A CPU has no meter."""
 
     def __init__(self, team: Team) -> None:
-        self._team, rank = team, own_rank()
+        self._team = team
         uuids = [nvidia_uuid(device) for device in team.devices]
-        leads = rank is None or rank.local_number == 0
-        self._meters = energy_meters(team.devices[0].type, uuids, first_of_machine=leads)
+        self._meters = [] if team.devices[0].type == "cpu" else [EnergyMeter(uuids)]
 
     def begin(self) -> None:
-        """When the training does."""
+        """Start to count."""
         for meter in self._meters:
             meter.begin()
 
-    def epoch_ended(self) -> None:
-        """Counters that would run over are read in time."""
-        for meter in self._meters:
-            meter.epoch_ended()
-
     def training_ended(self) -> tuple[Energy, ...]:
-        """Of everyone: the other processes ask at the same time."""
+        """Return the sum over all processes, each of which calls this."""
         everyones = self._team.gather([meter.training_ended() for meter in self._meters])
         return added_up(chain.from_iterable(everyones))
 
