@@ -148,7 +148,7 @@ def test_a_column_that_the_header_names_twice_is_told() -> None:
 
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
     project = photos.parent
-    write_plan(read_params(project / "params.yaml"), project / "plan", project / "splits", ROOT / "stages")
+    write_plan(read_params(project / "params.yaml"), project / "plan", ROOT / "stages")
     for name, told in {**state(photos), "digits": '"local_files": null'}.items():
         assert told in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
 
