@@ -15,7 +15,6 @@ def main() -> None:
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
     parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--splits", type=Path, default=Path("data/splits"), help="where packed splits may be already")
     parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
     parser.add_argument(
         "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
@@ -30,7 +29,7 @@ def main() -> None:
 
     files = (partial(misplaced, references=args.references), partial(unknown_machines, folder=args.machines))
     params = read_params(args.params, *files, faults_in_own_code)
-    write_plan(params, args.out, args.splits, args.stages, read_machines(params.devices, args.machines))
+    write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
     set_aside_results(params, args.results)
     advise_sweeps(params)
 

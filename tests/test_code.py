@@ -85,6 +85,7 @@ def test_every_way_to_run_a_module_counts_but_what_is_only_for_the_type_checker_
     assert listed(script)[1] == {
         "photofinish/__init__.py",
         "photofinish/errors.py",
+        "photofinish/files.py",
         "photofinish/machine/__init__.py",
         "photofinish/machine/accelerators.py",
         "photofinish/machine/host.py",

@@ -63,7 +63,7 @@ def project_folder(tmp_path: Path, own_files: OwnFiles, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_example_passes_plan(path: Path) -> None:
     params = read_params(path)
-    write_plan(params, Path("plan"), Path("splits"), ROOT / "stages")
+    write_plan(params, Path("plan"), ROOT / "stages")
     planned = {file.stem: dict(read_plan(file, ExperimentPlan)) for file in Path("plan/experiments").glob("*.json")}
     for name, experiment in params.experiments.items():
         own_code = planned[name].pop("own_code")

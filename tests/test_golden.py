@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ NOT_ELSEWHERE = ("weights_sha256", "test_metrics", "target_epoch", "target_cost"
 GOLDEN = Path(__file__).parent / "golden" / "pipeline.json"
 PART_SIZES = {"validation": 0.2, "test": 0.2}
 MADE = {"source": "synthetic", "images": 60, "classes": 4, **PART_SIZES}
-SYSTEMS = {  # an experiment here: the file and the experiment it is a tiny version of, and its small data set
+SYSTEMS: dict[
+    str, tuple[str, str, dict[str, Any]]
+] = {  # an experiment here: the file and the experiment it is a tiny version of, and its small data set
     "mnist-linear": ("mnist-linear", "mnist-linear", MADE | {"shape": [1, 28, 28], "mean": [0.13], "std": [0.31]}),
     "mnist-mlp": ("mnist-mlp", "mnist-mlp", MADE | {"shape": [1, 28, 28], "seed": 1}),
     "lenet": ("fashion-lenet-grid", "lenet-1000-workers-0", MADE | {"shape": [1, 28, 28], "seed": 2}),
@@ -308,9 +311,9 @@ def test_made_up_results_have_the_same_causes_and_likeness(project: Project, gol
             shutil.rmtree(gpu)
             shutil.copytree(cpu, gpu)
             make_up_gpu(gpu, name)
-            change_json(gpu / TIMINGS, lambda timings, name=name: make_up_timings(timings, name, 4.0))
+            change_json(gpu / TIMINGS, partial(make_up_timings, name=name, faster=4.0))
             commands.append(stages[f"evaluate@{name}"]["cmd"])
-        change_json(cpu / TIMINGS, lambda timings, name=name: make_up_timings(timings, name, 1.0))
+        change_json(cpu / TIMINGS, partial(make_up_timings, name=name, faster=1.0))
     for command in (*commands, stages["compare"]["cmd"]):
         ran = project.run("sh", "-c", command)
         assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -277,7 +277,7 @@ def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> No
     uuid = nvidia_uuid(device)
     if uuid is None:
         pytest.skip(f"{device_name(device)} is none of NVIDIA's")
-    meter = energy.EnergyMeter("gpu", "nvml", lambda: energy.NvidiaGpus([uuid]))
+    meter = energy.EnergyMeter([uuid])
     values, started_seconds = torch.rand(4096, 4096, device=device), time.monotonic()
     meter.begin()
     while (passed_seconds := time.monotonic() - started_seconds) < 2:

@@ -9,14 +9,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import psutil
-import pynvml
 import pytest
 from pydantic import ValidationError
 
@@ -30,7 +30,6 @@ from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 H200_BYTES = 150_754_820_096
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
@@ -40,8 +39,7 @@ def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> No
     def pretend(path: Path) -> str:
         return files.get(path, "") if path.parts[1] in ("proc", "sys") else read(path)
 
-    for module in (facts, accelerators):
-        monkeypatch.setattr(module, "read_or_empty", pretend)
+    monkeypatch.setattr(facts, "read_or_empty", pretend)
 
 
 def pretend_cores(monkeypatch: pytest.MonkeyPatch, usable: Iterable[int], files: dict[Path, str]) -> None:
@@ -56,56 +54,25 @@ def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -
     monkeypatch.setattr(platform, "machine", lambda: machine)
 
 
-def refusing(code: int) -> Mock:
-    """In place of a function of NVIDIA's driver."""
-    return Mock(side_effect=pynvml.NVMLError(code))
+def pretend_accelerators(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
+    here = {"cuda": "no NVIDIA GPU", "mps": "no Apple silicon", "xpu": "no Intel GPU"} | found
+    monkeypatch.setattr(hosts, "all_accelerators", lambda: here)
 
 
 @pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """A machine with one NVIDIA GPU; how its driver was `opened` and `closed`."""
-    driver = Mock()
-    answers: dict[str, Any] = {
-        "nvmlInit": driver.opened,
-        "nvmlShutdown": driver.closed,
-        "nvmlSystemGetDriverVersion": lambda: "580.65.06",
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetUUID": lambda index: f"GPU-{index:08x}-0000",
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetName": lambda _: "NVIDIA H200",
-        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=H200_BYTES),
-        "nvmlDeviceGetMigMode": refusing(pynvml.NVML_ERROR_NOT_SUPPORTED),  # for it isn't divided
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, name, answer)
-    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return driver
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_accelerators(monkeypatch, cuda=(AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, "580.65.06"),))
 
 
 @pytest.fixture
-def four_gpus(monkeypatch: pytest.MonkeyPatch, one_gpu: Mock) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 4)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: f"GPU {index}")
-    assert not one_gpu.opened.called
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(AcceleratorFacts("cuda", f"GPU {number}", H200_BYTES, "580.65.06") for number in range(4))
+    pretend_accelerators(monkeypatch, cuda=gpus)
 
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Linux machine without an accelerator of any kind."""
-    monkeypatch.setattr(pynvml, "nvmlInit", refusing(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
-    monkeypatch.setattr(accelerators, "_amd_gpus", list)
-    monkeypatch.setattr(accelerators, "_NODES", ())
-    for name in VISIBLE:
-        monkeypatch.delenv(name, raising=False)
-    pretend_system(monkeypatch, "Linux", "x86_64")
-
-
-@pytest.fixture
-def apple_silicon(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_system(monkeypatch, "Darwin", "arm64")
-    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
-    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
+    pretend_accelerators(monkeypatch)
 
 
 def host_of(**gpu: Any) -> hosts.GpuHost:
@@ -116,17 +83,6 @@ def host_of(**gpu: Any) -> hosts.GpuHost:
 def threads_of(**cpu: Any) -> int:
     """On the CPU, with these settings of it."""
     return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
-
-
-def found_here(kind: str) -> tuple[list[AcceleratorFacts], str | None]:
-    wanted = GpuDevice.model_validate({"kind": kind, "count": "all"})
-    return accelerators.accelerators_to_use(wanted, accelerators.all_accelerators())
-
-
-def why_none(kind: str) -> str:
-    found, missing = found_here(kind)
-    assert found == []
-    return str(missing)
 
 
 def python(code: str) -> str:
@@ -234,11 +190,140 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
 
 # -- accelerators -------------------------------------------------------------------------------------
 
+FAKE_TORCH = """
+from pathlib import Path
+from types import SimpleNamespace as Thing
 
-def test_an_nvidia_gpu_is_found_by_its_driver_which_is_closed_again(one_gpu: Mock) -> None:
-    gpu = AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, driver="580.65.06")
-    assert found_here("auto") == ([gpu], None)
-    assert (one_gpu.opened.call_count, one_gpu.closed.call_count) == (1, 1)
+with Path({log!r}).open("a") as log:
+    log.write("asked\\n")
+{first}
+class version:
+    cuda, hip = {cuda!r}, None
+def gpu(index):
+    return Thing(name=f"GPU {{index}}", total_memory=1024 * (index + 1), driver_version="1.6")
+def init():
+    if {error!r}:
+        raise RuntimeError({error!r})
+__version__ = "9.9"
+cuda = Thing(init=init, device_count=lambda: {count}, get_device_properties=gpu)
+backends = Thing(mps=Thing(is_available=lambda: False))
+xpu = Thing(is_available=lambda: {xpu} > 0, device_count=lambda: {xpu}, get_device_properties=gpu)
+"""
+
+
+@dataclass
+class FakeMachine:
+    """A machine whose device nodes and torch are made up; torch is really imported in a subprocess."""
+
+    folder: Path
+
+    def torch_lists(
+        self, count: int = 0, *, error: str = "", cuda: str | None = "13.0", xpu: int = 0, first: str = ""
+    ) -> None:
+        text = FAKE_TORCH.format(
+            log=str(self.folder / "log"), count=count, error=error, cuda=cuda, xpu=xpu, first=first
+        )
+        (self.folder / "torch.py").write_text(text, encoding="utf-8")
+
+    def add_node(self, name: str) -> None:
+        node = self.folder / "dev" / name
+        node.parent.mkdir(parents=True, exist_ok=True)
+        node.touch()
+
+    @property
+    def times_asked(self) -> int:
+        log = self.folder / "log"
+        return len(log.read_text(encoding="utf-8").splitlines()) if log.is_file() else 0
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachine:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # torch.py may change twice in a second
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(accelerators, "DEVICES", tmp_path / "dev")
+    return FakeMachine(tmp_path)
+
+
+def test_torch_is_asked_once_for_the_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.add_node("nvidia0")
+    machine.torch_lists(2)
+    found = accelerators.all_accelerators()
+    gpus = [gpu for gpu in found["cuda"] if not isinstance(gpu, str)]
+    assert [(gpu.name, gpu.memory_bytes) for gpu in gpus] == [("GPU 0", 1024), ("GPU 1", 2048)]
+    assert found["mps"] == "this is not Apple silicon"
+    machine.torch_lists(1)
+    assert accelerators.all_accelerators() == found
+    assert machine.times_asked == 1
+    machine.add_node("nvidia1")
+    assert len(accelerators.all_accelerators()["cuda"]) == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(accelerators, "build_version", lambda _package: "9.9")
+    accelerators.all_accelerators()
+    monkeypatch.setattr(accelerators, "read_or_empty", lambda _path: "another boot")
+    accelerators.all_accelerators()
+    accelerators.all_accelerators()
+    assert machine.times_asked == 4
+    (machine.folder / ".photofinish" / "accelerators.json").write_text("{", encoding="utf-8")
+    accelerators.all_accelerators()
+    assert machine.times_asked == 5
+
+
+def test_a_machine_without_device_nodes_has_no_gpu_and_torch_is_not_asked(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.torch_lists(1)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    assert all(isinstance(reason, str) for reason in accelerators.all_accelerators().values())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert accelerators.all_accelerators()["cuda"] == "CUDA_VISIBLE_DEVICES hides every GPU"
+    assert machine.times_asked == 0
+
+
+@pytest.mark.parametrize(
+    ("node", "torch", "visible", "reason", "times_asked"),
+    [
+        ("nvidia0", {"error": "Found no driver\nPlease install one"}, None, r"^Found no driver$", 2),
+        ("nvidia0", {"error": "No CUDA GPUs"}, "7", r"^No CUDA GPUs \(CUDA_VISIBLE_DEVICES=7\)$", 2),
+        ("nvidia0", {"first": "raise SystemExit('broken')"}, None, r"failed to list the GPUs \(broken\)$", 2),
+        ("nvidia0", {"cuda": None}, None, r"torch \(9.9\) is built without CUDA", 2),
+        ("nvidia0", {"count": 1}, "-1", r"^CUDA_VISIBLE_DEVICES hides every GPU$", 1),
+        ("dri/renderD128", {"error": "Found no driver"}, None, r"^Found no driver$", 1),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_has_a_reason_and_is_asked_for_again_where_that_may_pass(
+    machine: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    node: str,
+    torch: dict[str, Any],
+    visible: str | None,
+    reason: str,
+    times_asked: int,
+) -> None:
+    machine.add_node(node)
+    machine.torch_lists(**torch)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for _ in range(2):
+        assert re.search(reason, str(accelerators.all_accelerators()["cuda"]))
+    assert machine.times_asked == times_asked
+
+
+def test_an_intel_gpu_is_listed_too(machine: FakeMachine) -> None:
+    machine.add_node("dri/renderD128")
+    machine.torch_lists(error="no NVIDIA GPU", xpu=1)
+    assert accelerators.all_accelerators()["xpu"] == (AcceleratorFacts("xpu", "GPU 0", 1024, "1.6"),)
+
+
+def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    pretend_system(monkeypatch, "Darwin", "arm64")
+    monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert accelerators.listed_by_torch()["mps"] == (AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),)
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -253,46 +338,16 @@ def test_the_host_of_a_gpu_has_the_cpu_and_the_software_beside_it() -> None:
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_a_gpu_of_another_kind_than_asked_for_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_system(monkeypatch, "Linux", "x86_64")
-    assert why_none("mps") == "mps: this is not Apple silicon"
+def test_a_gpu_of_another_kind_than_asked_for_is_not_used() -> None:
+    assert host_of(kind="mps").missing == "mps: no Apple silicon"
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_without_an_accelerator_the_host_says_why_of_each_kind_and_holds_nothing_of_the_cpu() -> None:
+def test_without_an_accelerator_the_host_has_the_reason_for_each_kind_and_nothing_of_the_cpu() -> None:
     host = host_of(if_missing="fail")
     assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)
     assert host.if_missing == "fail"
-    assert host.missing is not None
-    assert [reason.partition(":")[0] for reason in host.missing.split("; ")] == ["cuda", "mps", "xpu"]
-    assert "no NVIDIA driver answers" in host.missing
-
-
-@pytest.mark.usefixtures("one_gpu")
-def test_a_gpu_without_memory_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", refusing(pynvml.NVML_ERROR_NOT_SUPPORTED))
-    assert [gpu.memory_bytes for gpu in found_here("cuda")[0]] == [None]
-
-
-@pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
-def test_a_driver_that_fails_is_a_reason_and_no_crash(
-    monkeypatch: pytest.MonkeyPatch, one_gpu: Mock, call: str
-) -> None:
-    monkeypatch.setattr(pynvml, call, refusing(pynvml.NVML_ERROR_GPU_IS_LOST))
-    assert why_none("cuda").startswith("cuda: the NVIDIA driver can't describe its GPUs (GPU is lost")
-    assert one_gpu.closed.call_count == 1
-
-
-@pytest.mark.usefixtures("one_gpu")
-def test_neither_a_driver_without_a_gpu_nor_a_torch_without_cuda_counts_as_no_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with monkeypatch.context() as without_cuda:
-        without_cuda.setattr(accelerators, "torch_cuda_version", lambda: None)
-        assert "driver 580.65.06 lists NVIDIA H200, but this torch" in why_none("cuda")
-        assert "built without CUDA: install" in why_none("cuda")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
-    assert why_none("cuda") == "cuda: the NVIDIA driver lists no GPU"
+    assert host.missing == "cuda: no NVIDIA GPU; mps: no Apple silicon; xpu: no Intel GPU"
 
 
 # -- several accelerators -----------------------------------------------------------------------------
@@ -343,8 +398,8 @@ def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
         host_of(count="all", strategy="data_parallel", output_device=30)
 
 
-@pytest.mark.usefixtures("no_gpu", "apple_silicon")
-def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind() -> None:
+def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_accelerators(monkeypatch, mps=(AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),))
     with pytest.raises(MistakeError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
         host_of(strategy="data_parallel")
 
@@ -364,75 +419,6 @@ def test_how_gpus_talk_to_each_other_is_part_of_their_fingerprint(monkeypatch: p
     assert "NCCL_ALGO" not in cpu_host.software.variables
 
 
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(
-    ("visible", "names", "missing"),
-    [
-        ("2", ["GPU 2"], None),
-        ("3, 0", ["GPU 3", "GPU 0"], None),
-        ("1,9,2", ["GPU 1"], None),
-        ("GPU-00000002", ["GPU 2"], None),
-        ("7", [], "cuda: CUDA_VISIBLE_DEVICES=7 hides every GPU"),
-        ("1,2,1", [], "cuda: CUDA_VISIBLE_DEVICES=1,2,1 hides every GPU"),  # the driver then shows none
-        *((nothing, [], "cuda: CUDA_VISIBLE_DEVICES hides every GPU") for nothing in ("", " ", "-1")),
-    ],
-)
-def test_only_the_gpus_that_cuda_may_see_count(
-    monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str], missing: str | None
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found, reason = found_here("cuda")
-    assert ([gpu.name for gpu in found], reason) == (names, missing)
-
-
-@pytest.mark.usefixtures("no_gpu")
-def test_an_amd_gpu_counts_as_cuda_as_it_does_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = AcceleratorFacts("cuda", "AMD GPU", memory_bytes=None, driver="6.8")
-    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: [("GPU-1", gpu)])
-    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
-    assert found_here("auto") == ([gpu], None)
-    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: None)
-    assert "for the AMD GPU this torch" in why_none("cuda")
-
-
-@pytest.mark.usefixtures("no_gpu", "apple_silicon")
-def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip() -> None:
-    chip = AcceleratorFacts("mps", "Apple M4 Pro", memory_bytes=None, driver="15.5")
-    assert found_here("auto") == ([chip], None)
-
-
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize(
-    ("variables", "names"),
-    [
-        ({}, ["gfx90a 0", "gfx90a 1", "gfx1036", "gfx1036"]),
-        ({"HIP_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 1"]),
-        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["gfx90a 0"]),
-        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000b1,0"}, ["gfx90a 1", "gfx90a 0"]),
-        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx1036"]),
-        ({"HIP_VISIBLE_DEVICES": "2,3"}, ["gfx1036", "gfx1036"]),
-        ({"HIP_VISIBLE_DEVICES": "-1"}, []),
-    ],
-    ids=str,
-)
-def test_rocms_own_variables_hide_gpus_too(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], names: list[str]
-) -> None:
-    alike = (0, "gfx1036")  # which has no number of its own
-    gpus = [
-        (f"GPU-{number:016x}", AcceleratorFacts("cuda", name, None, "6.8"))
-        for number, name in ((176, "gfx90a 0"), (177, "gfx90a 1"), alike, alike)
-    ]
-    monkeypatch.setattr(accelerators, "_amd_gpus", lambda: gpus)
-    monkeypatch.setattr(accelerators, "torch_rocm_version", lambda: "7.0")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    seen, missing = found_here("cuda")
-    assert [gpu.name for gpu in seen] == names
-    assert missing == (None if names else "cuda: ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides every GPU")
-
-
 def test_a_package_without_metadata_is_left_out_of_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     version = facts.metadata.version
 
@@ -445,98 +431,6 @@ def test_a_package_without_metadata_is_left_out_of_the_versions(monkeypatch: pyt
     versions = facts.package_versions()
     assert {"torch", "numpy", "pydantic"} < versions.keys()
     assert not {"dvc", "mlflow"} & versions.keys()
-
-
-# -- where NVML doesn't tell, CUDA's own driver is asked ------------------------------------------------
-
-SLICE = ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10 * 2**30)
-ORIN = ("Orin", 7 * 2**30)
-
-
-class FakeCuda:
-    """CUDA's driver, of two devices; each function gives a status, or fills what it is given."""
-
-    def __init__(self, failing: str = "") -> None:
-        self._failing = failing
-
-    def __getattr__(self, function: str) -> Any:
-        fill = {
-            "cuDriverGetVersion": lambda version: setattr(version.contents, "value", 12060),
-            "cuDeviceGetCount": lambda count: setattr(count.contents, "value", 2),
-            "cuDeviceGet": lambda device, number: setattr(device.contents, "value", 10 + number),
-            "cuDeviceGetName": lambda name, _size, device: setattr(name, "value", f"GPU {device.value}".encode()),
-            "cuDeviceTotalMem_v2": lambda size, device: setattr(size.contents, "value", device.value * 2**30),
-        }.get(function, lambda *_: None)
-        return lambda *arguments: 100 if function == self._failing else fill(*arguments) or 0
-
-
-@pytest.fixture
-def asked_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
-    """Makes CUDA's driver list these devices, or say why it can't; gives the command that it is asked by."""
-    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0  Release\n")
-    monkeypatch.setattr(accelerators, "_KERNEL_MODULE", tmp_path / "version")
-    monkeypatch.setattr(accelerators, "torch_cuda_version", lambda: "13.0")
-
-    def answer(*devices: tuple[str, int], error: str = "") -> list[str]:
-        command: list[str] = []
-
-        def run(started: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-            command[:] = started
-            return subprocess.CompletedProcess(started, int(bool(error)), json.dumps(["12.6", devices]), error)
-
-        monkeypatch.setattr(accelerators, "subprocess", SimpleNamespace(run=run))
-        return command
-
-    return answer
-
-
-@pytest.mark.usefixtures("no_gpu")
-def test_without_nvml_cuda_itself_is_asked_where_the_kernel_shows_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]]
-) -> None:
-    asked_cuda(ORIN)
-    assert found_here("cuda")[0] == []
-    monkeypatch.setattr(accelerators, "_NODES", ("null",))
-    assert found_here("cuda") == ([AcceleratorFacts("cuda", *ORIN, "540.4.0")], None)
-    asked_cuda(error="cuInit gives error 100")
-    assert re.search(r"no NVIDIA driver answers \(.*\), and cuInit gives error 100", why_none("cuda"))
-    asked_cuda()
-    assert why_none("cuda").endswith("; CUDA lists none")
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize("visible", [None, "0", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"])
-def test_of_a_gpu_that_is_divided_the_slice_counts_that_cuda_has(
-    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]], visible: str | None
-) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda index: [int(index == 2), 0])
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    asked_cuda(SLICE)
-    assert found_here("cuda") == ([AcceleratorFacts("cuda", *SLICE, "580.65.06")], None)
-    asked_cuda(error="CUDA's driver can't be loaded")
-    assert why_none("cuda") == "cuda: a GPU is divided (MIG), and CUDA's driver can't be loaded"
-
-
-def test_cudas_driver_tells_names_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerators.ctypes, "CDLL", lambda _name: FakeCuda())
-    assert accelerators.cuda_gpus_in_this_process() == ("12.6", [("GPU 10", 10 * 2**30), ("GPU 11", 11 * 2**30)])
-    monkeypatch.setattr(accelerators.ctypes, "CDLL", lambda _name: FakeCuda(failing="cuInit"))
-    with pytest.raises(SystemExit, match="can't be used: cuInit gives error 100"):
-        accelerators.cuda_gpus_in_this_process()
-
-
-@pytest.mark.usefixtures("no_gpu")
-def test_cudas_driver_is_asked_in_a_process_of_its_own_whose_last_word_counts(
-    monkeypatch: pytest.MonkeyPatch, asked_cuda: Callable[..., list[str]]
-) -> None:
-    monkeypatch.setattr(accelerators, "_NODES", ("null",))
-    monkeypatch.setattr(accelerators, "_KERNEL_MODULE", Path("/nowhere"))
-    command = asked_cuda(ORIN)
-    assert found_here("cuda")[0] == [AcceleratorFacts("cuda", *ORIN, "CUDA 12.6")]
-    assert command[1:] == ["-m", "photofinish.machine.accelerators"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)  # for real, maybe without a driver
-    assert ran.returncode == 0 or re.match(r"CUDA's driver can't be (loaded|used): ", ran.stderr)
 
 
 # -- the CPU ------------------------------------------------------------------------------------------

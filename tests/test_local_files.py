@@ -111,7 +111,7 @@ def test_a_csv_is_read_with_the_lines_of_its_rows(tmp_path: Path, data: bytes, r
 
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
     project = photos.parent
-    write_plan(read_params(project / "params.yaml"), project / "plan", project / "splits", ROOT / "stages")
+    write_plan(read_params(project / "params.yaml"), project / "plan", ROOT / "stages")
     for name, told in {**state(photos), "digits": '"local_files": null'}.items():
         assert told in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
 

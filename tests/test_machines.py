@@ -51,7 +51,7 @@ def read(params_file: Path, machines: Path, name: str) -> Params:
 
 def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path, machines: Path, lab: Machine) -> None:
     params, folder = read(params_file, machines, "lab"), params_file.parent / "plan"
-    write_plan(params, folder, folder / "splits", ROOT / "stages", read_machines(params.devices, machines))
+    write_plan(params, folder, ROOT / "stages", read_machines(params.devices, machines))
     planned = CpuHost.model_validate_json((folder / "hosts/cpu.json").read_bytes())
     assert (planned.cpu, planned.threads) == (lab.cpu, 96)
     gpu_here = fingerprint(Devices())[1].model_dump(mode="json")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, MakeExperiment
+from conftest import MakeExperiment
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import MistakeError
@@ -22,36 +20,11 @@ from photofinish.machine.memory import (
     available_memory_bytes,
     refuse_too_large,
     resident_bytes,
-    room_ever,
     room_now,
-    total_memory_bytes,
-    window_bytes,
 )
-from photofinish.params.reader import read_params
-from photofinish.plan import write_plan
 from photofinish.runs.run import Run
 
 GIB = 2**30
-TEN_MILLION = """
-defaults: {{epochs: 1, batch_size: 128, optimizer: {{name: sgd, lr: 0.1}}, {settings}}}
-datasets:
-  many: {{source: synthetic, images: {images}, shape: [3, 32, 32], classes: 10, validation: 0.1, test: 0.1}}
-experiments:
-  large: {{dataset: many, model: linear}}
-"""
-
-
-@pytest.fixture
-def one_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "total_memory_bytes", lambda: GIB)
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB // 2)
-
-
-def plan(params_file: Path, images: int = 10_000_000, settings: str = "input: resident") -> Path:
-    params_file.write_text(TEN_MILLION.format(images=images, settings=settings), encoding="utf-8")
-    folder = params_file.parent / "plan"
-    write_plan(read_params(params_file), folder, params_file.parent / "splits", ROOT / "stages")
-    return folder
 
 
 def gpu_host(*memory_bytes: int | None) -> GpuHost:
@@ -113,59 +86,16 @@ def test_processes_that_share_the_memory_hold_a_copy_each_and_the_loader_none(ma
     refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
 
 
-def test_on_a_gpu_the_batches_of_a_graph_count(make_experiment: MakeExperiment) -> None:
-    size = SplitSize((3, 32, 32), train=50_000, validation=10_000)
-    image_bytes = 4 * 3 * 32 * 32
-    images_bytes, batches_bytes = image_bytes * 60_000, 256 * 2**20 // (128 * image_bytes) * 128 * image_bytes
-    room = Room("the GPU", images_bytes + batches_bytes, has_graphs=True)
-    experiment = make_experiment(batch_size=128)
-    refuse_too_large("small", experiment, size, [room])
-    with pytest.raises(MistakeError, match=r"with up to 255\.0 MiB for batches of steps in a graph") as refused:
-        refuse_too_large("small", experiment, size, [Room("the GPU", room.available_bytes - 1, has_graphs=True)])
-    assert "steps: eager" in str(refused.value)
-    for eager in (make_experiment(batch_size=128, steps="eager"), make_experiment(batch_size=60_000)):
-        refuse_too_large("small", eager, size, [Room("the GPU", images_bytes, has_graphs=True)])
-    refuse_too_large("small", experiment, size, [Room("the main memory", images_bytes)])
-    cropped = make_experiment(batch_size=128, augmentation={"crop_padding": 4})  # lines of 40 pixels are gathered first
-    assert window_bytes(cropped, size) == batches_bytes * (32 + 40) // 32
-
-
-@pytest.mark.usefixtures("one_gibibyte")
-def test_room_is_what_is_free_when_training_starts_and_all_there_is_when_planning(cpu_host: CpuHost) -> None:
-    def told(rooms: Iterable[Room]) -> list[tuple[int, int, bool]]:
-        return [(room.available_bytes, room.copies, room.has_graphs) for room in rooms]
-
-    assert told(room_now(cpu_host, 1)) == [(GIB // 2, 1, False)]
-    assert told(room_now(gpu_host(8 * GIB, 6 * GIB), 2)) == [(8 * GIB, 1, False), (6 * GIB, 1, False)]
-    without_memory_of_its_own = gpu_host(None)
-    assert told(room_now(without_memory_of_its_own, 2)) == [(GIB // 2, 2, False)]
-    assert told(room_ever(cpu_host, gpu_host(8 * GIB))) == [(GIB, 1, False), (8 * GIB, 1, True)]
-    assert told(room_ever(cpu_host, gpu_host(8 * GIB, None))) == [(GIB, 2, False), (8 * GIB, 1, False)]
-    assert told(room_ever(cpu_host, gpu_host(None, None)))[0] == (GIB, 2, False)
-    assert told(room_ever(cpu_host, gpu_host(GIB), cpu_is_here=False)) == [(GIB, 1, True)]
-
-
-@pytest.mark.usefixtures("one_gibibyte")
-def test_plan_refuses_synthetic_images_that_do_not_fit_and_writes_nothing(params_file: Path) -> None:
-    with pytest.raises(MistakeError, match=r"experiments\.large\.input .* 8,000,000 for training"):
-        plan(params_file)
-    assert not (params_file.parent / "plan").exists()
-    assert plan(params_file, settings="input: loader").is_dir()
-    assert plan(params_file, images=1000).is_dir()
-
-
-@pytest.mark.usefixtures("one_gibibyte")
-def test_plan_knows_a_split_that_was_made_from_it_and_no_other(params_file: Path) -> None:
-    split = params_file.parent / "splits" / "many" / "manifest.json"
-    split.parent.mkdir(parents=True)
-    folder = plan(params_file, images=1000)
-    split.write_text(json.dumps({"shape": [3, 512, 512], "counts": {"train": 800, "validation": 100, "test": 100}}))
-    with pytest.raises(MistakeError, match="3x512x512"):
-        plan(params_file, images=1000)
-    plan(params_file, images=2000)  # as with a smaller `size`: the old split says nothing of the new one
-    older = (folder / "datasets" / "many.json").stat().st_mtime - 1
-    os.utime(split, (older, older))  # planned, but not split yet
-    plan(params_file, images=2000)
+def test_room_is_the_gpus_own_memory_or_what_is_free_of_the_main_memory(
+    cpu_host: CpuHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB)
+    for host, processes, sizes in (
+        (cpu_host, 1, [(GIB, 1)]),
+        (gpu_host(8 * GIB, 6 * GIB), 2, [(8 * GIB, 1), (6 * GIB, 1)]),
+        (gpu_host(None), 2, [(GIB, 2)]),
+    ):
+        assert [(room.available_bytes, room.copies) for room in room_now(host, processes)] == sizes
 
 
 def test_a_training_is_refused_before_it_loads_anything(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,45 +116,33 @@ def test_what_other_programs_hold_on_the_device_is_no_room(run: Run, monkeypatch
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, Team(meta))
-    cuda, images_bytes = torch.device("cuda", 0), resident_bytes(run.experiment, run._split_size())
-    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: images_bytes)
-    with pytest.raises(MistakeError, match="of steps in a graph"):
-        setup.Setup(run, cuda, Team(cuda))
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])
 
 
 @pytest.mark.parametrize(
-    ("own_groups", "files", "total_and_available"),
+    ("own_group", "files", "available"),
     [
         ("0::/", {"memory.max": "max"}, None),
         (
             "0::/job/step",
             {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000", "job/step/memory.max": "max"},
-            (9000, 5000),
+            5000,
         ),
-        (
-            "3:cpu,memory:/of-the-host",
-            {"memory/memory.limit_in_bytes": "9000", "memory/memory.stat": "cache 1\ntotal_rss 9500"},
-            (9000, 0),
-        ),
+        ("0::/of-the-host", {"memory.max": "9000", "memory.stat": "file 1\nanon 9500"}, 0),
     ],
-    ids=["version 2, no limit", "version 2, the group around it", "version 1, in a container"],
+    ids=["no limit", "the group around it", "in a container"],
 )
 def test_a_control_group_limits_the_memory(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own_groups: str,
-    files: dict[str, str],
-    total_and_available: tuple[int, int] | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_group: str, files: dict[str, str], available: int | None
 ) -> None:
-    for name, text in {"own": own_groups, **{f"groups/{name}": text for name, text in files.items()}}.items():
+    for name, text in {"own": own_group, **{f"groups/{name}": text for name, text in files.items()}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
     monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(memory, "_OWN_CGROUPS", tmp_path / "own")
-    if total_and_available is None:
-        assert total_memory_bytes() > GIB
+    monkeypatch.setattr(memory, "_OWN_CGROUP", tmp_path / "own")
+    if available is None:
+        assert available_memory_bytes() > GIB // 16
     else:
-        assert (total_memory_bytes(), available_memory_bytes()) == total_and_available
+        assert available_memory_bytes() == available

@@ -136,7 +136,7 @@ def params_with(own_files: OwnFiles, **given: Any) -> Path:
 
 def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     params = read_params(params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code)
-    write_plan(params, own_files.folder / "plan", own_files.folder / "splits", ROOT / "stages")
+    write_plan(params, own_files.folder / "plan", ROOT / "stages")
     plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
     assert {"t.py", "package numpy", "package torch"} == plan.own_code.keys()
 

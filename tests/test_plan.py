@@ -57,7 +57,7 @@ def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
     """The files that are written when the plan is made once more, as at every `dvc repro`."""
     params_file = folder.parent / "params.yaml"
     params_file.write_text(text, encoding="utf-8")
-    write_plan(read_params(params_file), folder, folder.parent / "splits", ROOT / "stages")
+    write_plan(read_params(params_file), folder, ROOT / "stages")
     written = written_since(folder)
     for name in written:
         os.utime(folder / name, (LONG_AGO, LONG_AGO))

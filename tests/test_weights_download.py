@@ -107,7 +107,7 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
         "experiments": {"one": {"dataset": "made", "model": model}},
     }
     params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits", ROOT / "stages")
+    write_plan(read_params(params_file), tmp_path / "plan", ROOT / "stages")
     plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
     assert plan.experiments == {"one": expected}
 

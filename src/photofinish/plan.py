@@ -9,11 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from photofinish.data import MANIFEST
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
 from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
@@ -29,25 +27,14 @@ SWEEPS_PAY_FROM = 100
 """experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
 
 
-def write_plan(
-    params: Params, folder: Path, splits: Path, stages: Path, machines: Mapping[str, Machine] | None = None
-) -> None:
+def write_plan(params: Params, folder: Path, stages: Path, machines: Mapping[str, Machine] | None = None) -> None:
     """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
 
     It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
-    Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
     """
-    devices, (cpu_host, gpu_host) = params.devices, fingerprint(params.devices, machines)
+    cpu_host, gpu_host = fingerprint(params.devices, machines)
     planned = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_planned(params, stages)}
     texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
-
-    rooms = room_ever(cpu_host, gpu_host, cpu_is_here=not devices.cpu.machine, gpu_is_here=not devices.gpu.machine)
-    for name, experiment in params.experiments.items():
-        file = folder / "datasets" / f"{experiment.dataset}.json"
-        manifest = splits / experiment.dataset / MANIFEST
-        size = planned_split_size(params.datasets[experiment.dataset], file, texts[file], manifest)
-        if size:
-            refuse_too_large(name, experiment, size, rooms)
 
     for own_folder in {path.parent for path in texts}:
         own = {path.name: sha256_of_bytes(text.encode()) for path, text in texts.items() if path.parent == own_folder}

@@ -1,5 +1,5 @@
-"""What this machine is and how busy: CPU, accelerators, fingerprint, memory, load, energy. Here, where training finds
-it without psutil: how many batches lie on a GPU side by side, for training steps that are handed out at once."""
+"""The machine: CPU, accelerators, fingerprint, memory, load, energy. The number of steps of a CUDA graph is defined
+here, where training can import it without psutil."""
 
 MOST_BYTES = 256 << 20
 """of the batches of one graph"""

@@ -1,8 +1,8 @@
-"""The fingerprint of the machine: what determines speed and bits, and stays the same from run to run.
+"""The fingerprint of the machine: facts that determine speed and bits, and stay the same from run to run.
 
-It is part of DVC's cache key, so it holds no load, temperature or time. Torch is not imported: what the fingerprint
-is made of is looked at in each `dvc repro`. Other machines have theirs in machines/<name>.json, which
-`python -m photofinish.machine.fingerprint` printed there.
+It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it, so torch is not
+imported. Other machines have theirs in machines/<name>.json, which `python -m photofinish.machine.fingerprint`
+printed there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Machine(Record):
-    """machines/<name>.json: what of a machine determines speed and bits, whatever it is asked to do."""
+    """machines/<name>.json: facts of a machine that determine speed and bits, before any settings."""
 
     cpu: CpuFacts
     accelerators: Accelerators
@@ -33,49 +33,49 @@ class Machine(Record):
 
     @classmethod
     def here(cls) -> Self:
-        """This machine."""
+        """Return this machine."""
         return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts())
 
 
 class CpuHost(Record):
-    """data/plan/hosts/cpu.json: what `train-cpu` runs on."""
+    """data/plan/hosts/cpu.json: the machine that `train-cpu` runs on."""
 
     processes: int = 1
-    """that train together"""
+    """number of processes that train together"""
     threads: int
-    """of each process"""
+    """per process"""
     keep_freed_memory: bool = True
-    """whether the allocator was told to"""
+    """True if the allocator keeps memory for the next step"""
     cpu: CpuFacts
     software: Software
 
 
 class GpuHost(Record):
-    """data/plan/hosts/gpu.json: what `train-gpu` runs on. Without an accelerator the CPU doesn't matter to it."""
+    """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on. Without an accelerator, it has no CPU."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
     count: int | Literal["all"]
-    """as many as are used; as asked for where that can't be had"""
+    """number of accelerators in use, or as in the settings if there are too few"""
     strategy: Strategy = "ddp"
     device_ids: tuple[int, ...] | None = None
     output_device: int | None = None
     if_missing: Literal["skip", "fail"]
     accelerators: tuple[AcceleratorFacts, ...]
-    """those that are used"""
+    """in use"""
     missing: str | None
     threads: int | None
-    """of each process"""
+    """per process"""
     cpu: CpuFacts | None
     software: Software | None
 
     @property
     def processes(self) -> int:
-        """How many train together, each on its own accelerator."""
+        """Number of processes on one machine, each with its own accelerator."""
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
 def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None) -> tuple[CpuHost, GpuHost]:
-    """What each device runs on: this machine, after one look at it, or the one of `machines` that the device names."""
+    """Return the host of each device: this machine, or the one of `machines` that the device names."""
     here = Machine.here()
     machines = machines or {}
     on_cpu, on_gpu = (machines.get(name, here) if name else here for name in (devices.cpu.machine, devices.gpu.machine))
@@ -114,22 +114,24 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuHost:
 
 
 def differences(planned: CpuHost | GpuHost, machine: Machine) -> list[str]:
-    """In what `machine` is another one than this was planned for, as far as it matters to the device."""
+    """Return the facts in which `machine` differs from the planned one, if they matter to the device."""
     if isinstance(planned, CpuHost):
         wanted = CpuDevice(**planned.model_dump(include=set(CpuDevice.model_fields)))
         own: CpuHost | GpuHost = _cpu_host(wanted, machine)
     elif planned.missing:
-        return []  # nothing will be timed, wherever that is found
+        return []  # nothing will be timed
     else:
         own = _gpu_host(GpuDevice(**planned.model_dump(include=set(GpuDevice.model_fields))), machine)
-    there, here = _leaves(planned.model_dump(mode="json")), _leaves(own.model_dump(mode="json"))
-    return [
-        f"{key}: {there.get(key)}, not {here.get(key)}" for key in {**there, **here} if there.get(key) != here.get(key)
-    ]
+    wanted_facts, own_facts = _leaves(planned.model_dump(mode="json")), _leaves(own.model_dump(mode="json"))
+    found = []
+    for key in {**wanted_facts, **own_facts}:
+        if wanted_facts.get(key) != own_facts.get(key):
+            found.append(f"{key}: {wanted_facts.get(key)}, not {own_facts.get(key)}")
+    return found
 
 
 def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Each single fact by its path."""
+    """Return each single fact by its path."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
@@ -137,7 +139,7 @@ def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
-    """Those that `devices` name."""
+    """Return the machines that `devices` name."""
     machines = {}
     for name in filter(None, (devices.cpu.machine, devices.gpu.machine)):
         path = folder / f"{name}.json"
@@ -146,20 +148,20 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             raise MistakeError(
-                f"{path} can't be read as a machine ({problem}): write it anew there, with `make machine NAME={name}`"
+                f"{path} can't be read as a machine ({problem}): write it again there, with `make machine NAME={name}`"
             ) from error
     return machines
 
 
 def unknown_machines(params: Params, folder: Path) -> Iterator[Mistake]:
-    """Names in params.yaml that no file in machines/ has."""
+    """Yield the names in params.yaml that have no file in machines/."""
     for device, name in (("cpu", params.devices.cpu.machine), ("gpu", params.devices.gpu.machine)):
         if problem := name and name_problem(name, folder):
             yield Mistake(("devices", device, "machine"), problem, name)
 
 
 def name_problem(name: str, folder: Path) -> str | None:
-    """Why no machine has this name."""
+    """Return why no machine has this name, or None if one has."""
     known = sorted(path.stem for path in folder.glob("*.json"))
     if name in known:
         return None
@@ -168,7 +170,7 @@ def name_problem(name: str, folder: Path) -> str | None:
 
 
 def main() -> None:
-    """Print what this machine is."""
+    """Print this machine's facts."""
     print(Machine.here().model_dump_json(indent=2))
 
 

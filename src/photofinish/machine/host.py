@@ -1,5 +1,4 @@
-"""The host: what determines the speed and bits of its CPU, and the software that a training runs with (versions,
-variables, the commit)."""
+"""Facts of the host: its CPU and the software that determine speed and bits, package versions and the Git commit."""
 
 from __future__ import annotations
 
@@ -16,12 +15,24 @@ from pathlib import Path
 import psutil
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
 _INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
+CPU_VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
+    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+)  # fmt: skip
+GPU_VARIABLES = (
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
+    "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+"""Without those that select GPUs, such as CUDA_VISIBLE_DEVICES: the name and memory of the selected GPU count."""
 
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """What of a CPU determines speed and bits."""
+    """Facts of a CPU that determine speed and bits."""
 
     model: str
     architecture: str
@@ -31,8 +42,23 @@ class CpuFacts:
     system: str
 
 
+@dataclass(frozen=True)
+class Software:
+    """Versions and environment variables that determine speed and bits."""
+
+    python: str
+    torch: str
+    torchvision: str
+    cuda: str | None
+    variables: dict[str, str]
+
+    def with_only(self, variables: tuple[str, ...]) -> Software:
+        """Return a copy without the variables that a device ignores."""
+        return replace(self, variables={name: value for name, value in self.variables.items() if name in variables})
+
+
 def cpu_facts() -> CpuFacts:
-    """What determines the speed and bits of this machine's CPU, within the limits of this process."""
+    """Return the facts of this machine's CPU, within the limits of this process."""
     info = read_or_empty(Path("/proc/cpuinfo"))
     flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
     return CpuFacts(
@@ -45,115 +71,8 @@ def cpu_facts() -> CpuFacts:
     )
 
 
-def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) -> int:
-    """Threads for each of so many processes: OMP_NUM_THREADS, as torch heeds it too, or a share of the usable cores."""
-    asked = variables.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    return max(1, allowed_cores(cpu) // processes)
-
-
-def allowed_cores(cpu: CpuFacts) -> int:
-    """How many whole cores this process may use, within the limit of the container."""
-    return max(1, int(min(cpu.usable_cores, cpu.cgroup_cores_limit or cpu.usable_cores)))
-
-
-def _usable_cores() -> int:
-    """Whole cores, as torch counts them for its own number of threads: two hardware threads of a core share its units,
-    and arithmetic gains nothing by the second one."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    if affinity is None:
-        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    siblings = {number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)}
-    return len({read_or_empty(path).strip() or str(number) for number, path in siblings.items()})
-
-
-def _cgroup_cores_limit() -> float | None:
-    quota, _, period = read_or_empty(Path("/sys/fs/cgroup/cpu.max")).partition(" ")
-    if not quota:
-        quota = read_or_empty(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-        period = read_or_empty(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
-    try:
-        cores = int(quota) / int(period)
-    except ValueError:
-        return None
-    return cores if cores > 0 else None
-
-
-def mac_cpu_name() -> str:
-    """The name of a Mac's chip; nothing on other systems."""
-    if platform.system() != "Darwin":
-        return ""
-    asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip()
-
-
-def _first_match(pattern: str, text: str) -> str:
-    match = re.search(pattern, text, re.MULTILINE)
-    return match.group(1).strip() if match else ""
-
-
-def read_or_empty(path: Path) -> str:
-    """The text of a file of the system; nothing where there is none or it may not be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def build_version(package: str) -> str:
-    """That of torch or torchvision as installed, build and all."""
-    return _build(package).get("__version__", "unknown")
-
-
-def torch_cuda_version() -> str | None:
-    """The CUDA (or ROCm) version torch was built for."""
-    return _build("torch").get("cuda") or torch_rocm_version()
-
-
-def torch_rocm_version() -> str | None:
-    """The ROCm version torch was built for."""
-    return _build("torch").get("hip")
-
-
-@cache
-def _build(package: str) -> dict[str, str]:
-    """The plain texts in its version.py, which isn't run: torchvision's would import torch."""
-    spec = util.find_spec(package)
-    source = read_or_empty(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
-    return dict(re.findall(r"""^(\w+)(?: *:[^=]*)? *= *['"](.*)['"]""", source, re.MULTILINE))
-
-
-CPU_VARIABLES = (
-    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
-    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
-    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
-)  # fmt: skip
-GPU_VARIABLES = (
-    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
-    "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)  # fmt: skip
-"""Not those that choose among GPUs, such as CUDA_VISIBLE_DEVICES: what they choose counts, by its name and memory."""
-
-
-@dataclass(frozen=True)
-class Software:
-    """Versions and variables that determine speed and bits."""
-
-    python: str
-    torch: str
-    torchvision: str
-    cuda: str | None
-    variables: dict[str, str]
-
-    def with_only(self, variables: tuple[str, ...]) -> Software:
-        """As a device has it that heeds no others: choosing another GPU is no news to the CPU."""
-        return replace(self, variables={name: value for name, value in self.variables.items() if name in variables})
-
-
 def software_facts() -> Software:
-    """Versions, and which of the variables are set to what."""
+    """Return the versions, and the variables that are set."""
     return Software(
         python=platform.python_version(),
         torch=build_version("torch"),
@@ -163,15 +82,88 @@ def software_facts() -> Software:
     )
 
 
+def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) -> int:
+    """Return the threads of each process: OMP_NUM_THREADS, as in torch, or an equal share of the usable cores."""
+    wanted = variables.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    return max(1, allowed_cores(cpu) // processes)
+
+
+def allowed_cores(cpu: CpuFacts) -> int:
+    """Return the number of whole cores that this process may use, within the limit of the container."""
+    return max(1, int(min(cpu.usable_cores, cpu.cgroup_cores_limit or cpu.usable_cores)))
+
+
+def _usable_cores() -> int:
+    """Return the number of physical cores, as torch counts its threads: hyper-threads share a core's units."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    if affinity is None:
+        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    siblings = {number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)}
+    return len({read_or_empty(path).strip() or str(number) for number, path in siblings.items()})
+
+
+def _cgroup_cores_limit() -> float | None:
+    quota, _, period = read_or_empty(_CGROUPS / "cpu.max").partition(" ")
+    if not quota:  # control groups version 1
+        quota = read_or_empty(_CGROUPS / "cpu/cpu.cfs_quota_us")
+        period = read_or_empty(_CGROUPS / "cpu/cpu.cfs_period_us")
+    try:
+        cores = int(quota) / int(period)
+    except ValueError:  # "max"
+        return None
+    return cores if cores > 0 else None
+
+
+def mac_cpu_name() -> str:
+    """Return the name of a Mac's chip, or nothing on other systems."""
+    if platform.system() != "Darwin":
+        return ""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _first_match(pattern: str, text: str) -> str:
+    match = re.search(pattern, text, re.MULTILINE)
+    return match.group(1).strip() if match else ""
+
+
+def read_or_empty(path: Path) -> str:
+    """Return the text of a system file, or nothing if it is missing or unreadable."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def build_version(package: str) -> str:
+    """Return the version of torch or torchvision with its build (`2.14.1+cu130`)."""
+    return _build(package).get("__version__", "unknown")
+
+
+def torch_cuda_version() -> str | None:
+    """Return the CUDA or ROCm version that torch was built for."""
+    return _build("torch").get("cuda") or _build("torch").get("hip")
+
+
+@cache
+def _build(package: str) -> dict[str, str]:
+    """Return the strings in the package's version.py. To import it would take seconds."""
+    spec = util.find_spec(package)
+    source = read_or_empty(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
+    return dict(re.findall(r"""^(\w+)(?: *:[^=]*)? *= *['"](.*)['"]""", source, re.MULTILINE))
+
+
 def package_versions() -> dict[str, str]:
-    """The version of each package that results are made with, and that is there: a training alone needs few of them."""
+    """Return the versions of the installed packages that make results."""
     names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
     installed = {name: package_version(name) for name in names}
     return {name: version for name, version in installed.items() if version}
 
 
 def package_version(name: str) -> str | None:
-    """As the package's own metadata has it; none where there are none, as of sources that aren't installed."""
+    """Return the version in the package's metadata, or None if it has none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -179,7 +171,7 @@ def package_version(name: str) -> str | None:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out, marked if the files differ from it; dvc.lock always does while dvc runs."""
+    """Return the current commit, with `-dirty` if files differ. DVC writes dvc.lock meanwhile, so that is ignored."""
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")

@@ -1,37 +1,47 @@
-"""How busy the machine was while a network trained, and whether that makes its times doubtful."""
+"""How busy the machine was while a network trained, and whether that makes its times unreliable."""
 
 from __future__ import annotations
 
 import os
-import re
 import resource
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pynvml
 
-from photofinish.machine.accelerators import SliceError, whole_gpu
 from photofinish.machine.host import read_or_empty
 from photofinish.params.base import Record
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10
-"""of the cores"""
+"""of the cores' time"""
 MOST_SHARE_WAITED = 0.10
-"""of the time that threads wanted a core"""
+"""of the time in which threads were ready to run"""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""of the time watched: what happens in less of it, medians pass over"""
+"""of the time watched; medians are robust against less"""
 _TICKS_SECONDS = 0.05
-"""The system counts the time of processes in hundredths of a second; a few of them are no evidence."""
+"""Tolerance for the system's counters, which advance in hundredths of a second."""
+LEAST_WINDOW_SECONDS = 0.5
+_COST_FACTOR = 200
+"""The next reading is at least this many times a reading's own duration away."""
+_PAGE_BYTES = 4096
+_SLOWDOWNS = {
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
+}
+"""Without the power limit, which a GPU at full load reaches as intended."""
 
 
 class LoadWindow(Record):
-    """From one reading to the next; both lie between epochs."""
+    """Load between two readings, which both lie between epochs."""
 
     repeat: int
     """from 1"""
@@ -42,83 +52,77 @@ class LoadWindow(Record):
     own_cpu_seconds: float
     """of the training and all processes it started"""
     others_cpu_seconds: float
-    """of everything else, on the same cores"""
+    """of all other processes on the same cores"""
     waited_for_core_seconds: float | None
-    """how long this process's threads were ready to run and had no core; only Linux tells, and nothing is told of a
-    training whose own processes share the cores"""
+    """time in which this process's threads were ready to run but had no core. None if the system does not count it, or
+    if several processes of the training share the cores."""
     major_page_faults: int
     """pages that had to be read from a disk"""
     swapped_pages: int | None
-    """of the whole machine, in and out; only Linux tells"""
+    """of the whole machine, in and out"""
     gpu_clock_mhz: int | None = None
     gpu_slowdowns: tuple[str, ...] = ()
     """why the GPU held its clock down: heat or its power supply"""
 
     @property
-    def waited_seconds(self) -> float:
-        """How long its threads waited for a core, as far as is known."""
-        return self.waited_for_core_seconds or 0.0
-
-    @property
-    def wanted_seconds(self) -> float:
-        """How long its threads ran or would have."""
-        return self.waited_seconds + self.own_cpu_seconds
-
-    @property
     def core_seconds(self) -> float:
-        """What all these cores together had to give."""
+        """Time that all these cores together had."""
         return self.cores * self.wall_seconds
 
     @property
+    def ready_seconds(self) -> float:
+        """Time in which this process's threads ran or waited for a core."""
+        return self.own_cpu_seconds + (self.waited_for_core_seconds or 0.0)
+
+    @property
     def pages(self) -> int:
-        """How many were read from a disk as memory was short; by what was swapped where that is told, for a split that
-        is read from its file faults too, as it should."""
+        """Number of pages read back as memory was short. Page faults count files too, so swapped pages come first."""
         return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
 
 
 def doubts(windows: Iterable[LoadWindow]) -> list[str]:
-    """Why times measured meanwhile are to be taken with care, in words; nothing where the machine was quiet."""
+    """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
     seen = list(windows)
-    busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
-    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.wanted_seconds + _TICKS_SECONDS]
-    paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
-    slowed = [one for one in seen if one.gpu_slowdowns]
+    busy, waiting, paging, slowed = [], [], [], []
+    for window in seen:
+        if window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * window.core_seconds + _TICKS_SECONDS:
+            busy.append(window)
+        if (window.waited_for_core_seconds or 0.0) > MOST_SHARE_WAITED * window.ready_seconds + _TICKS_SECONDS:
+            waiting.append(window)
+        if window.pages > MOST_PAGES_A_SECOND * max(window.wall_seconds, 1.0):
+            paging.append(window)
+        if window.gpu_slowdowns:
+            slowed.append(window)
 
     used = sum(one.others_cpu_seconds for one in busy) / (sum(one.core_seconds for one in busy) or 1.0)
-    waited = sum(one.waited_seconds for one in waiting) / (sum(one.wanted_seconds for one in waiting) or 1.0)
+    waited = sum(one.waited_for_core_seconds or 0.0 for one in waiting)
+    waited /= sum(one.ready_seconds for one in waiting) or 1.0
     reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
-    told = [
+    total_seconds = sum(one.wall_seconds for one in seen)
+    found = []
+    for doubtful, text in (
         (busy, f"other programs used {used:.0%} of the cores"),
         (waiting, f"its threads waited for a core for {waited:.0%} of the time they wanted one,"),
         (paging, "memory was read back from a disk"),
         (slowed, f"the GPU held its clock down ({reasons})"),
-    ]
-    total_seconds = sum(one.wall_seconds for one in seen) or 1.0
-    found = []
-    for doubtful, text in told:
-        share = sum(one.wall_seconds for one in doubtful) / total_seconds
-        if doubtful and share >= DOUBTFUL_SHARE:
-            found.append(f"{text} in {share:.0%} of the time")
+    ):
+        doubtful_seconds = sum(one.wall_seconds for one in doubtful)
+        if doubtful_seconds > 0 and doubtful_seconds >= DOUBTFUL_SHARE * total_seconds:
+            found.append(f"{text} in {doubtful_seconds / total_seconds:.0%} of the time")
     return found
 
 
-_SLOWDOWNS = {
-    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
-    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
-    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
-    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
-}
-"""A limit of power is none of these: a GPU that works hard runs into it as it should."""
 GpuState = tuple[int | None, tuple[str, ...]]
-"""its clock in MHz just now, and what slows it down, in words; or nothing known"""
+"""Current clock in MHz, and the reasons that slow the GPU down."""
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
-    """A function that reads the state of this GPU; of none, or where its driver doesn't tell, nothing."""
-    handle: object | None = None
+    """Return a function that reads the state of this GPU; it returns `(None, ())` if there is none to read."""
+    handle: Any = None
     if uuid:
-        with suppress(pynvml.NVMLError, SliceError):
-            handle = whole_gpu(uuid)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def read() -> GpuState:
         if handle is None:
@@ -126,17 +130,11 @@ def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
         try:
             clock_mhz = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
             reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        except pynvml.NVMLError:  # a virtual GPU, say, keeps it to itself
+        except pynvml.NVMLError:  # a virtual GPU, for example
             return None, ()
-        return clock_mhz, tuple(word for reason, word in _SLOWDOWNS.items() if reasons & reason)
+        return clock_mhz, tuple(text for reason, text in _SLOWDOWNS.items() if reasons & reason)
 
     return read
-
-
-LEAST_WINDOW_SECONDS = 0.5
-"""The system counts in hundredths of a second: in less, they are too coarse."""
-_COST_FACTOR = 200
-"""A reading is followed by at least so many times what it took before the next."""
 
 
 @dataclass(frozen=True)
@@ -146,24 +144,23 @@ class _Reading:
     own_cpu_seconds: float
     waited_for_core_seconds: float | None
     major_page_faults: int
-    swapped_pages: int | None
+    swapped_pages: int
 
 
 class MachineWatch:
-    """Takes readings between epochs, seldom enough to cost nothing, and keeps what lay between them."""
+    """Reads the system's counters between epochs, rarely enough to cost nothing."""
 
     def __init__(self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False) -> None:
         self._gpu_state, self._own_processes_share_cores = gpu_state, own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
-        # Where several processes train together, all that their common parent started is ours.
+        # With several ranks, all processes below their common parent belong to the training.
         self._root = psutil.Process(os.getppid()) if own_rank() else psutil.Process()
         self.windows: list[LoadWindow] = []
-        self._pending: tuple[int, int] | None = None
         self.begin()
 
     def begin(self) -> None:
-        """Look from here on; what came since the last reading is nobody's."""
+        """Start a window."""
         self._last = _Reading(
             at_seconds=time.monotonic(),
             cores_busy_seconds=_busy_seconds(self._cores),
@@ -173,27 +170,30 @@ class MachineWatch:
             swapped_pages=_swapped_pages(),
         )
         self._cost_seconds = time.monotonic() - self._last.at_seconds
-        self._pending = None
+        self._pending: tuple[int, int] | None = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:
-        """Look, unless the last reading is too near."""
+        """End the window, unless it is too short."""
         self._pending = repeat, epoch
         passed_seconds = time.monotonic() - self._last.at_seconds
         if passed_seconds >= max(LEAST_WINDOW_SECONDS, _COST_FACTOR * self._cost_seconds):
             self.look(repeat, epoch)
 
     def training_ended(self) -> None:
-        """Look at what is left since the last reading."""
+        """End the last window."""
         if self._pending:
             self.look(*self._pending)
 
     def look(self, repeat: int, epoch: int) -> None:
-        """Take a reading, and keep what lay between it and the last one."""
+        """End the window, however short, and start the next one."""
         before = self._last
         self.begin()
         now, (clock_mhz, slowdowns) = self._last, self._gpu_state()
         own_seconds = max(0.0, now.own_cpu_seconds - before.own_cpu_seconds)
-        swapped_pages = _difference(before.swapped_pages, now.swapped_pages)
+        waited_seconds = None
+        if before.waited_for_core_seconds is not None and now.waited_for_core_seconds is not None:
+            # Negative if threads have ended: the system forgets how long they waited.
+            waited_seconds = max(0.0, now.waited_for_core_seconds - before.waited_for_core_seconds)
         self.windows.append(
             LoadWindow(
                 repeat=repeat,
@@ -202,9 +202,9 @@ class MachineWatch:
                 cores=len(self._cores),
                 own_cpu_seconds=own_seconds,
                 others_cpu_seconds=max(0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds),
-                waited_for_core_seconds=_difference(before.waited_for_core_seconds, now.waited_for_core_seconds),
+                waited_for_core_seconds=waited_seconds,
                 major_page_faults=now.major_page_faults - before.major_page_faults,
-                swapped_pages=None if swapped_pages is None else int(swapped_pages),
+                swapped_pages=now.swapped_pages - before.swapped_pages,
                 gpu_clock_mhz=clock_mhz,
                 gpu_slowdowns=slowdowns,
             )
@@ -212,37 +212,28 @@ class MachineWatch:
 
 
 def _busy_seconds(cores: list[int]) -> float:
-    """All that these cores did since the machine started; time that a hypervisor took away counts too."""
-    times = psutil.cpu_times(percpu=True)
-    listed = re.findall(r"^cpu(\d+) ", read_or_empty(Path("/proc/stat")), re.MULTILINE)  # one may be offline
-    numbered = zip(map(int, listed) if listed else range(len(times)), times, strict=False)
+    """Return the CPU time of everything on these cores since boot, with the time that a hypervisor took away."""
     fields = ("user", "nice", "system", "irq", "softirq", "steal")
-    return sum(getattr(each, field, 0.0) for core, each in numbered if core in cores for field in fields)
+    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+    return sum(getattr(each, field, 0.0) for each in times for field in fields)
 
 
 def _tree_cpu_seconds(root: psutil.Process) -> float:
-    """Of a process, of those below it, and of those that ended and were waited for."""
+    """Return the CPU time of a process, its descendants, and the children it waited for."""
     total_seconds = 0.0
     for process in (root, *root.children(recursive=True)):
-        try:
+        with suppress(psutil.Error):  # it has ended, or belongs to another user
             total_seconds += sum(process.cpu_times()[:4])
-        except psutil.Error:  # it ended just now, or is none of our business
-            continue
     return total_seconds
 
 
 def _waited_for_core_seconds() -> float | None:
-    """Of this process's threads; see Linux's sched-stats."""
-    waits = [read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")]
-    nanoseconds = [int(fields[1]) for fields in waits if len(fields) > 1]
+    """Return how long this process's threads waited for a core (Linux: Documentation/scheduler/sched-stats)."""
+    fields = [read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")]
+    nanoseconds = [int(each[1]) for each in fields if len(each) > 1]
     return sum(nanoseconds) / 1e9 if nanoseconds else None
 
 
-def _swapped_pages() -> int | None:
-    counts = re.findall(r"^pswp(?:in|out) (\d+)$", read_or_empty(Path("/proc/vmstat")), re.MULTILINE)
-    return sum(map(int, counts)) if counts else None
-
-
-def _difference(before: float | None, now: float | None) -> float | None:
-    """Threads that ended take what they waited with them."""
-    return None if before is None or now is None else max(0.0, now - before)
+def _swapped_pages() -> int:
+    swap = psutil.swap_memory()
+    return int(swap.sin + swap.sout) // _PAGE_BYTES

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Literal, get_args
 
-from photofinish.machine.energy import Energy, added_up, energy_meters
-from photofinish.processes import own_rank
+from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.results.measurements import Overhead
 from photofinish.training.teams import Team
 from photofinish.training.torch_device import nvidia_uuid
@@ -18,24 +17,17 @@ _Purpose = Literal["display", "saving", "tracking", "watching"]
 
 
 class EnergyOfAllRanks:
-    """Energy counters of every rank's devices, and of each machine's CPU."""
+    """Energy counters of every rank's GPUs. A CPU has none."""
 
     def __init__(self, team: Team) -> None:
-        self._team, rank = team, own_rank()
+        self._team = team
         uuids = [nvidia_uuid(device) for device in team.devices]
-        is_first_of_machine = rank is None or rank.local_number == 0
-        kind = team.devices[0].type
-        self._meters = energy_meters(kind, uuids, first_of_machine=is_first_of_machine)
+        self._meters = [] if team.devices[0].type == "cpu" else [EnergyMeter(uuids)]
 
     def begin(self) -> None:
-        """Read the counters for the first time."""
+        """Start to count."""
         for meter in self._meters:
             meter.begin()
-
-    def epoch_ended(self) -> None:
-        """Read the counters before they wrap around."""
-        for meter in self._meters:
-            meter.epoch_ended()
 
     def training_ended(self) -> tuple[Energy, ...]:
         """Return the sum over all ranks. Every rank takes part."""

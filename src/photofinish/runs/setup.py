@@ -150,10 +150,7 @@ class Setup:
         if self.device.type == "cpu":
             return []
         free_bytes = free_memory_bytes(self.device)
-        if free_bytes is None:
-            return []
-        has_graphs = self.device.type == "cuda" and self.team.device_count == 1
-        return [Room(f"{self.device} now", free_bytes, has_graphs=has_graphs)]
+        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes)]
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:

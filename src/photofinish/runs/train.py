@@ -111,7 +111,6 @@ def _train_own_seed(
                     tracker.epoch_ended(asdict(metrics), asdict(timing))
                 with meter.spent_on("watching"):
                     watch.epoch_ended(1, metrics.epoch)
-            energy_meter.epoch_ended()
         new_timings = trainer.progress.timings[epochs_before:]
         overhead = meter.overhead(passed_seconds(new_timings))
 
