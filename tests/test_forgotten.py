@@ -9,12 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from training_stage import read_until
 
 from photofinish.locks import retired, sole_writer
-from photofinish.params.reader import read_params
-from photofinish.plan import set_aside_results
 from photofinish.training.checkpoint import CheckpointStore, remove_forgotten
 
 DAY_SECONDS = 24 * 3600
@@ -70,22 +67,6 @@ def test_after_a_month_checkpoints_weights_and_locks_go_and_mlflows_locks_stay(s
     age(state, days=31)
     assert clean(state) == {"mirroring.lock", "mlflow.lock"}
     assert list((state / "checkpoints").iterdir()) == []
-
-
-def test_the_month_of_a_result_begins_when_its_experiment_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params_file: Path
-) -> None:
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    params_file.write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "results" / "old" / "cpu").mkdir(parents=True)
-    age(tmp_path / "results", days=31)
-    set_aside_results(read_params(params_file), tmp_path / "results")
-    state = tmp_path / ".photofinish"
-    clean(state)
-    assert (state / "removed" / "old" / "cpu").is_dir()
-    age(state, days=31)
-    clean(state)
-    assert list((state / "removed").iterdir()) == []
 
 
 def test_before_that_everything_stays(state: Path) -> None:

@@ -166,12 +166,6 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
     assert not (photos.parent / "plan").exists()
 
 
-def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
-    for mirror in ("photos", str(photos), "https://example.org/data", "HTTP://127.0.0.1:8000"):
-        write_params(photos, f"mirror: {mirror}\n{PARAMS}")
-        assert state(photos)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -193,8 +187,6 @@ def test_a_mirror_is_a_folder_that_is_there_or_an_address(photos: Path) -> None:
         ("photos,", '"photos\\0",', "this can't be the path of a folder: embedded null byte"),
         ("photos,", "'',", 'datasets.sorted.path = ""\n    this is blank: name the folder'),
         ("photos,", "photos/birds.csv,", "this must be a folder, and {photos}/birds.csv is a file"),
-        ("defaults:", f"mirror: {'x/' * 2500}\ndefaults:", "there is no such folder"),
-        ("defaults:", "mirror: no/where\ndefaults:", 'params.yaml:1  mirror = "no/where"\n    there is no such folder'),
     ],
 )
 def test_a_path_that_leads_to_something_else_is_refused(photos: Path, old: str, new: str, expected: str) -> None:

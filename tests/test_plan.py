@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, run_stage
 from image_files import write_picture
-from result_files import change_a_digit
 
-from photofinish.errors import MistakeError, UserError
-from photofinish.files import SUMS
+from photofinish.errors import UserError
 from photofinish.machine import fingerprint, host
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -24,7 +22,7 @@ from photofinish.params.base import read_plan
 from photofinish.params.compare import ComparePlan
 from photofinish.params.datasets import DatasetPlan
 from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import mirror_problem, read_params
+from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -45,8 +43,7 @@ LONG_AGO = 1_000_000_000
 
 
 def files_in(folder: Path) -> set[str]:
-    """But for the SHA256SUMS, which go with them."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != SUMS}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def written_since(folder: Path) -> set[str]:
@@ -54,7 +51,7 @@ def written_since(folder: Path) -> set[str]:
 
 
 def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
-    """The files that are written when the plan is made once more, as at every `dvc repro`."""
+    """Return the files that are written when the plan is made again, as at every `dvc repro`."""
     params_file = folder.parent / "params.yaml"
     params_file.write_text(text, encoding="utf-8")
     write_plan(read_params(params_file), folder, folder.parent / "splits", ROOT / "stages")
@@ -73,12 +70,12 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def little_time_of_the_processor() -> Iterator[None]:
-    """For the processes that end meanwhile; not by the clock: other programs must not decide what a test says."""
+    """Limit the CPU time of child processes. Wall time would depend on other programs."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     yield
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
+    assert used_seconds < 10  # one is enough on a quiet machine; quadratic time would take minutes
 
 
 def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(folder: Path) -> None:
@@ -101,65 +98,6 @@ def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path
     assert read_plan(folder / "hosts/gpu.json", GpuHost).if_missing == "skip"
     order_in_params_yaml = ("linear", "long", "adam")
     assert read_plan(folder / "compare.json", ComparePlan).experiments == order_in_params_yaml
-
-
-def test_another_mirror_is_news_only_to_data_sets_that_are_fetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PHOTOFINISH_MIRROR", "https://example.org/data")
-    planned_anew(folder, PARAMS.replace("datasets:\n", "datasets:\n  mnist: {source: MNIST, validation: 0.1}\n"))
-    mirrors = {file.stem: read_plan(file, DatasetPlan).mirror for file in (folder / "datasets").glob("*.json")}
-    assert mirrors == {"mnist": "https://example.org/data", "digits": None, "few-digits": None}
-
-
-@pytest.mark.parametrize("place", ["params.yaml:1  mirror\n", "variable PHOTOFINISH_MIRROR"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        "HTTPS://anna:secret@example.org/data",
-        " https://anna.x:secret@example.org",
-        "https:///anna:secret@example.org",
-        "sftp://anna:secret@example.org",
-        "anna:secret@example.org",
-        "https://anna:sec/secret@example.org",
-    ],
-)
-def test_a_mirrors_password_is_refused_and_repeated_nowhere(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str
-) -> None:
-    if "yaml" not in place:
-        monkeypatch.setenv("PHOTOFINISH_MIRROR", address)
-    with pytest.raises(MistakeError) as caught:
-        planned_anew(folder, f"mirror: {address!r}\n{PARAMS}" if "yaml" in place else PARAMS)
-    assert place in str(caught.value)
-    assert "~/.netrc" in str(caught.value)
-    assert "secret" not in str(caught.value)
-    assert written_since(folder) == set()
-
-
-def test_no_message_shows_a_mirror_with_an_at_sign(folder: Path) -> None:
-    with pytest.raises(MistakeError, match="must be a folder or an address") as caught:
-        planned_anew(folder, f"mirror: ['https://anna:secret@example.org']\n{PARAMS}")
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address", ["http://[::1]:8080/data", "https://example.org:8443", "https://example.org/d@2/x:y"]
-)
-def test_what_has_a_port_or_an_at_sign_in_its_path_has_no_password(address: str) -> None:
-    assert mirror_problem(address) is None
-
-
-@pytest.mark.parametrize(
-    ("mirror", "told"), [("ftp://example.org", "must be a folder or"), ("/nowhere", "no such folder")]
-)
-def test_the_variable_for_a_mirror_is_checked_as_the_setting_is(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, mirror: str, told: str
-) -> None:
-    monkeypatch.setenv("PHOTOFINISH_MIRROR", mirror)
-    with pytest.raises(MistakeError, match=f"PHOTOFINISH_MIRROR: .*{told}"):
-        planned_anew(folder)
-    assert written_since(folder) == set()
 
 
 @pytest.mark.parametrize(
@@ -190,15 +128,11 @@ def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(folder: P
     assert files_in(folder) < before
 
 
-@pytest.mark.parametrize(
-    "damage", [change_a_digit, lambda path: path.write_bytes(b"\xff\xfe")], ids=["another digit", "no text"]
-)
-def test_a_damaged_plan_is_refused_by_name_and_the_next_plan_mends_it(
-    folder: Path, damage: Callable[[Path], object]
-) -> None:
+@pytest.mark.parametrize("text", ["{", "\N{OWL}", '{"epochs": 1}'])
+def test_a_plan_that_cannot_be_read_is_named_and_the_next_plan_mends_it(folder: Path, text: str) -> None:
     damaged = folder / "experiments/long.json"
-    damage(damaged)
-    with pytest.raises(UserError, match=f"{damaged} is damaged: its sha256"):
+    damaged.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"{damaged} is not a plan that can be read"):
         read_plan(damaged, ExperimentPlan)
     assert planned_anew(folder) == {"experiments/long.json"}
     assert read_plan(damaged, ExperimentPlan).epochs == 50
@@ -277,21 +211,22 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
     ("text", "told"),
     [
         (PARAMS.replace("0.1,", "-1,").replace("epochs: 50", "epoch: 50"), "has 2 mistakes; nothing was started"),
-        ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
-        ("", "params.yaml has 1 mistake; nothing was started"),
+        ("defaults: [", "params.yaml:2  this is not valid YAML"),
+        (None, "params.yaml: there is no such file"),
     ],
 )
-def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
-    tmp_path: Path, params_file: Path, text: str, told: str
+def test_the_stage_refuses_a_bad_file_and_writes_nothing(
+    folder: Path, params_file: Path, text: str | None, told: str
 ) -> None:
-    params_file.write_text(text, encoding="utf-8")
-    with little_time_of_the_processor():
-        ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
+    params_file.unlink()
+    if text is not None:
+        params_file.write_text(text, encoding="utf-8")
+    ran = run_stage("plan", "--params", "params.yaml", "--out", folder.name, cwd=folder.parent)
     assert ran.returncode == 2
     assert ran.stderr.startswith("error: params.yaml")
     assert told in ran.stderr
     assert "Traceback" not in ran.stderr + ran.stdout
-    assert files_in(tmp_path) == {"params.yaml"}
+    assert written_since(folder) == set()
 
 
 def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
@@ -304,11 +239,3 @@ def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_
         ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(list((tmp_path / "data/plan/experiments").glob("*.json"))) == 1003
-
-
-def test_a_bad_file_leaves_the_plan_before_it_as_it_was(folder: Path) -> None:
-    ran = run_stage("plan", "--params", "no-such.yaml", "--out", "plan", cwd=folder.parent)
-    assert ran.returncode == 2
-    assert "no-such.yaml  there is no such file" in ran.stderr
-    assert written_since(folder) == set()
-    assert "experiments/long.json" in files_in(folder)

@@ -1,42 +1,38 @@
-"""Write the plan: one file an experiment, data set, device and stage, so that each stage depends on just its own."""
+"""Writes the plan: one file for each experiment, data set, device and stage, so that each stage depends on its own."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from photofinish.data import MANIFEST
-from photofinish.data.local_files import missing_mirror, sha256_of_local_files
-from photofinish.errors import MistakeError
-from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.machine.memory import planned_split_size, refuse_too_large, room_ever
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
 from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.params.compare import ComparePlan
-from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset, TorchvisionDataset
+from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset
 from photofinish.params.experiment import TORCHMETRICS, ExperimentPlan, MetricsPlan, OwnTransform, own_code_of
 from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
 from photofinish.params.networks import GIVEN_TO_NETWORKS, OwnModel, WeightsPlan, published_weights
-from photofinish.params.reader import Params, mirror_problem
+from photofinish.params.reader import Params
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100
-"""experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
+"""Number of experiments from which DVC needs more than half a minute of its own to train one of them again."""
 
 
 def write_plan(
     params: Params, folder: Path, splits: Path, stages: Path, machines: Mapping[str, Machine] | None = None
 ) -> None:
-    """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
+    """Write the files that changed, and remove those that params.yaml no longer needs.
 
-    It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
-    Nothing is written if some experiment's images can't fit into the memory that it asks to hold them.
+    It runs at every `dvc repro`, since DVC does not see the machine, the user's images and the sources by itself.
+    Raises MistakeError, and writes nothing, if images that must fit into memory do not.
     """
     devices, (cpu_host, gpu_host) = params.devices, fingerprint(params.devices, machines)
     planned = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_planned(params, stages)}
@@ -50,13 +46,10 @@ def write_plan(
         if size:
             refuse_too_large(name, experiment, size, rooms)
 
-    for own_folder in {path.parent for path in texts}:
-        own = {path.name: sha256_of_bytes(text.encode()) for path, text in texts.items() if path.parent == own_folder}
-        texts[own_folder / SUMS] = sums_text(own)
     for path, text in texts.items():
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")  # what comes out half is written anew the next time
+            path.write_text(text, encoding="utf-8")
     for own_folder in {path.parent for path in texts} - {folder}:
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
@@ -64,17 +57,12 @@ def write_plan(
 
 
 def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
-    """What the files hold but for the machine's, by their names."""
-    variable = os.environ.get("PHOTOFINISH_MIRROR")
-    if variable and (problem := mirror_problem(variable) or missing_mirror(variable)):
-        raise MistakeError(f"the variable PHOTOFINISH_MIRROR: {problem}")
-    mirror = variable or params.mirror
+    """Return the contents of all files except those of the devices, by their names."""
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
         "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
-        # The mirror is left out where nothing is fetched: another one is then no reason to begin anew.
-        "weights": WeightsPlan(mirror=mirror if any(weights.values()) else None, experiments=weights),
+        "weights": WeightsPlan(experiments=weights),
         **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, experiment in params.experiments.items():
@@ -83,16 +71,15 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
         own_code = code_of_users([metric.reference for metric in experiment.metrics])
         planned[f"metrics/{name}"] = MetricsPlan(metrics=experiment.metrics, own_code=own_code)
     for name, dataset in params.datasets.items():
-        own_mirror = mirror if isinstance(dataset, TorchvisionDataset) else None
         own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
         planned[f"datasets/{name}"] = DatasetPlan(
-            name=name, dataset=dataset, mirror=own_mirror, local_files=local_files.get(name), own_code=own_code
+            name=name, dataset=dataset, local_files=local_files.get(name), own_code=own_code
         )
     return planned
 
 
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
-    """What is wrong with the code that params.yaml names, as far as reading it tells."""
+    """Yield mistakes in how params.yaml calls custom code, as far as its source shows them."""
     for where, code in params.own_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
@@ -101,16 +88,15 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
         takes = reference.takes()
         if takes is None:
             continue
-        given, ours = _given_to(code, takes), type(code).model_fields if isinstance(code, OwnDataset) else {}
-        for argument in arguments.keys() - takes.names if not takes.any_more else ():
-            problem = unknown_name("argument", argument, (*takes.names, *ours))
-            yield Mistake((*where, argument), problem, arguments[argument])
-        for argument in takes.required - arguments.keys() - given:
+        settings = type(code).model_fields if isinstance(code, OwnDataset) else {}
+        for argument, value in arguments.items():
+            if argument not in takes.names and not takes.any_more:
+                problem = unknown_name("argument", argument, (*takes.names, *settings))
+                yield Mistake((*where, argument), problem, value)
+        for argument in sorted(takes.required - arguments.keys() - _given_to(code, takes)):
             problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
-            if argument in ours:
-                problem = (
-                    f"{reference.name} takes {argument}, which is a key of its own here: call the argument otherwise"
-                )
+            if argument in settings:
+                problem = f"{reference.name} takes {argument}, which is a key of its own here: rename the argument"
             yield Mistake((*where, argument), problem)
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
@@ -121,7 +107,7 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
 
 
 def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
-    """What it is called with besides what params.yaml says."""
+    """Return the arguments that photofinish itself gives."""
     if isinstance(code, OwnModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, OwnDataset):
@@ -132,22 +118,10 @@ def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
 
 
 def advise_sweeps(params: Params) -> None:
-    """Tell where DVC's own time for each change is longer than it need be."""
+    """Print how to save DVC's time if there are many experiments."""
     count = len(params.experiments)
     if count >= SWEEPS_PAY_FROM:
         print(
-            f"{count} experiments in one dvc.lock, all of which DVC writes anew after each stage: from "
-            f"{SWEEPS_PAY_FROM} on, it takes less time in folders of their own (docs/sweeps.md)"
+            f"{count} experiments in one dvc.lock, which DVC rewrites after each stage: from {SWEEPS_PAY_FROM} on, "
+            f"folders of their own take less time (docs/sweeps.md)"
         )
-
-
-def set_aside_results(params: Params, results: Path) -> None:
-    """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
-    for folder in results.glob("*/"):
-        if folder.name not in params.experiments:
-            place = removed_folder() / folder.name
-            shutil.rmtree(place, ignore_errors=True)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(folder, place)
-            os.utime(place)  # from now on, a month
-            print(f"{folder} is of no experiment in params.yaml: moved to {place}")

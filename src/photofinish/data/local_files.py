@@ -122,14 +122,6 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
         return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def missing_mirror(mirror: str) -> str | None:
-    """What is wrong where the mirror is a folder and that isn't there."""
-    folder = in_project(mirror)
-    if "://" in mirror or os.path.isdir(folder):  # noqa: PTH112  # pathlib's fails on a name that no folder can have
-        return None
-    return f"there is no such folder ({folder}): correct it, or leave mirror out"
-
-
 def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
     """The paths in params.yaml that lead nowhere, or to something else, and names of no folder in reference/."""
     for name, dataset in params.datasets.items():
@@ -141,8 +133,6 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             if not os.path.exists(path):  # noqa: PTH110  # pathlib's fails on a name that no file can have
                 problem = f"there is no such file or folder ({path}): correct it, or leave it out"
                 yield Mistake(("datasets", name, "files", number), problem, file)
-    if params.mirror is not None and (problem := missing_mirror(params.mirror)):
-        yield Mistake(("mirror",), problem, params.mirror)
     chosen = params.comparing.references
     machines = sorted(path.name for path in references.iterdir() if path.is_dir()) if references.is_dir() else []
     for number, name in enumerate(() if isinstance(chosen, str) else chosen):  # "all" or "none" names no folder

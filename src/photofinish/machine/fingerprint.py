@@ -89,7 +89,6 @@ def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None)
 def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuHost:
     software = machine.software.with_only(CPU_VARIABLES)
     return CpuHost(
-        nodes=wanted.nodes,
         processes=wanted.processes,
         threads=wanted.threads or usable_threads(machine.cpu, wanted.processes, software.variables),
         keep_freed_memory=wanted.keep_freed_memory,
@@ -106,7 +105,6 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuHost:
     return GpuHost(
         kind=wanted.kind,
         count=len(used) or wanted.wanted_count,
-        nodes=wanted.nodes if used else 1,
         strategy=wanted.strategy,
         device_ids=wanted.device_ids,
         output_device=wanted.output_device,

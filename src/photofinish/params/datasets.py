@@ -316,7 +316,7 @@ class DatasetPlan(Settings):
 
     name: Name
     dataset: Dataset
-    mirror: str | None
+    mirror: str | None = None
     """a folder or an address that has the files in torchvision's layout, for machines without internet"""
     local_files: str | None
     """sha256 of the names, sizes and times of the files on this machine that the data set is made of"""

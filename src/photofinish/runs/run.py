@@ -41,7 +41,7 @@ from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPla
 from photofinish.params.networks import FetchedWeights, checked_file, fetched_weights
 from photofinish.processes import own_rank
 from photofinish.results import records
-from photofinish.source_code import refuse_changed_code, stage_code
+from photofinish.source_code import our_code, refuse_changed_code
 
 _PARTS = (records.LEARNED, records.TIMED)
 
@@ -78,7 +78,7 @@ class Run:
         refuse_changed_code(self.own_code)
         # Every device needs at least one image of a batch; `plan` can't tell where all GPUs are asked for.
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuHost) else 0
-        count, key = max(self.processes, gpus), sharing_key(self.device, self.host.nodes)
+        count, key = max(self.processes, gpus), sharing_key(self.device)
         batch_size = self.experiment.batch_size
         if problem := batch_problem(batch_size, count, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
@@ -144,7 +144,7 @@ class Run:
 @cache
 def code_sha256() -> str:
     """Of all sources that a training stage runs, and of no others: another word in the report leaves it as it is."""
-    return stage_code(Path(__file__).with_name("stage.py")).sha256
+    return our_code("train").sha256
 
 
 def write_unavailable(run: Run, reason: str) -> None:
