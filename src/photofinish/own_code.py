@@ -127,8 +127,8 @@ class Reference:
         if self.name.partition(".")[0] in defined or "*" in defined or "__getattr__" in defined:
             return None
         hint = did_you_mean(self.name, defined)
-        names = [name for name, node in defined.items() if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-        return f"{self.module} has no {self.name};{hint} it has {', '.join(sorted(names)) or 'no class or function'}"
+        there = sorted(name for name, node in defined.items() if isinstance(node, ast.ClassDef | ast.FunctionDef))
+        return f"{self.module} has no {self.name};{hint} it has {', '.join(there) or 'no class or function'}"
 
     def takes(self) -> Takes | None:
         """Return what it can be called with, or None if only running the file would show that."""

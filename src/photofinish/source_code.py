@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from importlib.machinery import PathFinder
-from modulefinder import Module, ModuleFinder
+from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 from pydantic import RootModel
 
@@ -93,6 +94,7 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
             finder.import_hook(reference.module_name)
         except SyntaxError as error:
             raise MistakeError(f"{reference.module}, line {error.lineno or 1}: {error.msg}") from None
+        module: Any
         for name, module in finder.modules.items():
             if module.__file__ is None:  # a folder without __init__.py
                 continue
@@ -120,12 +122,12 @@ def refuse_changed_code(own_code: dict[str, str]) -> None:
 class _Finder(ModuleFinder):
     """ModuleFinder that knows folders without __init__.py, for which the library's raises TypeError."""
 
-    def import_module(self, partname: str, fqname: str, parent: Module | None) -> Module | None:
+    def import_module(self, partname: str, fqname: str, parent: Any) -> Any:
         folders = list(parent.__path__ or ()) if parent else self.path
         spec = PathFinder.find_spec(partname, folders)
         if fqname in self.modules or spec is None or spec.origin or not spec.submodule_search_locations:
             return super().import_module(partname, fqname, parent)
-        module = self.add_module(fqname)
+        module: Any = self.add_module(fqname)
         module.__path__ = list(spec.submodule_search_locations)
         if parent:
             setattr(parent, partname, module)
