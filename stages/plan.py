@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import os
 from functools import partial
 from pathlib import Path
 
 from _start import run_stage
+
+from photofinish.data.local_files import misplaced
+from photofinish.machine.fingerprint import read_machines, unknown_machines
+from photofinish.params.reader import read_params
+from photofinish.plan import advise_sweeps, faults_in_own_code, write_plan
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
-    parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
     parser.add_argument(
         "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
     )
     parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
     args = parser.parse_args()
-    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # looking for some takes longer than reading params.yaml
-    from photofinish.data.local_files import misplaced
-    from photofinish.machine.fingerprint import read_machines, unknown_machines
-    from photofinish.params.reader import read_params
-    from photofinish.plan import advise_sweeps, faults_in_own_code, set_aside_results, write_plan
-
     files = (partial(misplaced, references=args.references), partial(unknown_machines, folder=args.machines))
     params = read_params(args.params, *files, faults_in_own_code)
     write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
-    set_aside_results(params, args.results)
     advise_sweeps(params)
 
 

@@ -23,7 +23,6 @@ def misfits_of(devices: dict[str, Any], **experiments: Experiment) -> list[Mista
     [
         ({"cpu": {"processes": 9}}, "9 ... (devices.cpu.processes)"),
         ({"gpu": {"count": 9}}, "9 ... (devices.gpu.count)"),
-        ({"gpu": {"count": 3, "nodes": 3}}, "9 ... (devices.gpu.count on each of 3 nodes)"),
         ({"cpu": {"processes": 9}, "gpu": {"count": 10}}, "10 ... (devices.gpu.count)"),
         (
             {"gpu": {"count": "all", "strategy": "data_parallel", "device_ids": list(range(9))}},
@@ -61,7 +60,5 @@ def test_data_parallel_is_for_cuda(kind: str, wrong: bool) -> None:
     [("data_parallel", "bf16", True), ("data_parallel", "fp16", False), ("ddp", "bf16", False)],
 )
 def test_data_parallel_has_no_bf16(make_experiment: MakeExperiment, strategy: str, precision: str, wrong: bool) -> None:
-    """Its threads enter autocast without the dtype, and each thread has fp16 of its own as the default."""
     mistakes = misfits_of({"gpu": {"count": 2, "strategy": strategy}}, small=make_experiment(precision=precision))
     assert [mistake.path for mistake in mistakes] == [("experiments", "small", "precision")] * wrong
-    assert all("use strategy ddp, which computes in bf16" in mistake.problem for mistake in mistakes)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, run_stage
 from image_files import write_picture
-from result_files import change_a_digit
 
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import SUMS
 from photofinish.machine import fingerprint, host
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost
@@ -45,8 +43,7 @@ LONG_AGO = 1_000_000_000
 
 
 def files_in(folder: Path) -> set[str]:
-    """But for the SHA256SUMS, which go with them."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != SUMS}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def written_since(folder: Path) -> set[str]:
@@ -54,7 +51,7 @@ def written_since(folder: Path) -> set[str]:
 
 
 def planned_anew(folder: Path, text: str = PARAMS) -> set[str]:
-    """The files that are written when the plan is made once more, as at every `dvc repro`."""
+    """Return the files that are written when the plan is made again, as at every `dvc repro`."""
     params_file = folder.parent / "params.yaml"
     params_file.write_text(text, encoding="utf-8")
     write_plan(read_params(params_file), folder, ROOT / "stages")
@@ -73,12 +70,12 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def little_time_of_the_processor() -> Iterator[None]:
-    """For the processes that end meanwhile; not by the clock: other programs must not decide what a test says."""
+    """Limit the CPU time of child processes. Wall time would depend on other programs."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     yield
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used_seconds < 10  # one is enough on a quiet machine; what grows with the square would take minutes
+    assert used_seconds < 10  # one is enough on a quiet machine; quadratic time would take minutes
 
 
 def test_the_plan_has_one_file_an_experiment_a_data_set_a_device_and_a_stage(folder: Path) -> None:
@@ -137,15 +134,11 @@ def test_what_is_no_longer_asked_for_goes_and_the_rest_stays_untouched(folder: P
     assert files_in(folder) < before
 
 
-@pytest.mark.parametrize(
-    "damage", [change_a_digit, lambda path: path.write_bytes(b"\xff\xfe")], ids=["another digit", "no text"]
-)
-def test_a_damaged_plan_is_refused_by_name_and_the_next_plan_mends_it(
-    folder: Path, damage: Callable[[Path], object]
-) -> None:
+@pytest.mark.parametrize("text", ["{", "\N{OWL}", '{"epochs": 1}'])
+def test_a_plan_that_cannot_be_read_is_named_and_the_next_plan_mends_it(folder: Path, text: str) -> None:
     damaged = folder / "experiments/long.json"
-    damage(damaged)
-    with pytest.raises(UserError, match=f"{damaged} is damaged: its sha256"):
+    damaged.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"{damaged} is not a plan that can be read"):
         read_plan(damaged, ExperimentPlan)
     assert planned_anew(folder) == {"experiments/long.json"}
     assert read_plan(damaged, ExperimentPlan).epochs == 50
@@ -224,21 +217,22 @@ def test_the_stage_writes_the_plan_of_this_projects_params(tmp_path: Path) -> No
     ("text", "told"),
     [
         (PARAMS.replace("0.1,", "-1,").replace("epochs: 50", "epoch: 50"), "has 2 mistakes; nothing was started"),
-        ("defaults: [", "params.yaml:2  this is not valid YAML: while parsing a flow node"),
-        ("", "params.yaml has 1 mistake; nothing was started"),
+        ("defaults: [", "params.yaml:2  this is not valid YAML"),
+        (None, "params.yaml: there is no such file"),
     ],
 )
-def test_the_stage_refuses_a_bad_file_at_once_and_writes_nothing(
-    tmp_path: Path, params_file: Path, text: str, told: str
+def test_the_stage_refuses_a_bad_file_and_writes_nothing(
+    folder: Path, params_file: Path, text: str | None, told: str
 ) -> None:
-    params_file.write_text(text, encoding="utf-8")
-    with little_time_of_the_processor():
-        ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
+    params_file.unlink()
+    if text is not None:
+        params_file.write_text(text, encoding="utf-8")
+    ran = run_stage("plan", "--params", "params.yaml", "--out", folder.name, cwd=folder.parent)
     assert ran.returncode == 2
     assert ran.stderr.startswith("error: params.yaml")
     assert told in ran.stderr
     assert "Traceback" not in ran.stderr + ran.stdout
-    assert files_in(tmp_path) == {"params.yaml"}
+    assert written_since(folder) == set()
 
 
 def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_path: Path, params_file: Path) -> None:
@@ -251,11 +245,3 @@ def test_a_thousand_experiments_are_planned_in_little_time_of_the_processor(tmp_
         ran = run_stage("plan", "--params", "params.yaml", "--out", "data/plan", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(list((tmp_path / "data/plan/experiments").glob("*.json"))) == 1003
-
-
-def test_a_bad_file_leaves_the_plan_before_it_as_it_was(folder: Path) -> None:
-    ran = run_stage("plan", "--params", "no-such.yaml", "--out", "plan", cwd=folder.parent)
-    assert ran.returncode == 2
-    assert "no-such.yaml  there is no such file" in ran.stderr
-    assert written_since(folder) == set()
-    assert "experiments/long.json" in files_in(folder)

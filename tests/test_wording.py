@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from photofinish.errors import UserError, run_stage
 from photofinish.wording import energy, markdown_text, money, printable, ratio, seconds, utc_day
 
 
@@ -74,24 +73,5 @@ def test_a_day_is_that_of_utc() -> None:
     assert utc_day(1.7e9) == "2023-11-14"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("größe 日本 🦉 (1) 'x'", "größe 日本 🦉 (1) 'x'"),
-        ("a\x00b\x1b[31m\x7f\x9b", r"a\x00b\x1b[31m\x7f\x9b"),
-        ("one\ntwo\ttab", r"one\ntwo\ttab"),
-        ("gnp.\u202etxt\u2066\u200f\ufeff", r"gnp.\u202etxt\u2066\u200f\ufeff"),
-        ("\udc80", r"\udc80"),
-    ],
-)
-def test_what_a_terminal_obeys_or_hides_is_shown_as_escapes(text: str, shown: str) -> None:
-    assert printable(text) == shown
-
-
-def test_a_stage_that_fails_sends_the_terminal_nothing_but_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise UserError("\x1b]0;a title\x07\nand \u202eback")
-
-    with pytest.raises(SystemExit):
-        run_stage(fail)
-    assert capsys.readouterr().err == "error: \\x1b]0;a title\\x07\nand \\u202eback\n"
+def test_what_a_terminal_obeys_or_hides_is_shown_as_escapes() -> None:
+    assert printable("größe 日本\x1b[31m\u202e") == r"größe 日本\x1b[31m\u202e"

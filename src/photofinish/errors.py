@@ -1,4 +1,4 @@
-"""What can go wrong through no fault of the code, and how a stage ends when it does."""
+"""Expected errors, and how a stage exits on them."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import signal
 import sys
 from collections.abc import Callable
 
-from photofinish.wording import printable
-
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
 EXIT_PEER_LOST = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 PEER_LOST = "the connection to another process of this training was lost"
-"""How the words of one begin that failed only since another had; that one's tell more."""
+"""First words of a process that failed only because another one had."""
 
 
 class UserError(Exception):
-    """A fault that its message explains in full: which file, key or value, and what to do."""
+    """Error whose message names the file, key or value, and what to do."""
 
     exit_code = EXIT_FAILED
 
 
 class MistakeError(UserError):
-    """Something the user wrote is wrong; nothing was started and nothing was written."""
+    """Mistake in what the user wrote. Nothing was started or written."""
 
     exit_code = EXIT_MISTAKE
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived; not an Exception, so that nothing mistakes it for a failure to handle."""
+    """SIGTERM arrived. Not an Exception, so that nobody handles it as a failure."""
 
 
 def run_stage(main: Callable[[], None]) -> None:
-    """Run a stage's main function; faults that explain themselves end it in a message, not a traceback."""
+    """Run a stage's main function. Print expected errors without a traceback."""
     try:
         main()
     except UserError as error:
-        print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)  # the signal was heard: see processes.end_on_sigterm

@@ -1,16 +1,13 @@
-"""Write the plan: one file an experiment, data set, device and stage, so that each stage depends on just its own."""
+"""Writes the plan: one file for each experiment, data set, device and stage, so that each stage depends on its own."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import SUMS, removed_folder, sha256_of_bytes, sums_text
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.own_code import Takes
 from photofinish.params.base import CallsCode
@@ -24,25 +21,22 @@ from photofinish.params.reader import Params
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100
-"""experiments; with so many, DVC takes more than half a minute of its own to train one of them anew"""
+"""Number of experiments from which DVC needs more than half a minute of its own to train one of them again."""
 
 
 def write_plan(params: Params, folder: Path, stages: Path, machines: Mapping[str, Machine] | None = None) -> None:
-    """Bring `folder` in line with `params`: what is right already stays untouched, what is no longer asked for goes.
+    """Write the files that changed, and remove those that params.yaml no longer needs.
 
-    It runs at every `dvc repro`, for DVC sees nothing of the machine, the user's images and the sources by itself.
+    It runs at every `dvc repro`, since DVC does not see the machine, the user's images and the sources by itself.
     """
     cpu_host, gpu_host = fingerprint(params.devices, machines)
     planned = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_planned(params, stages)}
     texts = {folder / f"{name}.json": settings.model_dump_json(indent=2) + "\n" for name, settings in planned.items()}
 
-    for own_folder in {path.parent for path in texts}:
-        own = {path.name: sha256_of_bytes(text.encode()) for path, text in texts.items() if path.parent == own_folder}
-        texts[own_folder / SUMS] = sums_text(own)
     for path, text in texts.items():
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")  # what comes out half is written anew the next time
+            path.write_text(text, encoding="utf-8")
     for own_folder in {path.parent for path in texts} - {folder}:
         for path in own_folder.iterdir():
             if path.is_file() and path not in texts:
@@ -50,7 +44,7 @@ def write_plan(params: Params, folder: Path, stages: Path, machines: Mapping[str
 
 
 def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
-    """What the files hold but for the machine's, by their names."""
+    """Return the contents of all files except those of the devices, by their names."""
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(experiment.model) for name, experiment in params.experiments.items()}
     planned: dict[str, BaseModel] = {
@@ -72,7 +66,7 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
 
 
 def faults_in_own_code(params: Params) -> Iterator[Mistake]:
-    """What is wrong with the code that params.yaml names, as far as reading it tells."""
+    """Yield mistakes in how params.yaml calls custom code, as far as its source shows them."""
     for where, code in params.own_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
@@ -81,16 +75,15 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
         takes = reference.takes()
         if takes is None:
             continue
-        given, ours = _given_to(code, takes), type(code).model_fields if isinstance(code, OwnDataset) else {}
-        for argument in arguments.keys() - takes.names if not takes.any_more else ():
-            problem = unknown_name("argument", argument, (*takes.names, *ours))
-            yield Mistake((*where, argument), problem, arguments[argument])
-        for argument in takes.required - arguments.keys() - given:
+        settings = type(code).model_fields if isinstance(code, OwnDataset) else {}
+        for argument, value in arguments.items():
+            if argument not in takes.names and not takes.any_more:
+                problem = unknown_name("argument", argument, (*takes.names, *settings))
+                yield Mistake((*where, argument), problem, value)
+        for argument in sorted(takes.required - arguments.keys() - _given_to(code, takes)):
             problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
-            if argument in ours:
-                problem = (
-                    f"{reference.name} takes {argument}, which is a key of its own here: call the argument otherwise"
-                )
+            if argument in settings:
+                problem = f"{reference.name} takes {argument}, which is a key of its own here: rename the argument"
             yield Mistake((*where, argument), problem)
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
@@ -101,7 +94,7 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
 
 
 def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
-    """What it is called with besides what params.yaml says."""
+    """Return the arguments that photofinish itself gives."""
     if isinstance(code, OwnModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, OwnDataset):
@@ -112,22 +105,10 @@ def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
 
 
 def advise_sweeps(params: Params) -> None:
-    """Tell where DVC's own time for each change is longer than it need be."""
+    """Print how to save DVC's time if there are many experiments."""
     count = len(params.experiments)
     if count >= SWEEPS_PAY_FROM:
         print(
-            f"{count} experiments in one dvc.lock, all of which DVC writes anew after each stage: from "
-            f"{SWEEPS_PAY_FROM} on, it takes less time in folders of their own (docs/sweeps.md)"
+            f"{count} experiments in one dvc.lock, which DVC rewrites after each stage: from {SWEEPS_PAY_FROM} on, "
+            f"folders of their own take less time (docs/sweeps.md)"
         )
-
-
-def set_aside_results(params: Params, results: Path) -> None:
-    """Move what no experiment leaves any more, since it was renamed or removed: `compare` reads the whole folder."""
-    for folder in results.glob("*/"):
-        if folder.name not in params.experiments:
-            place = removed_folder() / folder.name
-            shutil.rmtree(place, ignore_errors=True)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(folder, place)
-            os.utime(place)  # from now on, a month
-            print(f"{folder} is of no experiment in params.yaml: moved to {place}")

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from photofinish.errors import MistakeError, UserError, run_stage
-from photofinish.files import project_root, read_summed, state_folder
+from photofinish.files import project_root, state_folder
 from photofinish.fleet.jobs import PLAN, Job, clone_at, committed, environment_of
 from photofinish.fleet.trainings import HERE, Connected, Task, Trainings
 from photofinish.fleet.worker import DASK, HEAD, TOPIC, WORKER, key_of, require_address, require_dask, root_cause
@@ -129,7 +129,7 @@ class Project:
             device=device,
             dataset=dataset,
             commit=commit,
-            plan={file.relative_to(plan).as_posix(): read_summed(file).decode() for file in files},
+            plan={file.relative_to(plan).as_posix(): file.read_text(encoding="utf-8") for file in files},
             # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
             lock=json.dumps({**self._lock, "stages": data}),
             weights=None if InitialWeights.model_validate_json(weights).published else weights,

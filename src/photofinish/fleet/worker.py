@@ -16,7 +16,6 @@ import uuid
 from contextlib import suppress
 from functools import cache
 from importlib import metadata, util
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +26,7 @@ from photofinish.locks import machine_identity, sole_writer
 from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
-from photofinish.source_code import stage_code
+from photofinish.source_code import our_code
 
 TOPIC = "photofinish"
 """of the messages that workers leave at the scheduler"""
@@ -67,7 +66,7 @@ def root_cause(error: BaseException) -> BaseException:
 @cache
 def fleet_code() -> str:
     """Another one where head and worker could misunderstand each other."""
-    code = stage_code(Path(__file__)).sha256
+    code = our_code("fleet").sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 

@@ -1,8 +1,6 @@
-"""Names that torchvision knows (its classifiers with their published weights, its classification data sets), and what
-fits together: which images a network can take, which losses go with what it is to tell of them.
+"""Names of torchvision's classifiers, their weights and its data sets, and which loss fits which targets.
 
-Written out, so that `plan` can check it without the seconds that importing torchvision takes, where the data are known;
-the training asks in any case, and without pydantic. Tests compare the names with torchvision's own.
+They are written out so that `plan` can check them without importing torchvision. Tests compare them with torchvision.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from photofinish.own_code import is_reference
 
 if TYPE_CHECKING:
     from photofinish.data import Dtype, PartName, Task
-    from photofinish.params.networks import CnnModel, Model, TorchvisionModel
+    from photofinish.params.networks import CnnModel, Model
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
 
@@ -29,7 +27,7 @@ _WITH_V1 = (
     "swin_s", "swin_t", "swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16",
     "vgg16_bn", "vgg19", "vgg19_bn", "vit_b_32", "vit_l_32",
 )  # fmt: skip
-"""vgg16 also has IMAGENET1K_FEATURES, whose other layers hold no numbers, so that nothing could be classified."""
+"""vgg16 also has IMAGENET1K_FEATURES, which lack the classifying layers."""
 _WITH_V1_AND_V2 = (
     "efficientnet_b1", "mobilenet_v2", "mobilenet_v3_large", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf",
     "regnet_x_3_2gf", "regnet_x_400mf", "regnet_x_800mf", "regnet_x_8gf", "regnet_y_1_6gf", "regnet_y_3_2gf",
@@ -44,7 +42,7 @@ _WEIGHTS_OF = {
     **dict.fromkeys(("vit_b_16", "vit_l_16"), _V1 + _SWAG),
 }
 CLASSIFIERS: dict[str, tuple[str, ...]] = dict(sorted(_WEIGHTS_OF.items()))
-"""Each with the names of its weights."""
+"""Names of the published weights of each classifier."""
 
 _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
@@ -61,11 +59,10 @@ _PARTS_OF: dict[str, PartArguments] = {
     **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION", "SUN397"), _UNDIVIDED),
 }
 DATASETS = dict(sorted(_PARTS_OF.items()))
-"""Each with the parts that it comes divided into, and what asks its class for them; the others come undivided.
+"""Parts that each data set is divided into, and the arguments that ask its class for them.
 
-Left out are those that torchvision no longer downloads (StanfordCars, FER2013, LFWPeople, ImageNet), that lie on Google
-Drive as HDF5 (PCAM), whose test images have no labels (Places365, CLEVRClassification, INaturalist), whose parts have
-other classes each (Omniglot), and those that aren't for classification. A folder or a CSV takes them all.
+Left out are those that torchvision no longer downloads or whose test images have no labels, those whose parts have
+different classes, PCAM (HDF5), and those that are not for classification.
 """
 
 IMAGES_TO_DIVIDE = {
@@ -74,7 +71,7 @@ IMAGES_TO_DIVIDE = {
     "OxfordIIITPet": 3_680, "QMNIST": 60_000, "SEMEION": 1_593, "STL10": 5_000, "SUN397": 108_754, "SVHN": 73_257,
     "USPS": 7_291,
 }  # fmt: skip
-"""How many images parts are drawn from: the training part's, or all. EMNIST's are below; no part of others is drawn."""
+"""Number of images that parts are drawn from: the training part, or all. EMNIST is below."""
 EMNIST_VARIANTS = {
     "balanced": 112_800, "byclass": 697_932, "bymerge": 697_932, "digits": 240_000, "letters": 124_800, "mnist": 60_000,
 }  # fmt: skip
@@ -85,82 +82,47 @@ CHANNELS_AND_SIDES = {
     "EuroSAT": (3, (64, 64)),
     "STL10": (3, (96, 96)),
 }
-"""Of the data sets whose images are all of one size; the others have three channels and images of many sizes."""
-
-
-_LEAST_SIDE_OF_LENET = 16
-_OF_ANY_SHAPE = ("linear", "mlp")
-"""they flatten it"""
-_LEAST_SIDES = {
-    "alexnet": 63, "convnext": 32, "densenet": 29, "googlenet": 15, "inception": 75, "maxvit": 221, "squeezenet1_0": 21,
-    "squeezenet1_1": 17, "swin": 4, "vgg": 32, "vit": 224,
-}  # fmt: skip
-"""of torchvision's classifiers, by what their names begin with: at one pixel less some layer has nothing left"""
-_LARGEST_SIDES = {"maxvit": 224, "vit": 224}
-_SIDES_OF_WEIGHTS = {"vit_b_16": 384, "vit_l_16": 512, "vit_h_14": 518}
-"""those that were trained whole (E2E) on larger images, and take no others"""
+"""Channels and sides of images, where all have one size. The others have three channels and many sizes."""
 
 
 def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
-    """Why the network can't take items of this shape and type."""
+    """Return why the network cannot take items of this shape and type, or None if it can."""
     if is_reference(model.name):
         return None
     if dtype == "int64":
         return (
             f"model {model.name} takes images, or numbers with fractions; these items are whole numbers: write a "
-            f"network of your own, which begins with an embedding for instance, or let the data set give floats"
+            f"custom network, which begins with an embedding for instance, or let the data set give floats"
         )
-    if model.name in _OF_ANY_SHAPE:
+    if model.name in ("linear", "mlp"):  # they flatten their input
         return None
-    if len(shape) != len(("channels", "height", "width")):
+    if len(shape) != 3:
         return f"model {model.name} takes images (channels, height, width); these items are of shape {shape}"
-    return shape_problem(model, shape[0], (shape[1], shape[2]))
+    return shape_problem(model, shape[0], shape[1:])
 
 
-def shape_problem(model: Model, channels: int | None, sides: tuple[int, int] | None) -> str | None:
-    """Why the network can't take images of so many channels, and of this height and width; None is not known."""
+def shape_problem(model: Model, channels: int | None, sides: tuple[int, ...] | None) -> str | None:
+    """Return why the network cannot take such images, or None if it can or they are not known."""
     if model.name in CLASSIFIERS and channels not in (3, None):
         return (
-            f"model {model.name} takes images of 3 channels; these have {channels}: "
-            f"set channels: 3 for the data set in params.yaml, or give colours where the data set is your own"
+            f"model {model.name} takes images of 3 channels; these have {channels}: set channels: 3 for the data set "
+            f"in params.yaml, or give colours if it is a custom data set"
         )
-    if sides and model.name in CLASSIFIERS:
-        return _problem_of_classifier(cast("TorchvisionModel", model), sides)
-    if sides and model.name == "lenet" and min(sides) < _LEAST_SIDE_OF_LENET:
-        return f"model lenet needs images of at least 16x16 pixels; these are {sides[0]}x{sides[1]}"
-    return _problem_of_convolutions(cast("CnnModel", model), sides) if sides and model.name == "cnn" else None
-
-
-def _problem_of_classifier(model: TorchvisionModel, sides: tuple[int, int]) -> str | None:
-    """As was measured of each of them."""
-    least, largest = (
-        next((side for name, side in known.items() if model.name.startswith(name)), None)
-        for known in (_LEAST_SIDES, _LARGEST_SIDES)
-    )
-    if largest and "E2E" in (model.weights or ""):
-        least = largest = _SIDES_OF_WEIGHTS[model.name]
-    if least is None or (min(sides) >= least and (largest is None or max(sides) <= largest)):
+    if sides is None or model.name not in ("cnn", "lenet"):
         return None
-    wanted = f"takes images of {largest}x{largest}" if largest else f"needs images of at least {least}x{least}"
+    convolutions, kernel_size, padding = 2, 5, 0
+    if model.name == "cnn":
+        cnn = cast("CnnModel", model)
+        convolutions, kernel_size, padding = len(cnn.channels), cnn.kernel_size, cnn.padding
+    left = min(sides)
+    for _ in range(convolutions):
+        left = (left + 2 * padding - kernel_size + 1) // 2  # max-pooling by 2 follows
+    if left > 0:
+        return None
     return (
-        f"model {model.name} {wanted} pixels; these are {sides[0]}x{sides[1]}: "
-        f"set size: {largest or least} for the data set in params.yaml, or take another model"
+        f"model {model.name} has no pixel left after {convolutions} convolutions of images of {sides[0]}x{sides[1]}: "
+        f"take larger images, fewer channels or a smaller kernel_size"
     )
-
-
-def _problem_of_convolutions(model: CnnModel, sides: tuple[int, int]) -> str | None:
-    side = min(sides)
-    for depth in range(1, len(model.channels) + 1):
-        convolved = side + 2 * model.padding - model.kernel_size + 1
-        if convolved < 2:  # and max-pooling by 2 follows
-            return (
-                f"model.channels {list(model.channels)} with kernel_size {model.kernel_size} and padding "
-                f"{model.padding} leaves nothing of images of {sides[0]}x{sides[1]} pixels at convolution {depth}, "
-                f"which sees {side} of them at the shorter side: give fewer channels, a smaller kernel_size or more "
-                f"padding"
-            )
-        side = convolved // 2
-    return None
 
 
 LOSSES: dict[Task, tuple[str, ...]] = {
@@ -168,9 +130,9 @@ LOSSES: dict[Task, tuple[str, ...]] = {
     "values": ("mse", "l1", "smooth_l1"),
     "labels": ("bce_with_logits",),
 }
-"""of each task, the one that is taken by default first"""
+"""Losses of each task, the default first."""
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
-"""what a function of torchmetrics is given where it takes it"""
+"""Arguments that a torchmetrics function gets if it takes them."""
 _IN_WORDS: dict[Task, str] = {
     "classes": "one class of an image",
     "values": "values (floats)",
@@ -179,11 +141,11 @@ _IN_WORDS: dict[Task, str] = {
 
 
 def loss_problem(loss: str | None, task: Task) -> str | None:
-    """Why a training can't go by this loss; one's own may be for whatever it likes."""
+    """Return why the loss does not fit the targets, or None if it does. A custom loss may be for any."""
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None
-    of = next(task for task, losses in LOSSES.items() if loss in losses)
+    fits = next(task for task, losses in LOSSES.items() if loss in losses)
     return (
-        f"loss {loss} is for {_IN_WORDS[of]}; the targets of this data set are {_IN_WORDS[task]}: "
+        f"loss {loss} is for {_IN_WORDS[fits]}; the targets of this data set are {_IN_WORDS[task]}: "
         f"take {' or '.join(LOSSES[task])}, or leave loss out"
     )

@@ -1,7 +1,6 @@
-"""The settings of the comparison, which no stage but `compare` reads, and what they name: accelerators by their data
-sheets and list prices of machines that have them, facts, each with its source and date.
+"""Settings of the comparison, and the tables of accelerators and list prices that they name.
 
-`tables/README.md` tells what the tables' columns hold and how they are brought up to date.
+`tables/README.md` says what the tables' columns hold and how to update them.
 """
 
 from __future__ import annotations
@@ -21,46 +20,46 @@ from photofinish.params.mistakes import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
-"""what is told of unless params.yaml names others: those that clouds let by the one and that have a dated price"""
+"""Default accelerators: those that clouds rent singly and that have a dated price."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One, as its maker describes it; what isn't known, or what it can't do, is None."""
+    """Data sheet of an accelerator. None for what is unknown or not supported."""
 
     name: str
     full_name: str
-    """as its driver calls it"""
+    """Name that its driver reports."""
     kind: str
-    """as PyTorch does"""
+    """PyTorch's device type."""
     memory_gib: float
     memory_gb_per_s: float
     tflops: dict[str, float]
-    """dense, at the boost clock, by precision"""
+    """Dense rate at the boost clock, by precision."""
     cache_mib: float
-    """the last one before memory, whichever side it is on"""
+    """Size of the last-level cache."""
     link_gb_per_s: float | None
-    """from the host, one way; None where both share the memory"""
+    """Rate from the host, one way. None if both share the memory."""
 
     def best_tflops(self, precision: str) -> float | None:
-        """No computing in that precision is faster: where its rate isn't known, that of the next shorter type."""
+        """Return the rate in that precision, or if it is unknown, the rate of the next shorter type."""
         wanted = _PRECISIONS[_PRECISIONS.index(precision) :]
         return next((self.tflops[each] for each in wanted if each in self.tflops), None)
 
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""none is slower than those before it"""
+"""Ordered by rate, the slowest first."""
 
 
 @dataclass(frozen=True)
 class ListPrice:
-    """Of an hour of a whole machine, on demand."""
+    """On-demand price of an hour of a whole machine."""
 
     accelerator: str
     cloud: str
     instance: str
     gpus: int
-    """all of them are paid for"""
+    """GPUs of the machine; all are paid for."""
     usd_per_hour: float
     region: str
     as_of: date
@@ -68,7 +67,7 @@ class ListPrice:
 
 @cache
 def accelerators() -> dict[str, Accelerator]:
-    """All that are known, by name."""
+    """Return the table of accelerators, by name."""
     known = []
     for row in _rows("accelerators.csv"):
         given = {key: text or None for key, text in row.items()}
@@ -78,22 +77,13 @@ def accelerators() -> dict[str, Accelerator]:
 
 @cache
 def list_prices() -> tuple[ListPrice, ...]:
-    """All that are known."""
+    """Return the table of list prices."""
     return TypeAdapter(tuple[ListPrice, ...]).validate_python(tuple(_rows("prices.csv")))
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:
     with (_TABLES / name).open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
-
-
-_LONGEST_CURRENCY = 8
-
-
-def _check_currency(value: Any) -> Any:
-    if isinstance(value, str) and 0 < len(value.strip()) <= _LONGEST_CURRENCY and value.isprintable():
-        return value
-    raise ValueError("must be a currency's name or sign, such as USD")
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,44 +119,44 @@ AcceleratorName = Annotated[str, AfterValidator(_check_accelerator)]
 
 
 class Prices(Settings):
-    """Where one isn't given, what it would price isn't either."""
+    """Prices of the user. What has no price is not shown."""
 
-    currency: Annotated[str, BeforeValidator(_check_currency)] = "USD"
+    currency: Annotated[str, Field(min_length=1, max_length=8)] = "USD"
     cpu_hour: NonNegativeFloat | None = None
-    """of the machine that `train-cpu` runs on, whole"""
+    """Price of an hour of the whole machine of `train-cpu`."""
     gpu_hour: NonNegativeFloat | None = None
-    """of the machine that `train-gpu` runs on, with all the GPUs in use"""
+    """Price of an hour of the machine of `train-gpu` with all GPUs in use."""
     kilowatt_hour: NonNegativeFloat | None = None
-    """of energy, added to the hours where it is paid for besides"""
+    """Price of energy, added to the hours."""
     accelerator_hour: dict[AcceleratorName, NonNegativeFloat] = Field(default_factory=dict)
-    """of a machine with one of these, which could be rented: they go before list prices"""
+    """Prices of machines with these accelerators, instead of list prices."""
 
 
 class Watts(Settings):
-    """What the device draws while it trains, as its owner knows it: for estimates where nothing can be measured."""
+    """Power of the device while it trains, for estimates where it cannot be measured."""
 
     cpu: PositiveFloat | None = None
     gpu: PositiveFloat | None = None
-    """of all the GPUs in use together"""
+    """Power of all GPUs in use."""
 
 
 class Comparing(Settings):
-    """What params.yaml says of it."""
+    """Section `compare`."""
 
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    """on the validation images: how soon is it reached?"""
+    """Validation accuracy whose time to reach is reported."""
     prices: Prices = Prices()
     watts: Watts = Watts()
     references: Annotated[Literal["all", "none"] | tuple[Name, ...], BeforeValidator(_check_references)] = "all"
-    """which machines' records in reference/ are set beside this machine's results"""
+    """Records in reference/ that are compared with this machine's results."""
     accelerators: Annotated[tuple[AcceleratorName, ...], BeforeValidator(_all_or_none), AfterValidator(_each_once)] = (
         SHORT_LIST
     )
-    """which are told of by their data sheets: what training on them would at least take and cost"""
+    """Accelerators for which bounds are computed from their data sheets."""
 
 
 class ComparePlan(Comparing):
     """data/plan/compare.json."""
 
     experiments: tuple[Name, ...]
-    """in the order of params.yaml, which is that of the report"""
+    """In the order of params.yaml."""

@@ -1,4 +1,4 @@
-"""The settings of devices: what `train-cpu` and `train-gpu` run on."""
+"""Settings of the devices that `train-cpu` and `train-gpu` run on."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ def _check_threads(value: Any) -> Any:
 
 
 class CpuDevice(Settings):
-    """What `train-cpu` runs on."""
+    """Device of `train-cpu`."""
 
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
     processes: PositiveInt = 1
-    """More than one train together over gloo, each with `threads` threads, as several GPUs would."""
-    nodes: PositiveInt = 1
-    """More than one: so many machines that are alike train together, each with as many processes."""
+    """Processes that train together over gloo, each with `threads` threads."""
     keep_freed_memory: bool = True
-    """Memory that a step frees stays in the process for the next one; glibc by itself gives large blocks back."""
+    """Keep memory that a step frees for the next step. By default, glibc gives large blocks back."""
     machine: Name | None = None
-    """whose result this is, by its file in machines/; by default this one's"""
+    """Machine, by its file in machines/, whose result this is. By default this one."""
 
 
 def _check_gpu_count(value: Any) -> Any:
@@ -45,29 +43,25 @@ def _check_gpu_count(value: Any) -> Any:
 
 
 class GpuDevice(Settings):
-    """What `train-gpu` runs on."""
+    """Device of `train-gpu`."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
-    """by default as many as `device_ids` lists, else 1"""
-    nodes: PositiveInt = 1
-    """as of the CPU, each with `count` GPUs"""
+    """By default the number of `device_ids`, or 1."""
     if_missing: Literal["skip", "fail"] = "skip"
     machine: Name | None = None
-    """as of the CPU"""
+    """Machine, by its file in machines/, whose result this is. By default this one."""
     strategy: Strategy = "ddp"
-    """How several GPUs share the work: one process each (ddp), or one process for all (data_parallel)."""
+    """One process for each GPU (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
-    """For data_parallel: which GPUs, the first of them holding the network; by default the first `count`."""
+    """GPUs of data_parallel; the first holds the network. By default the first `count`."""
     output_device: NonNegativeInt | None = None
-    """For data_parallel: where outputs are gathered and labels lie; by default the first of `device_ids`."""
+    """GPU of data_parallel that gathers the outputs. By default the first of `device_ids`."""
 
     @model_validator(mode="after")
-    def _device_list_fits(self) -> GpuDevice:
+    def _check_device_ids(self) -> GpuDevice:
         if self.strategy != "data_parallel" and (self.device_ids is not None or self.output_device is not None):
             raise ValueError("device_ids and output_device need strategy: data_parallel")
-        if self.strategy == "data_parallel" and self.nodes > 1:
-            raise ValueError("one process has all GPUs of data_parallel, so nodes must be 1; or use strategy: ddp")
         if self.device_ids is not None:
             if len(set(self.device_ids)) != len(self.device_ids):
                 raise ValueError("device_ids names a GPU twice")
@@ -77,32 +71,32 @@ class GpuDevice(Settings):
 
     @property
     def wanted_count(self) -> int | Literal["all"]:
-        """How many GPUs are asked for; `all` may be any."""
+        """Return the number of GPUs that are asked for."""
         return len(self.device_ids) if self.device_ids is not None else self.count or 1
 
 
 class Devices(Settings):
-    """The section `devices`."""
+    """Section `devices`."""
 
     cpu: CpuDevice = CpuDevice()
     gpu: GpuDevice = GpuDevice()
 
 
 def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[Mistake]:
-    """What devices and experiments ask of each other in vain, as far as params.yaml alone tells."""
+    """Yield experiments that do not fit the devices, as far as params.yaml alone shows."""
     gpu = devices.gpu
-    sharing = [(sharing_key("cpu", devices.cpu.nodes), devices.cpu.processes * devices.cpu.nodes)]
-    if gpu.wanted_count != "all":  # how many that are, only the machine knows: checked when the training starts
-        sharing.append((sharing_key("gpu", gpu.nodes), gpu.wanted_count * gpu.nodes))
-    key, count = max(sharing, key=lambda key_and_count: key_and_count[1])
+    counts = {sharing_key("cpu"): devices.cpu.processes}
+    if gpu.wanted_count != "all":  # only the machine can count all: checked when the training starts
+        counts[sharing_key("gpu")] = gpu.wanted_count
+    key = max(counts, key=lambda key: counts[key])
     for name, experiment in experiments.items():
-        if problem := batch_problem(experiment.batch_size, count, key):
+        if problem := batch_problem(experiment.batch_size, counts[key], key):
             yield Mistake(("experiments", name, "batch_size"), problem, experiment.batch_size)
         if gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             yield Mistake(
                 ("experiments", name, "precision"),
-                "torch computes in fp16 instead, without a word, where devices.gpu.strategy is data_parallel: "
-                "use strategy ddp, which computes in bf16, or precision fp16",
+                "with devices.gpu.strategy: data_parallel, torch silently computes in fp16: "
+                "use strategy ddp or precision fp16",
                 experiment.precision,
             )
     if gpu.strategy == "data_parallel":
@@ -110,21 +104,20 @@ def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator
         yield from _data_parallel_mistakes(gpu.kind, in_use, gpu.output_device)
 
 
-def sharing_key(device: str, nodes: int) -> str:
-    """What of params.yaml tells how many share a batch."""
-    key = {"cpu": "devices.cpu.processes", "gpu": "devices.gpu.count"}[device]
-    return key if nodes == 1 else f"{key} on each of {nodes} nodes"
+def sharing_key(device: str) -> str:
+    """Return the key of params.yaml that says how many processes share a batch."""
+    return {"cpu": "devices.cpu.processes", "gpu": "devices.gpu.count"}[device]
 
 
 def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
-    """Why a batch is too small for all that share it, of which `key` tells the number."""
+    """Return why the batch cannot be shared, or None if it can."""
     if batch_size >= sharing:
         return None
     return f"{sharing} devices or processes share each batch ({key}): raise the one or lower the other"
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
-    """Refuse what data_parallel can't do, once the machine has told what `auto` stands for and which GPUs `all` are."""
+    """Raise MistakeError if data_parallel cannot use the GPUs of this machine."""
     for mistake in _data_parallel_mistakes(kind, in_use, output_device):
         key = ".".join(map(str, mistake.path))
         raise MistakeError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")

@@ -1,15 +1,14 @@
-"""The settings of training: optimiser, schedule, input path, and the experiment they make up."""
+"""Settings of an experiment: optimizer, loss, metrics, schedule and input."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
 from photofinish.own_code import Reference, is_reference
 from photofinish.params.base import (
     BUILT_IN,
-    MOST_SEEDS,
     OWN,
     Decay,
     Name,
@@ -26,8 +25,16 @@ from photofinish.params.base import (
 from photofinish.params.networks import Model
 
 TORCHMETRICS = "torchmetrics.functional"
+SHORTHAND_KEYS = ("model", "loss", "optimizer", "schedule", "input")
+"""Keys whose block may be written as its name alone."""
 
-# -- optimisers ---------------------------------------------------------------------------------------
+
+def spelled_out(code: Any) -> Any:
+    """Expand a name into a mapping with that name."""
+    return {"name": code} if isinstance(code, str) else code
+
+
+# -- optimizers ---------------------------------------------------------------------------------------
 
 
 class Sgd(Settings):
@@ -71,7 +78,6 @@ Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
 
 # -- losses ------------------------------------------------------------------------------------------
 
-
 NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
 
 
@@ -81,11 +87,11 @@ class CrossEntropy(Settings):
     name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
     weight: NumberForEach = None
-    """how much an item of each class counts; a mean is over these weights"""
+    """Weight of each class. A mean is over these weights."""
 
 
 class ValueLoss(Settings):
-    """torch.nn.MSELoss and L1Loss, for values."""
+    """torch.nn.MSELoss or L1Loss, for values."""
 
     name: Literal["mse", "l1"]
 
@@ -102,12 +108,14 @@ class BceWithLogits(Settings):
 
     name: Literal["bce_with_logits"]
     pos_weight: NumberForEach = None
-    """how much a yes of each label counts, where a no counts 1; a mean is over the items"""
+    """Weight of a yes of each label, where a no has weight 1. A mean is over the items."""
 
 
 class OwnLoss(OwnCode):
-    """A class or function of (outputs, targets) that gives the mean over the batch, or a sum and the weight that it is
-    to be divided by; a class is made first."""
+    """Custom class or function of (outputs, targets).
+
+    It returns the mean over the batch, or a sum and the weight to divide it by.
+    """
 
 
 _BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
@@ -116,34 +124,28 @@ Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag
 # -- metrics ------------------------------------------------------------------------------------------
 
 
-def spelled_out(code: Any) -> Any:
-    """A name is short for a mapping with it alone."""
-    return {"name": code} if isinstance(code, str) else code
-
-
 def _metric_reference(name: str) -> Reference:
     return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
 
 
 class Metric(OwnCode):
-    """A function of torchmetrics.functional by its name, or one of one's own, of (outputs, targets)."""
+    """Function of torchmetrics.functional by its name, or a custom function of (outputs, targets)."""
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
     @property
     def reference(self) -> Reference:
-        """Where it is written."""
+        """Return where the code is defined."""
         return _metric_reference(self.name)
 
     @property
     def label(self) -> str:
-        """What its figure is called."""
+        """Return the name of the metric's column."""
         return self.reference.name.rpartition(".")[2]
 
 
 def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    labels = [metric.label for metric in metrics]
-    if len(set(labels)) < len(labels):
+    if len({metric.label for metric in metrics}) < len(metrics):
         raise ValueError("two metrics have one name: give each its own")
     return metrics
 
@@ -152,7 +154,7 @@ Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...],
 
 
 class MetricsPlan(Settings):
-    """data/plan/metrics/<experiment>.json: what `evaluate` computes besides, and the code of it."""
+    """data/plan/metrics/<experiment>.json: further metrics that `evaluate` computes, and their code."""
 
     metrics: Metrics
     own_code: dict[str, str]
@@ -162,7 +164,7 @@ class MetricsPlan(Settings):
 
 
 class ConstantSchedule(Settings):
-    """One learning rate throughout."""
+    """Constant learning rate."""
 
     name: Literal["constant"] = "constant"
 
@@ -191,7 +193,7 @@ class OneCycleSchedule(Settings):
 
 
 class PlateauSchedule(Settings):
-    """ReduceLROnPlateau, by the loss on the validation images."""
+    """ReduceLROnPlateau, by the validation loss."""
 
     name: Literal["reduce_on_plateau"]
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -203,17 +205,17 @@ Schedule = Annotated[
     ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule, Field(discriminator="name")
 ]
 
-# -- input paths --------------------------------------------------------------------------------------
+# -- input --------------------------------------------------------------------------------------------
 
 
 class ResidentInput(Settings):
-    """All images lie on the device."""
+    """All images stay on the device."""
 
     name: Literal["resident"]
 
 
 class OwnTransform(OwnCode):
-    """A function of an item as it is packed, a tensor, that gives it changed; a class is made first."""
+    """Custom function of a packed item, a tensor, that returns it changed."""
 
 
 class LoaderInput(Settings):
@@ -226,7 +228,7 @@ class LoaderInput(Settings):
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
     transform: Annotated[OwnTransform | None, BeforeValidator(spelled_out)] = None
-    """of the training items, anew each epoch"""
+    """Transform of the training items, applied in each epoch."""
 
     @model_validator(mode="after")
     def _only_workers_prefetch_and_persist(self) -> LoaderInput:
@@ -239,25 +241,23 @@ Input = Annotated[ResidentInput | LoaderInput, Field(discriminator="name")]
 
 # -- experiments --------------------------------------------------------------------------------------
 
-SHORTHAND_KEYS = ("model", "loss", "optimizer", "schedule", "input")
-
 
 class Augmentation(Settings):
-    """Of the training images, anew each epoch; what happens to an image follows from seed, epoch and image alone."""
+    """Augmentation of the training images in each epoch, decided by seed, epoch and image."""
 
     flip: Share = 0.0
-    """how probably an image is mirrored, left to right"""
+    """Probability that an image is mirrored horizontally."""
     crop_padding: Annotated[int, Field(ge=0, le=1024)] = 0
-    """so many black pixels are added on each side, then the image is cut out anew at a random place"""
+    """Black pixels added on each side before a random crop to the original size."""
 
 
 class Experiment(Settings):
-    """One training job with every setting spelled out; what `plan` writes and the trainer reads."""
+    """One training job with every setting spelled out."""
 
     dataset: Name
     model: Model
     loss: Loss | None = None
-    """by default the one that fits the data set's targets (params/catalogue.py)"""
+    """By default the loss that fits the data set's targets."""
     optimizer: Optimizer
     schedule: Schedule = ConstantSchedule()
     input: Input
@@ -265,37 +265,30 @@ class Experiment(Settings):
     epochs: PositiveInt
     batch_size: PositiveInt
     validation_batch_size: PositiveInt | None = None
-    """by default that of the training, or as many images as fill 4 MiB as float32 if those are more"""
+    """By default `batch_size`, or as many images as fill 4 MiB as float32 if those are more."""
     seed: Seed
     augmentation: Augmentation = Augmentation()
     deterministic: bool = True
-    """whether each operation must give the same bits each time; one that can't is refused then"""
+    """Refuse operations that do not give the same bits each time."""
     steps: Literal["auto", "eager", "graph"] = "auto"
-    """how a GPU is handed a training's steps: one by one, or many at once, recorded; see training/steps.py"""
+    """Whether a GPU's steps are launched one by one or as CUDA graphs."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """read by `evaluate` alone, from a plan of their own: they are no part of what is trained"""
+    """Written to a plan of their own, for `evaluate`: they do not influence the training."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """how often the training is timed, each time from the same start; more give times that vary less, and intervals"""
+    """Number of timed trainings from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
-    """how many seeds it is trained from, `seed` and those after it; more tell what chance alone makes of it"""
-
-    @field_validator("seeds")
-    @classmethod
-    def _every_seed_is_one(cls, seeds: int, info: ValidationInfo) -> int:
-        if (seed := info.data.get("seed", 0)) + seeds > MOST_SEEDS:
-            raise ValueError(f"seed {seed} has no {seeds - 1} after it: the last one is {MOST_SEEDS - 1}")
-        return seeds
+    """Number of seeds to train from, beginning with `seed`."""
 
 
 def own_code_of(experiment: Experiment) -> list[OwnCode]:
-    """What its training runs of the user's own."""
+    """Return the custom code that the experiment's training runs."""
     transform = experiment.input.transform if isinstance(experiment.input, LoaderInput) else None
     return [part for part in (experiment.model, experiment.loss, transform) if isinstance(part, OwnCode)]
 
 
 class ExperimentPlan(Experiment):
-    """data/plan/experiments/<name>.json: what the training stages go by."""
+    """data/plan/experiments/<name>.json: settings of the training stages."""
 
     own_code: dict[str, str] = Field(default_factory=dict)
-    """the sha256 of each of the user's own files that the training runs, and the versions of packages they name"""
+    """sha256 of each custom file that the training runs, and the versions of packages it names."""

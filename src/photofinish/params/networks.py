@@ -1,4 +1,4 @@
-"""The settings of networks, which published weights they start from, and what `download-weights` leaves of these."""
+"""Settings of networks, and the published weights that they start from."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from photofinish.params.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode
 from photofinish.params.catalogue import CLASSIFIERS
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
-"""what one's own network is called with where it takes it: how many classes, and an image's channels, height, width"""
+"""Arguments that a custom network gets if it takes them."""
 RECORD = "weights.json"
-"""what `download-weights` leaves for an experiment"""
+"""Record that `download-weights` writes for an experiment."""
 _ADVICE = "run `dvc repro --force download-weights`"
 Init = Literal["default", "xavier_uniform"]
-"""Of the weights: PyTorch's own defaults, or Xavier's uniform ones with biases of zero."""
+"""Initial weights: PyTorch's defaults, or Xavier uniform with zero biases."""
 
 
 class _Network(Settings):
     compile: bool = False
-    """by torch.compile, which takes its time before the training"""
+    """Compile the network with torch.compile."""
 
 
 class LinearModel(_Network):
@@ -43,7 +43,7 @@ class MlpModel(_Network):
 
 
 class CnnModel(_Network):
-    """Convolutions, each with max-pooling by 2 and ReLU, then linear layers."""
+    """Convolutions, each followed by max-pooling by 2 and ReLU, then linear layers."""
 
     name: Literal["cnn"]
     channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -65,7 +65,7 @@ class TorchvisionModel(_Network):
 
     name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # a tuple of names is one
     weights: str | None = None
-    """The name of published weights to start from, the last layer replaced; by default none."""
+    """Name of published weights to start from. The last layer is replaced."""
 
     @field_validator("weights", mode="before")
     @classmethod
@@ -77,8 +77,7 @@ class TorchvisionModel(_Network):
 
 
 class OwnModel(_Network, OwnCode):
-    """A class or function that gives an nn.Module; `classes` and `shape` are given to it where it takes them. Or one of
-    timm's networks, as timm:resnet18, which its argument `pretrained` has start from published weights."""
+    """Custom class or function that returns an nn.Module, or a network of timm such as `timm:resnet18`."""
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
@@ -90,11 +89,11 @@ class PublishedWeights(Settings):
 
     model: str
     weights: str
-    """a name of torchvision's, such as IMAGENET1K_V1; of timm's, the network's name tells which"""
+    """Name in torchvision, such as IMAGENET1K_V1, or `pretrained` for timm."""
 
 
 def published_weights(model: Model) -> PublishedWeights | None:
-    """Those that it starts from."""
+    """Return the weights that the network starts from."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
     if isinstance(model, OwnModel) and model.reference.module == TIMM and model.arguments.get("pretrained"):
@@ -103,13 +102,13 @@ def published_weights(model: Model) -> PublishedWeights | None:
 
 
 class WeightsPlan(Settings):
-    """data/plan/weights.json: what `download-weights` goes by."""
+    """data/plan/weights.json: plan of `download-weights`."""
 
     experiments: dict[Name, PublishedWeights | None]
 
 
 class FetchedWeights(PublishedWeights):
-    """The same with the file that they were fetched into."""
+    """Published weights, and the file that they were downloaded to."""
 
     file: str
     sha256: str
@@ -122,7 +121,7 @@ class InitialWeights(Settings):
 
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
-    """Those that `model` asks for; where it asks for none, nobody need have been there."""
+    """Return the downloaded weights of `model`, or None if it starts from none."""
     wanted = published_weights(model)
     if wanted is None:
         return None
@@ -139,7 +138,7 @@ def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
 
 
 def checked_file(fetched: FetchedWeights, folder: Path) -> Path:
-    """The weights' file, which has the sha256 that its record says."""
+    """Return the weights' file. Raise UserError if its sha256 differs from the record."""
     path = folder / fetched.file
     if not is_as_recorded(path, fetched.sha256):
         raise UserError(f"{path} is missing or damaged: {_ADVICE}")

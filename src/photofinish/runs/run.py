@@ -22,7 +22,7 @@ from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPla
 from photofinish.params.networks import FetchedWeights, checked_file, fetched_weights
 from photofinish.processes import own_rank
 from photofinish.results import records
-from photofinish.source_code import refuse_changed_code, stage_code
+from photofinish.source_code import our_code, refuse_changed_code
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Run:
         # `plan` cannot count the devices if all GPUs are asked for.
         devices = max(self.processes, gpus)
         batch_size = self.experiment.batch_size
-        key = sharing_key(self.device, 1)
+        key = sharing_key(self.device)
         if problem := batch_problem(batch_size, devices, key):
             raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
         split, augmentation = self._split_size(), self.experiment.augmentation
@@ -148,7 +148,7 @@ class Run:
 @cache
 def code_sha256() -> str:
     """Return the sha256 of the sources that a training stage runs."""
-    return stage_code(Path(__file__).with_name("stage.py")).sha256
+    return our_code("train").sha256
 
 
 def _dvc_lock_entry() -> str:
