@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from conftest import Project, clone_project
-from training_stage import wait_for
+from conftest import ONE_THREAD, Project, clone_project
+from training_stage import read_until, wait_for
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import EXIT_INTERRUPTED, MistakeError, UserError
 from photofinish.fleet import spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
 from photofinish.fleet.spread import require_remote
@@ -243,3 +245,20 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     assert (head.root / "report/index.html").is_file()
     evaluation = json.loads((head.root / "results/small/evaluation/evaluation.json").read_text(encoding="utf-8"))
     assert set(evaluation["devices"]) == {"cpu"}
+
+
+@pytest.mark.slow
+def test_the_head_trains_what_is_its_own_and_ctrl_c_ends_it_with_all_that_it_started(
+    head: Project, address: str
+) -> None:
+    endless = {"dataset": "digits", "model": "linear", "epochs": 1_000_000}
+    head.write_params({**PARAMS, "devices": ONE_THREAD, "experiments": {"endless": endless}})
+    head.commit()
+    with head.start("python", "-m", "photofinish.fleet.spread", "--listen", address) as spreading:
+        read_until(spreading, "epoch 1/")
+        started = psutil.Process(spreading.pid).children(recursive=True)
+        assert any("stages/train.py" in process.cmdline() for process in started)
+        spreading.send_signal(signal.SIGINT)
+        output, _ = spreading.communicate()
+    assert spreading.returncode == EXIT_INTERRUPTED, output
+    wait_for(lambda: not psutil.wait_procs(started, timeout=0)[1])
