@@ -72,9 +72,7 @@ def main() -> None:
 
 
 def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
-    plan = DatasetPlan.model_validate_json(
-        json.dumps({"name": name, "dataset": settings, "local_files": None})
-    )
+    plan = DatasetPlan.model_validate_json(json.dumps({"name": name, "dataset": settings, "local_files": None}))
     if isinstance(plan.dataset, OwnDataset):
         plan = plan.model_copy(update={"own_code": code_of_users([plan.dataset.reference])})
     download(plan, Path(f"raw-{name}"))

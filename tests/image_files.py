@@ -12,7 +12,7 @@ from conftest import ROOT, run_stage
 from PIL import Image
 
 from photofinish.data.images import UInt8Array
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.params.datasets import DatasetPlan
 
 CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"
@@ -39,7 +39,7 @@ def plan_of(**dataset: Any) -> DatasetPlan:
 
 def run_split(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the stage as DVC does, in `folder`, into its data/splits/birds."""
-    write_summed(folder / "plan.json", plan.model_dump_json().encode())
+    write_bytes_atomically(folder / "plan.json", plan.model_dump_json().encode())
     places = ("--raw", "data/raw/birds", "--out", "data/splits/birds")
     return run_stage("split", "--dataset", "plan.json", *places, cwd=folder)
 

@@ -14,7 +14,7 @@ from conftest import MakeResult
 
 from photofinish.comparing.device_results import DeviceResult, NotTrained, Recorded, Trained
 from photofinish.comparing.pairs import Pair, set_beside
-from photofinish.files import sha256_of_bytes, write_summed
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.params.compare import Comparing
@@ -107,7 +107,9 @@ def write_result(results: Path, result: DeviceResult) -> Path:
         return folder
     records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
     records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
-    write_summed(folder / records.LEARNED / records.HISTORY, records.history_csv(list(result.history)).encode())
+    write_bytes_atomically(
+        folder / records.LEARNED / records.HISTORY, records.history_csv(list(result.history)).encode()
+    )
     return folder
 
 
@@ -124,7 +126,7 @@ def write_trained(results: Path, result: Trained) -> Path:
         timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
     )
     folder = write_result(results, complete)
-    write_summed(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
     return folder
 
 
@@ -152,7 +154,7 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
     evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
     evaluated = folder / results[0].experiment / records.EVALUATED
     records.write_record(evaluated / records.EVALUATION, evaluation)
-    write_summed(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
+    write_bytes_atomically(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
 
 
 def change_a_digit(path: Path) -> None:

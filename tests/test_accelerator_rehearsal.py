@@ -25,7 +25,7 @@ from photofinish.comparing.pairs import read_pair
 from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuHost, GpuHost, software_facts
 from photofinish.machine.host import cpu_facts
@@ -101,7 +101,7 @@ class Stage:
             software=software_facts(),
         )
         for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
-            write_summed(folder / f"{name}.json", plan.model_dump_json().encode())
+            write_bytes_atomically(folder / f"{name}.json", plan.model_dump_json().encode())
 
     def learned(self, device: records.DeviceLabel) -> Path:
         return self.results / "small" / device / records.LEARNED

@@ -1,12 +1,16 @@
-"""One writer at a time: the second waits and says for what, then works or ends; a lock never outlives its process."""
+"""One writer of a result and one timed training at a time. A lock never outlives its process."""
 
 from __future__ import annotations
 
-import re
+import os
 import signal
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,99 +20,129 @@ from training_stage import TrainingStage, read_until
 from photofinish import locks
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.locks import sole_writer
+from photofinish.locks import NAME, machine_to_itself, sole_writer
 from photofinish.machine.fingerprint import CpuHost
 
-_HOLD_UNTIL_TOLD = """
-import sys
+_HOLD = """
+import os, sys, time
 from pathlib import Path
-from photofinish.locks import sole_writer
+from photofinish.locks import machine_to_itself, sole_writer
 
-with sole_writer(Path(sys.argv[1]), *sys.argv[2:]):
+with machine_to_itself("which trains small") if not sys.argv[1:] else sole_writer(Path(), *sys.argv[1:]):
+    if os.fork() == 0:
+        time.sleep(60)  # a child must not keep the lock
+        os._exit(0)
     print("held", flush=True)
     sys.stdin.readline()
 """
+Hold = Callable[..., subprocess.Popen[str]]
 
 
-def start_holder(folder: Path, *names: str) -> subprocess.Popen[str]:
-    """Another process, which holds these until it reads a line."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _HOLD_UNTIL_TOLD, str(folder), *names],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """One of `results/a` and `results/b`."""
-    with start_holder(tmp_path, "results/a", "results/b") as process:
-        read_until(process, "held")
-        yield process
+def hold(folder: Path, request: pytest.FixtureRequest) -> Hold:
+    """Start a process that holds these names, or the machine, until it reads a line."""
+
+    def start(*names: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _HOLD, *names],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+        def end() -> None:
+            with process, suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        request.addfinalizer(end)
+        return process
+
+    return start
 
 
-@pytest.mark.usefixtures("holder")
 @pytest.mark.parametrize("wanted", [("results/a",), ("results/c", "results/b")])
 def test_the_second_writer_waits_with_a_message_and_ends(
-    tmp_path: Path,
+    folder: Path,
+    hold: Hold,
     wanted: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    read_until(hold("results/a", "results/b"), "held")
     monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 0.1)
-    message = rf"another process is writing {wanted[-1]} still: wait .* or end it"
-    with pytest.raises(UserError, match=message), sole_writer(tmp_path, *wanted):
+    with pytest.raises(UserError, match=wanted[-1]), sole_writer(folder, *wanted):
         pytest.fail("it was let in")
     assert capsys.readouterr().err == f"waiting: another process is writing {wanted[-1]}\n"
-
-
-def test_the_second_writer_works_as_soon_as_the_first_is_done(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    with start_holder(tmp_path, "results/b", "results/a") as second:
-        assert second.stdout is not None
-        assert second.stdout.readline() == "waiting: another process is writing results/a\n"
-        holder.communicate("done\n")
-        read_until(second, "held")
-        second.communicate("done\n")
-    assert second.returncode == 0
-
-
-def test_a_writer_of_something_else_need_not_wait(
-    tmp_path: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with sole_writer(tmp_path, "results/c"):
-        assert holder.poll() is None
+    with sole_writer(folder, "results/c"):  # the lock of something else
+        pass
     assert capsys.readouterr().err == ""
 
 
-def test_a_killed_writer_leaves_no_lock_behind(
-    tmp_path: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    with sole_writer(tmp_path, "results/a", "results/b"):
-        assert len(list(tmp_path.glob("*.lock"))) == 2
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("names", [("results/a", "results/b"), ()], ids=["writer", "machine"])
+@pytest.mark.parametrize("end", ["done", "killed"])
+def test_the_next_is_let_in_once_the_first_is_done_or_killed(hold: Hold, names: tuple[str, ...], end: str) -> None:
+    read_until(first := hold(*names), "held")
+    second = hold(*reversed(names))
+    assert second.stderr is not None
+    waiting = second.stderr.readline()
+    assert waiting.startswith("waiting: ")
+    if not names:
+        assert f"process {first.pid}, which trains small, has this machine to itself" in waiting
+    if end == "killed":
+        first.kill()
+    else:
+        assert first.stdin is not None
+        first.stdin.write("\n")
+        first.stdin.flush()
+    read_until(second, "held")
+
+
+def test_a_process_that_waits_for_the_machine_ends_on_ctrl_c(folder: Path, hold: Hold) -> None:
+    with machine_to_itself("mine") as waited_seconds:
+        assert waited_seconds < 0.5
+        waiting = hold()
+        assert waiting.stderr is not None
+        assert str(folder / NAME) in waiting.stderr.readline()
+        started_seconds = time.monotonic()
+        waiting.send_signal(signal.SIGINT)
+        waiting.wait()
+        assert time.monotonic() - started_seconds < 30
+
+
+def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with machine_to_itself("mine"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / NAME).stat().st_mode) == 0o666
 
 
 @pytest.mark.slow
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
 ) -> None:
-    experiment = make_experiment(epochs=200)
-    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=200), cpu_host, packed_split.folder)
     with stage.fork() as first:
         read_until(first, "epoch 1/")
-        first.send_signal(signal.SIGSTOP)  # so that it's sure to be at work when the second comes
+        first.send_signal(signal.SIGSTOP)  # so that it is at work when the second comes
         with stage.fork() as second:
-            waiting = read_until(second, "waiting")
+            read_until(second, "waiting: another process is writing")
             first.send_signal(signal.SIGCONT)
             first.communicate()
             assert first.returncode == 0
             learned = stage.learned()
             output, _ = second.communicate()
     assert second.returncode == 0, output
-    assert re.search(r"waiting: another process is writing \S+", waiting)
-    assert "Traceback" not in output
     assert stage.learned() == learned

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, MakeExperiment
 
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost, Machine, differences, fingerprint, read_machines, unknown_machines
 from photofinish.params.devices import CpuDevice, Devices
 from photofinish.params.reader import Params, read_params
@@ -92,8 +92,8 @@ def test_a_stage_of_dvc_trains_nothing_that_is_planned_for_another_machine(
     tmp_path: Path, lab: Machine, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
-    write_summed(tmp_path / "small.json", make_experiment().model_dump_json().encode())
-    write_summed(tmp_path / "cpu.json", planned.model_dump_json().encode())
+    write_bytes_atomically(tmp_path / "small.json", make_experiment().model_dump_json().encode())
+    write_bytes_atomically(tmp_path / "cpu.json", planned.model_dump_json().encode())
     monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
     with pytest.raises(UserError, match=r"small on cpu is planned for another machine .*usable_cores.*`make spread`"):
         train("cpu", tmp_path / "small.json", tmp_path / "cpu.json", tmp_path / "data", None, tmp_path / "out")

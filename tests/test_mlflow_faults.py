@@ -32,7 +32,6 @@ from training_stage import TrainingStage, contents, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.files import SUMS
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.tracking import sync
 from photofinish.tracking.documents import TAG_RESTORED
@@ -116,7 +115,7 @@ def make_tracked(
         stage = TrainingStage.prepare(folder, make_experiment(**overrides), cpu_host, packed_split.folder)
         plan = folder / "data" / "plan" / "experiments"
         plan.mkdir(parents=True)
-        for name in ("small.json", SUMS):
+        for name in ("small.json",):
             shutil.copy(folder / name, plan)
         shutil.copy(empty_database, folder / "mlflow.db")
         return Tracked(stage)

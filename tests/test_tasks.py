@@ -19,7 +19,7 @@ from photofinish.comparing.pairs import read_pair
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import MistakeError, UserError
-from photofinish.files import sha256_of_file, to_json, write_summed
+from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment, Metric, MetricsPlan
 from photofinish.report.report import write_for_dvc, write_report
@@ -172,7 +172,7 @@ def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_pa
     manifest = packed_split.manifest.model_copy(
         update={"task": task, "class_names": ("all", "upper"), "sha256": sha256}
     )
-    write_summed(folder / "manifest.json", manifest.model_dump_json().encode())
+    write_bytes_atomically(folder / "manifest.json", manifest.model_dump_json().encode())
     return PackedSplit(folder)
 
 
@@ -283,7 +283,9 @@ def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
 
     def plan(*names: str) -> None:
         metrics = tuple(Metric(name=name) for name in names)
-        write_summed(tmp_path / "plan.json", MetricsPlan(metrics=metrics, own_code={}).model_dump_json().encode())
+        write_bytes_atomically(
+            tmp_path / "plan.json", MetricsPlan(metrics=metrics, own_code={}).model_dump_json().encode()
+        )
 
     plan("accuracy", "./metrics.py:nothing")
     run.try_metrics()

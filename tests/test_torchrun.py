@@ -23,7 +23,7 @@ from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.results.records import Timings, read_history, read_record
 
@@ -206,7 +206,7 @@ def test_nodes_with_different_data_are_refused_by_name(make_stage: MakeStage) ->
     one, other = make_stage("one"), make_stage("other")
     changed = other.folder / "changed"
     shutil.copytree(one.data, changed)
-    write_summed(changed / "manifest.json", (one.data / "manifest.json").read_bytes() + b"\n")
+    write_bytes_atomically(changed / "manifest.json", (one.data / "manifest.json").read_bytes() + b"\n")
     for output, status in _fork_ranks(one, TrainingStage(other.folder, changed, other.out)):
         assert re.search(r"error: process 1 \(on .*\) has other data than", output)
         assert status == EXIT_FAILED

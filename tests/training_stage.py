@@ -12,7 +12,7 @@ from pathlib import Path
 import warm_python
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
-from photofinish.files import write_summed
+from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuHost
 from photofinish.params.experiment import Experiment
 
@@ -35,8 +35,8 @@ class TrainingStage:
     @classmethod
     def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
-        write_summed(folder / "small.json", experiment.model_dump_json().encode())
-        write_summed(folder / "cpu.json", host.model_dump_json().encode())
+        write_bytes_atomically(folder / "small.json", experiment.model_dump_json().encode())
+        write_bytes_atomically(folder / "cpu.json", host.model_dump_json().encode())
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:

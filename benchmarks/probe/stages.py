@@ -25,7 +25,7 @@ from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist
 from photofinish.data import MANIFEST, PartName
 from photofinish.data.packed import Manifest, part_file
-from photofinish.files import sha256_of_file, write_summed
+from photofinish.files import sha256_of_file, write_bytes_atomically
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.params.devices import CpuDevice, Devices
 from photofinish.params.experiment import Experiment, ExperimentPlan
@@ -59,12 +59,12 @@ class Project:
         _write_split(folder / "split", images)
         cpu = CpuDevice(threads=1 if here() == CPU else None)  # else a busy machine's two threads wait for each other
         for label, host in zip(records.DEVICE_LABELS, fingerprint(Devices(cpu=cpu)), strict=True):
-            write_summed(folder / "hosts" / f"{label}.json", host.model_dump_json().encode())
+            write_bytes_atomically(folder / "hosts" / f"{label}.json", host.model_dump_json().encode())
         for name, settings in experiments.items():
             experiment = Experiment.model_validate(_SETTINGS | settings)
             plan = ExperimentPlan(**dict(experiment), own_code={})
-            write_summed(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
-        write_summed(folder / "metrics.json", b'{"metrics": [], "own_code": {}}')
+            write_bytes_atomically(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
+        write_bytes_atomically(folder / "metrics.json", b'{"metrics": [], "own_code": {}}')
         return cls(folder)
 
     def start(self, name: str, device: records.DeviceLabel, out: str = "results") -> subprocess.Popen[bytes]:
@@ -116,7 +116,7 @@ def _write_split(folder: Path, images: data.Data) -> None:
         std=images.std,
         sha256={path.name: sha256_of_file(path) for path in folder.glob("*.npy")},
     )
-    write_summed(folder / MANIFEST, manifest.model_dump_json().encode())
+    write_bytes_atomically(folder / MANIFEST, manifest.model_dump_json().encode())
 
 
 def run(found: Findings, out: Path, data_folder: Path | None) -> None:

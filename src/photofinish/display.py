@@ -1,4 +1,4 @@
-"""What a person sees of long work: a bar on a terminal, plain lines anywhere else."""
+"""Progress of long work: a bar on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Display:
-    """Something that takes long, under a title: the bar is drawn on a terminal alone, the lines go anywhere else."""
+    """A bar with a title on a terminal, and lines in `lines` otherwise."""
 
     def __init__(self, title: str, bar: Progress, total: float | None, lines: TextIO) -> None:
         self._title, self._bar, self._lines = title, bar, lines
@@ -35,7 +35,7 @@ class Display:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that begins with the title, above the bar if there is one."""
+        """Print a line after the title, above the bar if there is one."""
         line = f"{self._title}  {text}"
         if self._bar.disable:
             print(line, file=self._lines, flush=True)
@@ -44,7 +44,7 @@ class Display:
 
 
 class ReadingDisplay(Display):
-    """How many of a data set's items have been read."""
+    """Progress of reading a data set's items."""
 
     def __init__(self, name: str, count: int, what: str) -> None:
         super().__init__(name, _bar(MofNCompleteColumn()), count, sys.stderr)
@@ -53,7 +53,7 @@ class ReadingDisplay(Display):
         self.say(f"reading {count:,} {what}")
 
     def advance(self) -> None:
-        """Show that one more has been; without a terminal, now and then."""
+        """Add one item. Without a terminal, print a line now and then."""
         self._done += 1
         self._bar.advance(self._task)
         if self._bar.disable and time.monotonic() - self._said_seconds >= _SECONDS_BETWEEN_LINES:
@@ -62,7 +62,6 @@ class ReadingDisplay(Display):
 
 
 def _bar(*columns: ProgressColumn) -> Progress:
-    """With what is peculiar to it between what every bar has."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),

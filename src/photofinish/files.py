@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, their sha256, and the project's own folders."""
+"""Atomic writes, canonical JSON, sha256, and the project's folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,29 +16,26 @@ from typing import IO, Any
 from photofinish.errors import UserError
 from photofinish.wording import byte_size
 
-SUMS = "SHA256SUMS"
-"""beside files that carry figures: the sha256 of each, which every reader checks, and `sha256sum --check` too"""
-
 
 def sha256_of_bytes(data: bytes) -> str:
-    """The sha256 in hexadecimal digits."""
+    """Return the sha256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
-    """The same of a file, however large it is."""
+    """Return the sha256 of a file without reading all of it into memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_as_recorded(path: Path, sha256: str | None) -> bool:
-    """Whether the file is there, and is the one that was recorded."""
+    """Return True if the file exists and has this sha256."""
     return path.is_file() and sha256_of_file(path) == sha256
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file beside `path`, which is forced to disk and renamed into place if all goes well, else removed."""
+    """Give a temporary file that is synced and renamed to `path` at the end, or removed after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -49,12 +46,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)  # once renamed, it has that name no more
+        Path(temporary).unlink(missing_ok=True)
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, which takes its place if all goes well, else is removed."""
+    """Give a new folder that takes the place of `folder` at the end, or is removed after an error."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # a killed process may have left it
     unfinished.mkdir(parents=True)
@@ -67,78 +64,33 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write a file of which, whatever happens, all is there or what was there before."""
+    """Write a file so that it has all of `data` or, after an error, what it had before."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file likewise, in UTF-8."""
+    """Write text in UTF-8 atomically."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
-def sums_text(sha256: Mapping[str, str]) -> str:
-    """The lines of a SHA256SUMS, by the names of the files."""
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sha256.items()))
-
-
-def read_sums(folder: Path) -> dict[str, str]:
-    """The sha256 of each file in the folder's SHA256SUMS, by its name."""
-    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-
-
-def add_sums(folder: Path, sha256: Mapping[str, str]) -> None:
-    """Note the sha256 of some files, by their names below `folder`, beside those that are noted already."""
-    noted = read_sums(folder) if (folder / SUMS).is_file() else {}
-    write_text_atomically(folder / SUMS, sums_text({**noted, **sha256}))
-
-
-def write_summed(path: Path, data: bytes) -> None:
-    """Write a file all at once, its sha256 noted beside it before: who finds the file finds that too."""
-    add_sums(path.parent, {path.name: sha256_of_bytes(data)})
-    write_bytes_atomically(path, data)
-
-
-def read_summed(path: Path) -> bytes:
-    """What `write_summed` wrote, and nothing else: DVC's cache hands on a flipped bit without a word."""
-    data = path.read_bytes()
-    if read_sums(path.parent).get(path.name) != sha256_of_bytes(data):
-        raise UserError(
-            f"{path} is damaged: its sha256 is not the one in {SUMS} beside it. Run "
-            f"`find .dvc/cache/files -type f -exec chmod u+w {{}} + -exec touch {{}} +`, so that DVC looks at all that "
-            f"it keeps, then `rm -r {path.parent}` and `dvc repro`"
-        )
-    return data
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether every file that its SHA256SUMS names is there, as it was."""
-    if folder.is_dir() and not (folder / SUMS).exists():
-        return True
-    try:
-        return all(sha256_of_file(folder / name) == digest for name, digest in read_sums(folder).items())
-    except OSError:
-        return False
-
-
-def to_json(value: Any) -> str:
-    """JSON as every file here has it: the same value gives the same bytes."""
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def write_json_atomically(path: Path, value: Any) -> None:
-    """Write a file likewise, as `to_json` has it."""
+    """Write canonical JSON atomically."""
     write_text_atomically(path, to_json(value))
 
 
+def to_json(value: Any) -> str:
+    """Serialize to canonical JSON, so that equal values give identical bytes."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def free_bytes(folder: Path) -> int:
-    """How much room is left on the folder's disk."""
+    """Return the free space on the folder's disk."""
     return shutil.disk_usage(folder).free
 
 
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
-    """Refuse what the disk has no room for, rather now than after an hour of writing."""
+    """Raise UserError if the folder's disk has less than `needed_bytes` free."""
     free = free_bytes(folder)
     if needed_bytes > free:
         raise UserError(
@@ -149,7 +101,7 @@ def check_room(folder: Path, needed_bytes: int, what: str) -> None:
 
 @contextmanager
 def explained_when_full(folder: Path, what: str) -> Iterator[None]:
-    """A disk that fills up while `what` is written becomes a message."""
+    """Turn the error of a disk that is full into a UserError."""
     try:
         yield
     except OSError as error:
@@ -162,42 +114,32 @@ def explained_when_full(folder: Path, what: str) -> Iterator[None]:
 
 
 def project_root() -> Path:
-    """The project's folder. DVC names it also where it runs a stage in a copy (`dvc exp run --temp`)."""
+    """Return the project's folder, also within the copies that `dvc exp run --temp` makes."""
     return Path(os.environ.get("DVC_ROOT") or _checkout()).resolve()
 
 
 def in_project(given: str) -> Path:
-    """A path as a user writes it: relative ones start at the project's folder, wherever the stage runs."""
+    """Return the path that a user wrote. Relative ones start at the project's folder."""
     return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _checkout() -> Path:
-    """The project, or the copy of it, that the present folder is in."""
+    """Return the project, or the copy of it, that has the present folder."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
 
 
 def own_sweep() -> str | None:
-    """The name of the sweep whose folder this is; None in the project's own."""
+    """Return the name of the sweep whose folder this is, or None in the project's folder."""
     here = Path.cwd()
     return here.name if here != _checkout() else None
 
 
 def folders_with_results() -> list[Path]:
-    """The project's own, which this is, and its sweeps'."""
+    """Return the project's folder and those of its sweeps that have results."""
     return [Path(), *(path.parent for path in sorted(Path("sweeps").glob("*/results")))]
 
 
 def state_folder() -> Path:
-    """The folder of locks and checkpoints: what must survive a stage's end, and is no result."""
+    """Return the folder of locks and checkpoints, which outlast a stage and are no results."""
     return project_root() / ".photofinish"
-
-
-def removed_folder() -> Path:
-    """Where results are, by the names of their experiments, that params.yaml has no more."""
-    return state_folder() / "removed"
-
-
-def finished_folder() -> Path:
-    """Where results of finished trainings are, by the keys of their runs, until DVC has them."""
-    return state_folder() / "finished"

@@ -78,7 +78,8 @@ def end_on_sigterm() -> None:
     Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader spends part of its
     time. So the exception is raised again each second until one is being handled.
     """
-    process, signals = os.getpid(), [signal.SIGTERM]
+    process = os.getpid()
+    signals: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGALRM:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.errors import UserError
-from photofinish.files import is_as_recorded, read_summed
+from photofinish.files import is_as_recorded
 from photofinish.params.base import Record
 
 
@@ -39,7 +39,7 @@ class PackedSplit:
         self.folder = folder
         path = folder / MANIFEST
         try:
-            self.manifest = Manifest.model_validate_json(read_summed(path))
+            self.manifest = Manifest.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
 

@@ -17,7 +17,7 @@ from photofinish.data import MANIFEST, PartName
 from photofinish.data.images import Int64Array, LabelledImages, save_array
 from photofinish.data.packed import Manifest, part_file
 from photofinish.errors import MistakeError
-from photofinish.files import explained_when_full, sha256_of_file, write_summed
+from photofinish.files import explained_when_full, sha256_of_file, write_bytes_atomically
 from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
 from photofinish.wording import all_or_some
 
@@ -50,7 +50,7 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
         std=std or packed["train"].std,
         sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
     )
-    write_summed(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
+    write_bytes_atomically(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
 
 

@@ -1,6 +1,6 @@
-"""The head: finds what is still to be trained, spreads it over the workers, and brings everything back.
+"""The head: finds what is missing, spreads it over the workers, and brings everything back.
 
-`python -m photofinish.fleet.spread`, as `make spread` does, in a project whose changes are committed and pushed.
+`python -m photofinish.fleet.spread`, as `make spread` runs it, in a project whose changes are committed and pushed.
 """
 
 from __future__ import annotations
@@ -9,42 +9,61 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
+from rich.live import Live
+from rich.table import Table
+from ruamel.yaml import YAML
 
 from photofinish.errors import MistakeError, UserError, run_stage
 from photofinish.files import project_root, state_folder
-from photofinish.fleet.jobs import PLAN, Job, clone_at, committed, environment_of
-from photofinish.fleet.trainings import HERE, Connected, Task, Trainings
-from photofinish.fleet.worker import DASK, HEAD, TOPIC, WORKER, key_of, require_address, require_dask, root_cause
-from photofinish.locks import retired, sole_writer
-from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, name_problem, read_machines
-from photofinish.params.base import read_plan
-from photofinish.params.networks import RECORD, InitialWeights
+from photofinish.fleet.jobs import PLAN, PROGRESS, Job, clone_at, committed, environment_of, run_job, stop_job
+from photofinish.fleet.worker import (
+    DASK,
+    HEAD,
+    PLANNED,
+    fleet_code,
+    key_of,
+    require_address,
+    require_dask,
+    resources_of,
+)
+from photofinish.locks import sole_writer
+from photofinish.machine.fingerprint import Machine, name_problem, read_machines
 from photofinish.params.reader import Params, read_params
-from photofinish.params.yaml_reader import YamlDocument
-from photofinish.results import records
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import record_all
+from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
-"""names the file into which a training stage writes itself instead of training"""
-_PARAMS, _MACHINES, _RESULTS = Path("params.yaml"), Path("machines"), Path("results")
-_UNKNOWN_SECONDS = 1e9
-"""of what was never trained: it may be long, so it comes first"""
+"""Variable that names the file into which a training stage writes itself instead of training."""
+_PARAMS, _MACHINES = Path("params.yaml"), Path("machines")
+_HERE = "this machine"
 _POLL_SECONDS = 0.5
-_NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job and the machines that may run it."""
+
+    job: Job
+    where: str
+    """Name of its machine, or `this machine`."""
+    key: str | None = None
+    """Resource of Dask's that its machine has. Any worker may evaluate."""
+    device: DeviceLabel = "cpu"
+    host: str = ""
+    """The plan's file about the device."""
 
 
 def spread(on: list[str], listen: str) -> None:
@@ -52,21 +71,16 @@ def spread(on: list[str], listen: str) -> None:
     commit = committed(Path())
     require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
-    tasks = missing_of(projects, commit)
-    print(f"{len(tasks)} to be trained", flush=True)
-    if tasks and (failed := _train(tasks, listen)):
+    found = [task for project in projects for task in project.missing(commit)]
+    tasks = {task.job.title: task for task in found}  # a further machine may be in params.yaml, too
+    print(f"{sum(task.key is not None for task in tasks.values())} to be trained", flush=True)
+    if tasks and (failed := _run_all(tasks, listen)):
         raise UserError(
-            f"{len(failed)} failed, as told above ({', '.join(failed)}). What was done is in the remote: once they are "
-            f"mended, `make spread` again trains those alone"
+            f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in the remote: "
+            f"`make spread` again runs only what failed"
         )
-    for project in reversed(projects):  # the report of the own one shows the records of the further ones
+    for project in reversed(projects):  # the project's own report shows the records of the further machines
         project.bring_back()
-
-
-def missing_of(projects: Iterable[Project], commit: str) -> list[Task]:
-    """What no machine has done yet, each once: a further machine may be one that params.yaml names, too."""
-    tasks = [task for project in projects for task in project.missing(commit)]
-    return list({task.job.title: task for task in tasks}.values())
 
 
 @dataclass(frozen=True)
@@ -75,35 +89,33 @@ class Project:
 
     folder: Path
     further: str | None = None
-    """the machine whose results are brought back as records"""
+    """The machine whose results are brought back as records."""
 
     @classmethod
     def on(cls, machine: str, commit: str) -> Project:
-        """The same experiments, in a clone of their own, on one further machine."""
+        """Make a clone whose experiments run on one further machine."""
         if problem := name_problem(machine, _MACHINES):
             raise MistakeError(f"ON={machine}: {problem}")
         folder = state_folder() / "further" / machine
         clone_at(Path(), folder, commit)
-        params = YamlDocument(_PARAMS).value
+        params = YAML(typ="safe").load(_PARAMS)
         devices = params.get("devices") or {}
-        params["devices"] = {name: {**(devices.get(name) or {}), "machine": machine} for name in ("cpu", "gpu")}
+        params["devices"] = {name: {**(devices.get(name) or {}), "machine": machine} for name in DEVICE_LABELS}
         (folder / _PARAMS).write_text(json.dumps(params, indent=2, default=str), encoding="utf-8")  # which is YAML too
         return cls(folder, machine)
 
     def missing(self, commit: str) -> list[Task]:
-        """What neither this clone nor the remote has a result of; what they have comes into place.
-
-        The data are made or restored here, and pushed for the workers.
-        """
-        expected = {name: _earlier_seconds(name) for name in self._params.experiments}
+        """Return what neither this clone nor the remote has a result of. Push the data for it."""
         self._dvc("repro", "--pull", "split", "download-weights")
         self._dvc("push", "--run-cache", "split", "download-weights")
-        tasks = [self._task(name, device, commit, expected[name]) for name, device in self._without_result()]
-        # Where the accelerator isn't there, that is all there is to record: no worker is needed for it.
-        return [task for task in tasks if not (isinstance(task.host, GpuHost) and task.host.missing)]
+        trainings = [self._training(name, device, commit) for name, device in self._without_result()]
+        names = dict.fromkeys(task.job.experiment for task in trainings)
+        # Without the accelerator there is only that to record, which `evaluate` does with it.
+        trainings = [task for task in trainings if task.device == "cpu" or not json.loads(task.host)["missing"]]
+        return [*trainings, *(self._evaluation(name, commit) for name in names)]
 
-    def _without_result(self) -> list[tuple[str, records.DeviceLabel]]:
-        """DVC tells no other way whether its run-cache has a result than by putting it into place, or training."""
+    def _without_result(self) -> list[tuple[str, DeviceLabel]]:
+        """Ask DVC to restore every training. It runs the stage of one that it has no result of, which notes itself."""
         note = (self.folder / ".photofinish" / "missing").resolve()
         note.parent.mkdir(exist_ok=True)
         note.write_text("", encoding="utf-8")
@@ -112,39 +124,47 @@ class Project:
         noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
         if ran.returncode and not noted:
             raise UserError(f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}")
-        runs = product(self._params.experiments, records.DEVICE_LABELS)
-        return [(name, device) for name, device in runs if (device, name) in noted]
+        return [
+            (name, device) for name in self._params.experiments for device in DEVICE_LABELS if (device, name) in noted
+        ]
 
-    def _task(self, name: str, device: records.DeviceLabel, commit: str, expected_seconds: float) -> Task:
-        plan = self.folder / PLAN
-        host_file = plan / "hosts" / f"{device}.json"
-        files = [plan / "code" / "train.json", host_file, *sorted(plan.glob(f"*/{name}.json"))]
-        dataset = self._params.experiments[name].dataset
+    def _training(self, name: str, device: DeviceLabel, commit: str) -> Task:
+        machine = getattr(self._params.devices, device).machine
+        title = f"{name} on {device}" + (f" of {machine}" if machine else "")
+        key = key_of(self._machines[machine or _HERE], device)
+        host = (self.folder / PLAN / "hosts" / f"{device}.json").read_text(encoding="utf-8")
+        job = self._job(title, name, (f"train-{device}@{name}",), commit)
+        return Task(job, machine or _HERE, key, device, host)
+
+    def _evaluation(self, name: str, commit: str) -> Task:
+        stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
+        title = f"evaluation of {name}" + (f" on {self.further}" if self.further else "")
+        return Task(self._job(title, name, stages, commit), "any machine")
+
+    def _job(self, title: str, name: str, stages: tuple[str, ...], commit: str) -> Job:
+        dataset, plan = self._params.experiments[name].dataset, self.folder / PLAN
+        files = [path for path in plan.rglob("*") if path.is_file()]
+        files = [path for path in files if path.stem == name or path.parent.name in ("hosts", "code")]
         data = {stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")}
-        weights = (self.folder / "data/weights" / name / RECORD).read_text(encoding="utf-8")
-        named = getattr(self._params.devices, device).machine
-        job = Job(
-            title=f"{name} on {device}" + (f" of {named}" if named else ""),
+        return Job(
+            title=title,
+            stages=stages,
             experiment=name,
-            device=device,
             dataset=dataset,
             commit=commit,
-            plan={file.relative_to(plan).as_posix(): file.read_text(encoding="utf-8") for file in files},
-            # As JSON, which is YAML to DVC: what is text stays in quotes, also a checksum that looks like a number.
+            plan={path.relative_to(plan).as_posix(): path.read_text(encoding="utf-8") for path in files},
+            # JSON is YAML to DVC, with quotes around a checksum that looks like a number.
             lock=json.dumps({**self._lock, "stages": data}),
-            weights=None if InitialWeights.model_validate_json(weights).published else weights,
             tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
         )
-        host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
-        return Task(job, named or HERE, self._machines[named or HERE], host, expected_seconds)
 
     def bring_back(self) -> None:
-        """Every result into its place, and the report, or the records of a further machine."""
+        """Restore every result and write the report, or the records of a further machine."""
         if self.further is None:
             self._dvc("repro", "--pull")
         else:
             self._dvc("repro", "--pull", "evaluate")
-            experiments, results = self.folder / PLAN / "experiments", self.folder / _RESULTS
+            experiments, results = self.folder / PLAN / "experiments", self.folder / "results"
             record_all(experiments, results, Path("reference"), self.further, from_elsewhere=True)
 
     @cached_property
@@ -153,34 +173,27 @@ class Project:
 
     @cached_property
     def _machines(self) -> dict[str, Machine]:
-        return {HERE: Machine.here(), **read_machines(self._params.devices, self.folder / _MACHINES)}
+        return {_HERE: Machine.here(), **read_machines(self._params.devices, self.folder / _MACHINES)}
 
     @cached_property
     def _lock(self) -> dict[str, Any]:
-        lock: dict[str, Any] = yaml.load((self.folder / "dvc.lock").read_bytes(), yaml.CSafeLoader)
+        lock: dict[str, Any] = YAML(typ="safe").load(self.folder / "dvc.lock")
         return lock
 
     def _dvc(self, *arguments: str) -> None:
         if self._run(*arguments).returncode:
-            raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as told above")
+            raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as printed above")
 
     def _run(self, *arguments: str, capture: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **variables}
-        if self.further:  # the user's images and mirrors lie where the project has them
+        if self.further:  # the user's images lie where the project has them
             environment = {**environment_of(self.folder), "DVC_ROOT": str(project_root()), **variables}
         command = [sys.executable, "-m", "dvc", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
 
 
-def _earlier_seconds(name: str) -> float:
-    """How long it took, on the slowest device that has a result here."""
-    files = _RESULTS.glob(f"{name}/*/{records.TIMED}/{records.TIMINGS}")
-    found = [json.loads(file.read_bytes()).get("total_seconds", 0.0) for file in files]
-    return max(found, default=0.0) or _UNKNOWN_SECONDS
-
-
 def require_remote() -> None:
-    """Refuse a project without a DVC remote that data and results can go through."""
+    """Raise UserError unless the project has a DVC remote that carries data and results."""
     asked = [sys.executable, "-m", "dvc", "config", "--list"]
     lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
     settings = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -193,81 +206,100 @@ def require_remote() -> None:
         )
 
 
-def _train(tasks: list[Task], listen: str) -> list[str]:
-    """Let workers train them; those that failed."""
-    messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    with (
-        scheduler_at(listen) as (client, address),
-        worker_here(tasks, listen) as own_worker,
-        Trainings(client, tasks, f"`make worker HEAD={address}` there") as trainings,
-    ):
-        client.subscribe_topic(TOPIC, lambda event: messages.put(event[1]))
-        for _, message in client.get_events(TOPIC):  # of workers that were quicker
-            messages.put(message)
-        while True:
-            while not messages.empty():
-                trainings.hear(messages.get())
-            workers = _connected(client)
-            if not trainings.look(workers):
-                return trainings.failed
-            if own_worker and own_worker.poll() is not None:
-                raise UserError(f"the worker here has ended: {_log()} tells why")
-            time.sleep(_POLL_SECONDS)
+def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
+    """Let workers run the tasks, by their titles. Return the titles of those that failed."""
+    trainings = {task.key: (task.device, task.where, task.host) for task in tasks.values() if task.key}
+    own = resources_of(Machine.here())
+    with _scheduler(listen, own if own.keys() & trainings.keys() else None) as (client, address):
+        client.set_metadata([PLANNED], {"code": fleet_code(), "trainings": trainings})
+        progress = Progress()
+        client.subscribe_topic(PROGRESS, lambda event: progress.update(**event[1]))
+        running = {title: _submit(client, task) for title, task in tasks.items() if task.key}
+        waiting = {title: task for title, task in tasks.items() if title not in running}
+        failed: dict[str, Task] = {}
+        unserved: set[str] = set()
+        with Live(get_renderable=progress.table, transient=True):
+            while waiting or running:
+                for title in [title for title, future in running.items() if future.done()]:
+                    future, outcome = running.pop(title), "done"
+                    progress.rows.pop(title, None)
+                    if future.status == "error":
+                        failed[title], outcome = tasks[title], f"failed: {future.exception()}"
+                    print(f"{title}: {outcome}; {len(waiting) + len(running)} left", flush=True)
+                in_training = {tasks[title].job.experiment for title in running}
+                lost = {task.job.experiment for task in failed.values()}
+                for title in [title for title, task in waiting.items() if task.job.experiment not in in_training]:
+                    task = waiting.pop(title)
+                    if task.job.experiment not in lost:
+                        running[title] = _submit(client, task)
+                workers = client.scheduler_info(n_workers=-1)["workers"].values()
+                keys = {None, *(key for worker in workers for key in worker["resources"])}
+                lacking = {tasks[title].where for title in running if tasks[title].key not in keys}
+                for where in sorted(lacking - unserved):
+                    print(f"{where} has no worker: waiting for `make worker HEAD={address}` there", flush=True)
+                unserved = lacking
+                time.sleep(_POLL_SECONDS)
+    return list(failed)
 
 
-def _connected(client: Any) -> list[Connected]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [Connected(facts["name"], address, frozenset(facts["resources"])) for address, facts in workers.items()]
+def _submit(client: Any, task: Task) -> Any:
+    """Submit a job without `retries`, because what failed once fails again. Dask replaces lost workers."""
+    resources = {task.key: 1} if task.key else None
+    return client.submit(run_job, task.job.model_dump_json(), key=task.job.title, resources=resources)
 
 
 @contextmanager
-def scheduler_at(listen: str) -> Iterator[tuple[Any, str]]:
-    """A client of it, and the address that workers reach it at."""
+def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tuple[Any, str]]:
+    """Give a client of Dask's, and the address that workers reach it at. With `resources`, a worker runs here too."""
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)
     host, _, port = address.netloc.rpartition(":")
-    place: dict[str, Any] = {"host": f"{address.scheme}://{host}", "scheduler_port": int(port)}
     try:
-        cluster = LocalCluster(n_workers=0, **place, scheduler_kwargs=_NO_DASHBOARD)
+        cluster = LocalCluster(
+            n_workers=0 if resources is None else 1,
+            threads_per_worker=1,
+            processes=False,
+            memory_limit=0,
+            host=f"{address.scheme}://{host}",
+            scheduler_port=int(port),
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            resources=resources,
+            local_directory=str(state_folder() / "dask"),
+        )
     except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"{listen} can't be listened at: {root_cause(error)}; is there another `make spread`? LISTEN=... names "
-            f"another address"
-        ) from error
+        raise UserError(f"{listen} can't be listened at: {error}. LISTEN=... names another address") from error
     with cluster, Client(cluster) as client:
         name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
-        yield client, f"{address.scheme}://{name}:{port}"
-
-
-@contextmanager
-def worker_here(tasks: list[Task], address: str) -> Iterator[subprocess.Popen[bytes] | None]:
-    """One for this machine, as long as something is to be trained on it; None where this clone has one already."""
-    here = Machine.here()
-    if not any(task.key == key_of(here, task.job.device) for task in tasks):
-        yield None
-        return
-    with retired(state_folder() / "locks", WORKER) as is_free:
-        pass
-    if not is_free:
-        print(f"the worker that is here already is to train here, too: it must be one for {address}", flush=True)
-        yield None
-        return
-    command = [sys.executable, "-m", "photofinish.fleet.worker", address, "--end-with-parent"]
-    with (
-        _log().open("w", encoding="utf-8") as file,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True) as process,
-    ):
-        print(f"a worker trains here, too: {_log()} tells what it does", flush=True)
         try:
-            yield process
+            yield client, f"{address.scheme}://{name}:{port}"
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
+            stop_job()
 
 
-def _log() -> Path:
-    return state_folder() / "worker.log"
+class Progress:
+    """Table of what runs now, with the time left by the epochs that are done."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[str, str, str]] = {}
+        self._first: dict[str, tuple[float, int]] = {}
+
+    def update(self, title: str, worker: str, line: str) -> None:
+        """Take in the last line that a job printed."""
+        left = ""
+        if found := re.search(r"epoch (\d+)/(\d+)", line):
+            done, total, now_seconds = int(found[1]), int(found[2]), time.monotonic()
+            began_seconds, at_first = self._first.setdefault(title, (now_seconds, done))
+            if done > at_first:
+                left = seconds((now_seconds - began_seconds) / (done - at_first) * (total - done))
+        self.rows[title] = worker, line, left
+
+    def table(self) -> Table:
+        """Return a row for each job."""
+        table = Table("job", "worker", "last line", "time left")
+        for title, row in list(self.rows.items()):
+            table.add_row(title, *row)
+        return table
 
 
 def main() -> None:
@@ -280,7 +312,7 @@ def main() -> None:
     require_address(args.listen, "LISTEN")  # before data is made and pushed
     import dask
 
-    dask.config.set(DASK)  # before anything imports distributed, which then takes over how much it logs
+    dask.config.set(DASK)
     with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
         spread(args.on.split(), args.listen)
 
