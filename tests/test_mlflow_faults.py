@@ -115,8 +115,7 @@ def make_tracked(
         stage = TrainingStage.prepare(folder, make_experiment(**overrides), cpu_host, packed_split.folder)
         plan = folder / "data" / "plan" / "experiments"
         plan.mkdir(parents=True)
-        for name in ("small.json",):
-            shutil.copy(folder / name, plan)
+        shutil.copy(folder / "small.json", plan)
         shutil.copy(empty_database, folder / "mlflow.db")
         return Tracked(stage)
 

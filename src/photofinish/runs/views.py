@@ -93,7 +93,7 @@ def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normal
     tiles = functional.pad(pixels, (_GAP_PIXELS, _GAP_PIXELS, _GAP_PIXELS, _LABEL_PIXELS), value=1.0)
     columns = min(_COLUMNS, len(tiles))
     empty = tiles.new_ones(-len(tiles) % columns, *tiles.shape[1:])
-    rows = torch.cat([tiles, empty]).unflatten(0, (-1, columns))
+    rows = torch.cat([tiles, empty]).reshape(-1, columns, *tiles.shape[1:])
     grid = rows.permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)  # row, height, column, width, channel
     picture = Image.fromarray((grid * 255).round().to(torch.uint8).squeeze(2).numpy())
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
