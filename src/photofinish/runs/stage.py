@@ -57,10 +57,10 @@ def train(
 
 def check_machine(run: Run) -> None:
     """Raise UserError if DVC runs the stage on another machine than the planned one."""
-    if "DVC_STAGE" in os.environ and (mismatches := differences(run.host, Machine.here())):
+    if "DVC_STAGE" in os.environ and (found := differences(run.host, Machine.here())):
         raise UserError(
             f"{run.name} on {run.device} is planned for another machine than this one "
-            f"({'; '.join(mismatches[:3])}). `make spread` trains it there, and so does "
+            f"({'; '.join(found[:3])}). `make spread` trains it there, and so does "
             f"`dvc repro` on that machine. If this machine has changed, run `dvc repro plan`."
         )
 
