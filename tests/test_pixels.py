@@ -88,3 +88,13 @@ def test_pixels_of_32_bits_are_refused_because_no_value_is_known_to_be_white(tmp
     Image.new(mode, (2, 2), 1).save(tmp_path / "image.tiff")
     with pytest.raises(UserError, match=r"image\.tiff can't be read as an image: .* 8 or 16 bits"):
         decode(tmp_path / "image.tiff", None, 1)
+
+
+@pytest.mark.parametrize("brightest", [1, 4095, 16383, 16384])
+def test_sixteen_bits_that_are_used_for_fewer_are_refused(tmp_path: Path, brightest: int) -> None:
+    Image.fromarray(np.array([[0, brightest]], dtype=np.uint16)).save(tmp_path / "image.png")
+    if brightest == 16384:
+        assert decode(tmp_path / "image.png", None, 1).ravel().tolist() == [0, 64]
+    else:
+        with pytest.raises(UserError, match=rf"image\.png .*the brightest is {brightest}:"):
+            decode(tmp_path / "image.png", None, 1)

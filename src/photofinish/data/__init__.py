@@ -1,6 +1,6 @@
-"""From a source to a packed split, which then is only ever read.
+"""Data sets: sources, their division into parts, and the packed split.
 
-Here, the words that a split is described in, which other topics have without its readers of images.
+This module has only the names that describe a split, so that others import them without PIL or torch.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 MANIFEST = "manifest.json"
-"""describes a packed split"""
+"""file that describes a packed split"""
 PartName = Literal["train", "validation", "test"]
 Task = Literal["classes", "values", "labels"]
-"""what is to be told of an item: which one class it is of, one value or more, or each of several labels, yes or no"""
+"""what a network predicts for an item: one class, one or more values, or yes or no for each of several labels"""
 Dtype = Literal["uint8", "float32", "int64"]
-"""what items are packed in: bytes of images, or numbers as networks take them"""
+"""dtype that items are packed in: uint8 for images, else what networks take"""

@@ -22,6 +22,8 @@ UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 Size = tuple[int, int]
 """height, width"""
+_FEW_SHADES_OF_16_BITS = 1 << 14
+"""images of 12 bits, say, saved with 16: 8 bits would keep 16 of their 4,096 shades"""
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 """errors that PIL raises on damaged files"""
 
@@ -60,6 +62,11 @@ def prepared(image: Image.Image, size: Size | None, channels: int) -> UInt8Array
     if _has_16_bits(image):
         # PIL would clip to 255.
         shades = np.asarray(image).astype(np.int64)
+        if 0 < shades.max() < _FEW_SHADES_OF_16_BITS:
+            raise ValueError(
+                f"its pixels have 16 bits, of which 65535 is white, and the brightest is {shades.max()}: scale all "
+                f"images to the full range by one factor, or save them with 8 bits"
+            )
         image = Image.fromarray(((shades + 128) // 257).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError("its pixels have 32 bits, and no value is known to be white: save it with 8 or 16 bits")

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from photofinish.errors import MistakeError
 from photofinish.files import in_project
@@ -78,9 +78,12 @@ def _files_below(path: Path, *, skip_hidden: bool = False) -> Iterator[str]:
 def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
     """Yield the paths in params.yaml that lead nowhere, and names of folders that reference/ lacks."""
     for name, dataset in params.datasets.items():
-        for key, given, is_right, what in _paths(dataset):
-            if not is_right(in_project(given)):
-                problem = f"there is no such {what} ({in_project(given)}): put it there, or correct the path"
+        for key, given, wanted in _paths(dataset):
+            path = in_project(given)
+            # os.path returns False for names that no file can have; pathlib raises.
+            is_right = {"folder": os.path.isdir, "CSV file": os.path.isfile}.get(wanted, os.path.exists)
+            if not is_right(path):
+                problem = f"there is no such {wanted} ({path}): put it there, or correct the path"
                 yield Mistake(("datasets", name, *key), problem, given)
     chosen = params.comparing.references
     machines = sorted(path.name for path in references.iterdir() if path.is_dir()) if references.is_dir() else []
@@ -90,19 +93,17 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             yield Mistake(("compare", "references", number), problem, name)
 
 
-def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, Any, str]]:
-    """Yield each path of a data set: its key, the path as written, the check of it and what it must be."""
-    # os.path returns False for names that no file can have; pathlib raises.
+def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Yield each path of a data set: its key, the path as written, and what it must be."""
     if isinstance(dataset, LocalDataset):
-        is_folder = isinstance(dataset, FolderDataset)
         for place in places(dataset):
-            is_right = os.path.isdir if is_folder else os.path.isfile
-            yield tuple(place.key.split(".")), place.given, is_right, "folder" if is_folder else "CSV file"
+            wanted = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
+            yield tuple(place.key.split(".")), place.given, wanted
     elif isinstance(dataset, OwnDataset):
         for number, file in enumerate(dataset.files):
-            yield ("files", number), file, os.path.exists, "file or folder"
+            yield ("files", number), file, "file or folder"
     elif isinstance(dataset, TorchvisionDataset) and dataset.root is not None:
-        yield ("root",), dataset.root, os.path.isdir, "folder"
+        yield ("root",), dataset.root, "folder"
 
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:

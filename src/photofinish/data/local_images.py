@@ -82,15 +82,16 @@ def _read_rows(place: Place, dataset: CsvDataset, rows: list[_Row], faults: list
                 hint = did_you_mean(column, header)
                 raise MistakeError(f"{place.given} has no column '{column}';{hint} it has {', '.join(header)}")
         path, label, *split = [cells[column] for column in columns]
-        where, part = f"{place.given}:{line}", place.part
-        if split:
-            part = _PARTS.get((split[0] or "").lower())
-            if part is None:
-                faults.append(f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}")
-        if path and label and None not in cells and None not in cells.values():
-            rows.append(_Row(where, place.path.parent, path, label, part))
+        where = f"{place.given}:{line}"
+        if None in cells or None in cells.values():
+            faults.append(f"{where}: it has more or fewer cells than the header")
+        elif not path or not label:
+            faults.append(f"{where}: its path or its label is empty")
+        elif split and split[0].lower() not in _PARTS:
+            faults.append(f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}")
         else:
-            faults.append(f"{where}: a cell is empty, missing or too many")
+            part = _PARTS[split[0].lower()] if split else place.part
+            rows.append(_Row(where, place.path.parent, path, label, part))
     if not count:
         raise MistakeError(f"{place.given} has no rows below the header")
 

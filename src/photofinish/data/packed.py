@@ -16,24 +16,24 @@ from photofinish.params.base import Record
 
 
 class Manifest(Record):
-    """What a packed split holds."""
+    """Description of a packed split."""
 
     task: Task = "classes"
     class_names: tuple[str, ...]
-    """of the classes, or of the values or labels that each item has: what a network gives one number each for"""
+    """names of the classes, values or labels: a network returns one number for each"""
     shape: tuple[int, ...]
-    """of an image: channels, height, width"""
+    """shape of an item; of an image, channels, height, width"""
     dtype: Dtype = "uint8"
-    """of another one they are no images, but items that a network takes as they are packed"""
+    """uint8 for images; a network gets items of another dtype unchanged"""
     counts: dict[PartName, int]
     mean: tuple[float, ...]
-    """of the training part, a channel each, on the scale from 0 to 1; none where items are not normalised"""
+    """of the training part, one per channel on the scale from 0 to 1; empty if items are not normalised"""
     std: tuple[float, ...]
     sha256: dict[str, str]
 
 
 class PackedSplit:
-    """Reads a folder that `split` wrote; each file is checked against its sha256 the first time it is used."""
+    """Folder that `split` wrote. Each file is checked against its sha256 when it is read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,11 +44,11 @@ class PackedSplit:
             raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
 
     def images(self, part: PartName) -> npt.NDArray[Any]:
-        """A part's images as (count, channels, height, width), memory-mapped."""
+        """Return a part's images as (count, channels, height, width), memory-mapped."""
         return np.load(self._checked(part_file(part, "images")), mmap_mode="r")  # type: ignore[no-any-return]
 
     def labels(self, part: PartName) -> npt.NDArray[Any]:
-        """The number of the class of each image of a part; of another task, float32 (count, numbers)."""
+        """Return the class number of each item of a part; for other tasks, float32 (count, numbers)."""
         return np.load(self._checked(part_file(part, "labels")))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:
@@ -59,5 +59,5 @@ class PackedSplit:
 
 
 def part_file(part: PartName, content: Literal["images", "labels", "rows"]) -> str:
-    """The name of a part's file: of its images, of their labels, or of which rows of the raw data they are."""
+    """Return the name of a part's file of images, of labels, or of row numbers in the raw data."""
     return f"{part}-{content}.npy"

@@ -83,31 +83,23 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
         counts = drawn_counts(dataset, len(rest))
     except ValueError as error:
         raise MistakeError(f"{error}; make them smaller in params.yaml, datasets.{plan.name}") from None
-    drawn: dict[PartName, Int64Array] = {}
+    parts = {**own}
     for part, count in counts.items():
-        rest, drawn[part] = _draw(rest, count, part, raw, plan)
-    parts = {**own, **drawn}
+        labels = raw.labels[rest] if raw.task == "classes" else None
+        try:
+            left, chosen = train_test_split(
+                rest, test_size=count, random_state=dataset.seed, shuffle=True, stratify=labels
+            )
+        except ValueError as error:
+            # Often caused by a misspelt label.
+            of_class = np.bincount(raw.labels[rest], minlength=len(raw.class_names))
+            lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
+            why = f"there is only one image left of {all_or_some(lone)}" if lone else error
+            raise MistakeError(
+                f"a {part} part of {count} images can't be drawn evenly in params.yaml, datasets.{plan.name}: {why}"
+            ) from None
+        rest, parts[part] = left, np.sort(chosen)
     return {"train": np.sort(rest), "validation": parts["validation"], "test": parts["test"]}
-
-
-def _draw(
-    rows: Int64Array, count: int, part: PartName, raw: LabelledImages, plan: DatasetPlan
-) -> tuple[Int64Array, Int64Array]:
-    """Return the rows that are left, and those that were drawn."""
-    labels = raw.labels[rows] if raw.task == "classes" else None
-    try:
-        rest, chosen = train_test_split(
-            rows, test_size=count, random_state=plan.dataset.seed, shuffle=True, stratify=labels
-        )
-    except ValueError as error:
-        # Often caused by a misspelt label.
-        of_class = np.bincount(raw.labels[rows], minlength=len(raw.class_names))
-        lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
-        why = f"there is only one image left of {all_or_some(lone)}" if lone else error
-        raise MistakeError(
-            f"a {part} part of {count} images can't be drawn evenly in params.yaml, datasets.{plan.name}: {why}"
-        ) from None
-    return rest, np.sort(chosen)
 
 
 class _Packed(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     rows = np.split(np.arange(len(images)), np.cumsum([len(part) for part in parts]))
     return Source(
         images,
-        _Named(classes),
+        SimpleNamespace(classes=classes),
         dict(zip(DATASETS[dataset.source], rows, strict=False)),  # an undivided one has no parts
         advice=f"To resize all images, set datasets.{plan.name}.size in params.yaml.",
         workers=processes_for(len(images)) if isinstance(parts[0], ImageFiles) else 0,
@@ -75,13 +76,6 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, root: Path) -> list[A
                 f"data set '{plan.name}': torchvision can't download {dataset.source} into {root}: {error}. "
                 f"Without internet, let datasets.{plan.name}.root in params.yaml name a folder that has its files"
             ) from error
-
-
-class _Named:
-    """Names of classes, if there are any."""
-
-    def __init__(self, classes: tuple[str, ...]) -> None:
-        self.classes = classes
 
 
 class _Images:

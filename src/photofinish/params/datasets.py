@@ -248,7 +248,7 @@ Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, T
 
 
 class KnownImages(NamedTuple):
-    """What is known of a data set's images before they are read; None for what only the files tell."""
+    """Facts about a data set's images that are known before they are read; None if only the files tell."""
 
     to_divide: int | None
     """number of images that parts are drawn from"""
