@@ -56,6 +56,8 @@ class Tracker:
         if find_spec("mlflow") is None:  # training does not need it
             print("MLflow is not installed here: this run is not tracked", file=sys.stderr, flush=True)
             return
+        # If this process is killed, Python cleans up the pool's semaphores, with a warning that says nothing to a user.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
         self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
         others = set(multiprocessing.active_children())
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: the terminal's Ctrl-C is for the stage
