@@ -7,7 +7,13 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent, quick_imports
+from photofinish.data.packed import PackedSplit
+from photofinish.params.base import read_plan
+from photofinish.params.experiment import MetricsPlan
+from photofinish.processes import end_with_parent
+from photofinish.results.records import DEVICE_LABELS, LEARNED
+from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.source_code import refuse_changed_code
 
 
 def main() -> None:
@@ -19,14 +25,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
-    with quick_imports():  # torch aborts when a signal raises during its import
-        from photofinish.data.packed import PackedSplit
-        from photofinish.params.base import read_plan
-        from photofinish.params.experiment import MetricsPlan
-        from photofinish.results.records import DEVICE_LABELS, LEARNED
-        from photofinish.runs.evaluation import evaluate, write_evaluation
-        from photofinish.source_code import refuse_changed_code
-
     learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
     plan = read_plan(args.metrics, MetricsPlan)
     refuse_changed_code(plan.own_code)
