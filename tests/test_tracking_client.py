@@ -162,12 +162,12 @@ def test_an_interrupt_does_not_wait_for_a_worker_that_hangs(
     assert capfd.readouterr().err == ""
 
 
-def test_a_worker_ends_when_its_stage_is_killed(fake_worker: FakeWorker, tmp_path: Path) -> None:
-    fake_worker("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+def test_a_worker_closes_the_run_and_ends_when_its_stage_is_killed(fake_worker: FakeWorker, tmp_path: Path) -> None:
+    fake_worker(ANSWERING + "def start(*_):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n")
     code = (
         "from photofinish.tracking import client\n"
         "client.WORKER = 'fake_worker'\n"
-        "import time\nclient.Tracker()\ntime.sleep(600)\n"
+        "import time\nclient.Tracker().start(None, '', 0)\ntime.sleep(600)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as stage:
@@ -175,6 +175,7 @@ def test_a_worker_ends_when_its_stage_is_killed(fake_worker: FakeWorker, tmp_pat
         worker = psutil.Process(int(stage.stdout.readline()))
         stage.kill()
     assert psutil.wait_procs([worker], timeout=MARGIN_SECONDS)[1] == []
+    assert calls(tmp_path) == [["stopped", "KILLED", "its process was killed"]]
 
 
 def test_without_mlflow_nothing_is_started_and_one_line_says_so(

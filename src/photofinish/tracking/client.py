@@ -56,7 +56,9 @@ class Tracker:
         if find_spec("mlflow") is None:  # training does not need it
             print("MLflow is not installed here: this run is not tracked", file=sys.stderr, flush=True)
             return
-        self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
+        # If this process is killed, Python cleans up the pool's semaphores, with a warning that says nothing to a user.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+        self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (WORKER,))
         others = set(multiprocessing.active_children())
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: the terminal's Ctrl-C is for the stage
         try:
@@ -160,16 +162,20 @@ class Tracker:
             self._pool, self._calls = None, []
 
 
-def _begin() -> None:
+def _begin(worker: str) -> None:
     """Let the worker end when its stage was killed, which the pool does not see to."""
-    threading.Thread(target=_end_with_stage, daemon=True).start()
+    threading.Thread(target=_end_with_stage, args=(worker,), daemon=True).start()
 
 
-def _end_with_stage() -> None:
+def _end_with_stage(worker: str) -> None:
     stage = multiprocessing.parent_process()
     assert stage
     stage.join()
-    os._exit(1)
+    try:
+        if worker in sys.modules:
+            sys.modules[worker].stopped("KILLED", "its process was killed")
+    finally:
+        os._exit(1)
 
 
 def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:
