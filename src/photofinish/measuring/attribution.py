@@ -104,7 +104,7 @@ def measure_by_turns(
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """What `attribute` measures, and how much of it."""
+    """Amount of what `attribute` measures."""
 
     steps: int
     """of one epoch, from its first step on"""

@@ -1,4 +1,4 @@
-"""What a training step computes, reads and saves, counted while one step runs on a scratch copy of the network.
+"""Counts of what a training step computes, reads and saves, taken while one step runs on a scratch copy of the network.
 
 Matrix products and convolutions are counted, forward and backward, by the shapes that torch's own counter sees.
 `least_flops` is a lower bound for each, on any machine:
@@ -210,7 +210,7 @@ def least_multiplications(directions: Sequence[Direction]) -> float:
 
 
 class _Kept:
-    """What autograd saves during a forward pass, by address."""
+    """Tensors that autograd saves during a forward pass, by address."""
 
     def __init__(self, network: nn.Module) -> None:
         self._layers = [each for each in network.modules() if isinstance(each, _WEIGHTED)]

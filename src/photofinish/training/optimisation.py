@@ -116,9 +116,9 @@ class Loss:
         """Return a custom loss's mean, or its sum and detached weight. Raises UserError if it returns anything else."""
         given = loss if isinstance(loss, tuple) else (loss,)
         if len(given) not in (1, 2) or not all(isinstance(each, torch.Tensor) and each.dim() == 0 for each in given):
-            told = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {loss!r:.200}"
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {loss!r:.200}"
             raise UserError(
-                f"loss {self.name} gives {told}: it must give one number, the mean over the batch, or two, a sum and "
+                f"loss {self.name} gives {got}: it must give one number, the mean over the batch, or two, a sum and "
                 f"the weight that it is divided by"
             )
         return given[0], given[1].detach() if len(given) == 2 else None

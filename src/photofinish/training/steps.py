@@ -277,7 +277,7 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         "a compiled network is handed out in another way": experiment.model.compile,
         "an epoch has no whole batch": training.image_count < training.batch_size,
         "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
-        "code of one's own may do something else in a later step": must_be_proven and is_own,
+        "custom code may do something else in a later step": must_be_proven and is_own,
         "PyTorch reads a value back where a loss has both weight and label_smoothing": trainer.criterion.reads_back,
     }
     return next((why for why, holds in reasons.items() if holds), None)

@@ -61,8 +61,8 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
         try:
             torch.accelerator.set_device_index(index)
         except RuntimeError as error:
-            told = cuda_failure(str(error), torch.device(device.type, index))
-            raise UnusableAcceleratorError(told or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
+            message = cuda_failure(str(error), torch.device(device.type, index))
+            raise UnusableAcceleratorError(message or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
     return torch.device(device.type, index)
 
 
