@@ -150,7 +150,7 @@ def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else(
 ) -> None:
     """Python's own thread that hands batches over tells of its faults through the hook."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    input_paths._say_nothing_of_a_reader_that_left(0)
+    input_paths._silence_broken_connections(0)
     sys.excepthook(fault, fault("here"), None)
     assert (fault.__name__ in capsys.readouterr().err) == is_told
 

@@ -289,8 +289,8 @@ def test_an_epoch_of_one_batch_may_be_recorded(make_job: MakeJob) -> None:
     ("settings", "why"),
     [
         ({"deterministic": False}, "deterministic is false: no two steps need have the same bits"),
-        ({"loss": {"name": "./my.py:loss"}}, "code of one's own may do something else in a later step"),
-        ({"model": {"name": "./my.py:Net"}}, "code of one's own may do something else in a later step"),
+        ({"loss": {"name": "./my.py:loss"}}, "custom code may do something else in a later step"),
+        ({"model": {"name": "./my.py:Net"}}, "custom code may do something else in a later step"),
     ],
     ids=str,
 )

@@ -161,26 +161,6 @@ def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: s
     assert list(trainer.steps.batches_only(trainer.training, 0)) == ([2, 2, 1, 1] if windows else [1] * 6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "numbers"),
-    [
-        ({"steps": "eager"}, [0, 1, 2, 3, 4, 5] * 2),
-        ({}, [4, 5] * 2),
-        ({"input": LOADER}, [5, 5]),
-        ({"optimizer": DAMPED}, [0, 5, 4, 5]),
-    ],
-    ids=str,
-)
-def test_each_step_that_is_not_recorded_is_told_its_number_in_the_epoch(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], numbers: list[int]
-) -> None:
-    trainer = warmed(make_job(**settings))
-    told, step = [], trainer.step
-    monkeypatch.setattr(trainer, "step", lambda state, number, batch: told.append(number) or step(state, number, batch))
-    list(trainer.epochs())
-    assert told == numbers
-
-
 @pytest.mark.parametrize(("steps", "at_once"), [(1, [1]), (2, [2]), (3, [1, 1, 1]), (4, [2, 2])])
 def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
     make_job: MakeJob, steps: int, at_once: list[int]

@@ -1,22 +1,20 @@
-"""What a training step computes, reads and keeps: counted on one step, on a copy of the network, as it runs.
+"""Counts of what a training step computes, reads and saves, taken while one step runs on a scratch copy of the network.
 
-Counted are products of matrices and convolutions, forward and backward, by the shapes that torch's own counter sees. Of
-each, `least_flops` is what no machine does with fewer of:
+Matrix products and convolutions are counted, forward and backward, by the shapes that torch's own counter sees.
+`least_flops` is a lower bound for each, on any machine:
 
-* A convolution with a large filter may be done in another basis (Winograd, FFT), with fewer multiplications. The
-  libraries that PyTorch calls get down to 4/3 for each place and direction (Winograd's F(6x6, 3x3)), or 2 for each
-  place (FFT). A stride splits a filter into smaller ones. What meets the zeros around an image needn't be done at all.
-  In every precision and for every filter: MIOpen's Winograd takes any, strides of two and fp16, and cuDNN doesn't tell
-  what its engines take.
-* Products of many small matrices count two fifths, and nothing of what they read: attention's are among them, of which
-  a mask may leave half out, which are computed once more or not, and may never get to the memory.
+* Convolutions may be computed in another basis (Winograd, FFT), with fewer multiplications. PyTorch's libraries get
+  down to 4/3 for each place and direction (Winograd's F(6x6, 3x3)), or 2 for each place (FFT). A stride splits a filter
+  into smaller ones. Products with the zeros around an image needn't be computed. This is assumed in every precision and
+  for every filter: MIOpen's Winograd takes any filter, strides of two and fp16, and cuDNN doesn't document its engines.
+* Batched matrix products count two fifths, and none of what they read. Attention is among them: a mask may leave half
+  out, products may be computed twice, and may never reach the memory.
 
-Each product is a kernel of its own, which reads what it multiplies and writes what comes out. What is computed between
-two of them may be done on the way, and doesn't count.
+Each product is a kernel that reads its factors and writes its result. What lies between two products may be fused into
+them, and doesn't count.
 
-Of what lies in memory from the forward to the backward pass, `kept_values` are the inputs of convolutions, linear
-layers and normalisations: their backward passes need them, on every device. Masks, indices and whatever only the CPU's
-operators keep aren't among them. Each storage counts once.
+`kept_values` are the inputs of convolutions, linear layers and normalisations, which every device saves for the
+backward pass. Masks, indices and what only the CPU's operators save don't count. Each storage counts once.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ _LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}
 """multiplications for each place, in one direction, by the filter's length"""
 _LEAST_OF_LARGE_FILTERS = 4 / 3
 _LEAST_BY_FFT = 2.0
-"""for each place, in all directions together"""
+"""multiplications for each place, in all directions together"""
 _BATCHED_SHARE = 0.4
 _BATCHED = ("bmm", "attention")
-"""in an operator's name"""
+"""parts of the names of batched operators"""
 _WEIGHTED = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
     *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
@@ -55,22 +53,22 @@ Numbers = Sequence[int]
 
 
 class StepCount(NamedTuple):
-    """Of one forward and backward pass."""
+    """Counts of one forward and backward pass."""
 
     flops: int
     products: list[Product]
-    """one after the other, each once"""
+    """in their order"""
     kept_values: int
     all_kept_bytes: int
 
 
 def count_operations(trainer: Trainer) -> Operations:
-    """Of a step on the first batch."""
+    """Count a step on the first batch."""
     images, labels = batch = next(iter(trainer.training.train_batches(0)))
     image_count = trainer.training.image_count + trainer.validation.image_count
     with scratch_copy(trainer) as state:
         counted = count_step(state.network, lambda: state.scaler.scale(trainer.loss(state, 0, batch)))
-        state.scaler.step(state.optimizer)  # which makes its own state
+        state.scaler.step(state.optimizer)  # creates its state
         held = [value for values in state.optimizer.state.values() for value in values.values()]
         parameters = list(state.network.parameters())
         return Operations(
@@ -88,7 +86,7 @@ def count_operations(trainer: Trainer) -> Operations:
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
-    """Of computing the loss with the network, and of its gradients."""
+    """Count computing the loss with the network, and its gradients."""
     products, kept = _Products(), _Kept(network)
     aten = torch.ops.aten
     mapping = {
@@ -110,7 +108,7 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
 
 
 def grouped(products: Iterable[Product]) -> tuple[Product, ...]:
-    """Those that are the same put together."""
+    """Group equal products."""
     counts = Counter(products)
     return tuple(each.model_copy(update={"count": count}) for each, count in counts.items())
 
@@ -120,33 +118,33 @@ def _product(least_flops: float, read_values: int, written_values: int) -> Produ
 
 
 class _Products:
-    """Notes each product, by the shapes that torch's counter hands on, which is given the usual count."""
+    """Collects products by the shapes that torch's counter passes, and returns their usual FLOPs to it."""
 
     def __init__(self) -> None:
         self.all: list[Product] = []
 
     def matrices(self, one: Numbers, other: Numbers, *_: Any, **_keys: Any) -> int:
-        """Of aten.mm."""
+        """Count aten.mm."""
         flops = 2 * math.prod(one) * other[1]
         self.all.append(_product(flops, math.prod(one) + math.prod(other), one[0] * other[1]))
         return flops
 
     def added_matrices(self, _bias: Numbers, one: Numbers, other: Numbers, *_: Any, **_keys: Any) -> int:
-        """Of aten.addmm."""
+        """Count aten.addmm."""
         return self.matrices(one, other)
 
     def convolution(
         self, images: Numbers, weight: Numbers, _bias: Any, stride: Numbers, padding: Numbers, dilation: Numbers,
         transposed: bool, *_: Any, out_shape: Numbers,
     ) -> int:  # fmt: skip
-        """Of aten.convolution."""
+        """Count aten.convolution."""
         return self._add((True, False, False), images, out_shape, weight, (stride, padding, dilation), transposed)
 
     def convolution_backward(
         self, gradient: Numbers, images: Numbers, weight: Numbers, _bias: Any, stride: Numbers, padding: Numbers,
         dilation: Numbers, transposed: bool, _padding: Numbers, _groups: int, wanted: Sequence[bool], **_: Any,
     ) -> int:  # fmt: skip
-        """Of aten.convolution_backward."""
+        """Count aten.convolution_backward."""
         of_images, of_weight, _of_bias = wanted
         geometry = (stride, padding, dilation)
         return self._add((False, of_images, of_weight), images, gradient, weight, geometry, transposed)
@@ -155,14 +153,14 @@ class _Products:
         self, wanted: tuple[bool, bool, bool], images: Numbers, out: Numbers, weight: Numbers,
         geometry: tuple[Numbers, ...], transposed: bool,
     ) -> int:  # fmt: skip
-        """What comes out, the gradient for the images, the gradient for the weights: each multiplies as much."""
-        # A transposed convolution goes the other way: its filter is laid on each place of what comes in.
+        """Add the wanted products (outputs, image gradients, weight gradients), which multiply equally much."""
+        # A transposed convolution lays its filter on each place of its input.
         places, lengths = (images[2:], out[2:]) if transposed else (out[2:], images[2:])
         directions = _directions(places, lengths, weight[2:], geometry)
         per_place = 2 * images[0] * weight[0] * weight[1]
         least = per_place * least_multiplications(directions)
         image_values, out_values, weight_values = map(math.prod, (images, out, weight))
-        used_values = image_values  # a stride may leave some out
+        used_values = image_values  # a stride may skip some
         if not transposed:
             used_places = math.prod(len(np.unique(each.met)) for each in directions)
             used_values = image_values // math.prod(lengths) * used_places
@@ -176,7 +174,7 @@ class _Products:
 
 
 class Direction(NamedTuple):
-    """A filter laid on an image, in one direction."""
+    """A filter on an image, in one direction."""
 
     places: int
     length: int
@@ -187,14 +185,14 @@ class Direction(NamedTuple):
 
     @property
     def met(self) -> npt.NDArray[np.int64]:
-        """The image's place under each tap, wherever the filter is laid, but for the zeros around the image."""
+        """Places of the image under the filter's taps, without the zeros around it."""
         firsts, taps = np.arange(self.places) * self.stride - self.padding, np.arange(self.taps) * self.dilation
         places = np.add.outer(firsts, taps)
         return places[(places >= 0) & (places < self.length)]
 
     @property
     def least(self) -> float:
-        """Multiplications, by the fastest way known."""
+        """Number of multiplications in the fastest known algorithm."""
         parts = (len(range(start, self.taps, self.stride)) for start in range(min(self.stride, self.taps)))
         a_place = sum(_LEAST_OF_FILTERS.get(part, _LEAST_OF_LARGE_FILTERS) for part in parts)
         return min(len(self.met), self.places * a_place)
@@ -206,25 +204,25 @@ def _directions(places: Numbers, lengths: Numbers, taps: Numbers, geometry: Iter
 
 
 def least_multiplications(directions: Sequence[Direction]) -> float:
-    """Of a filter, for one channel that goes in and one that comes out. FFT finds what strides leave out, too."""
+    """Return the multiplications for one input and one output channel. FFT also computes what strides skip."""
     by_fft = _LEAST_BY_FFT * math.prod(each.places * each.stride for each in directions)
     return min(by_fft, math.prod(each.least for each in directions))
 
 
 class _Kept:
-    """What autograd keeps during a forward pass, by where in memory it lies."""
+    """Tensors that autograd saves during a forward pass, by address."""
 
     def __init__(self, network: nn.Module) -> None:
         self._layers = [each for each in network.modules() if isinstance(each, _WEIGHTED)]
         self._parameters = {each.untyped_storage().data_ptr() for each in network.parameters()}
         self._awaited = 0
-        """how many numbers the input has of the layer that is computed now, until it is kept"""
+        """size of the input of the layer that runs now, until it is saved"""
         self.values: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While the network computes."""
+        """Watch within the block."""
         hooks = [layer.register_forward_pre_hook(self._layer_begins) for layer in self._layers]
         hooks += [layer.register_forward_hook(self._layer_ended) for layer in self._layers]
         with saved_tensors_hooks(self._keep, lambda tensor: tensor):
@@ -244,7 +242,7 @@ class _Kept:
         if place in self._parameters:
             return tensor
         self.bytes[place] = storage.nbytes()
-        if count == self._awaited:  # of what a layer keeps, the first that is as large: the input, or its short copy
+        if count == self._awaited:  # the input, or its cast copy
             self.values[place], self._awaited = count, 0
         return tensor
 

@@ -209,8 +209,8 @@ class Transform:
             changed = self._own(item.clone())
         if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (item.shape, item.dtype):
             raise UserError(
-                f"transform {self._name} makes {_told(changed)} of {_told(item)}: the items that it doesn't see, for "
-                f"validation, stay as they are, so shape and type must"
+                f"transform {self._name} makes {_described(changed)} of {_described(item)}: the items that it doesn't "
+                f"see, for validation, stay as they are, so shape and type must"
             )
         return changed
 
@@ -234,7 +234,7 @@ class Transform:
             torch.default_generator.set_state(torchs)
 
 
-def _told(item: Any) -> str:
+def _described(item: Any) -> str:
     if not isinstance(item, torch.Tensor):
         return f"a {type(item).__name__}"
     return f"{str(item.dtype).removeprefix('torch.')} of shape {tuple(item.shape)}"

@@ -1,5 +1,4 @@
-"""The input paths: images that all lie on the device, so that a step costs the host no work but to say which come next,
-or PyTorch's DataLoader, as the tutorials have it: images one by one, in worker processes if asked."""
+"""The input paths: all images resident on the device, or PyTorch's DataLoader, which loads them one by one."""
 
 from __future__ import annotations
 
@@ -33,18 +32,17 @@ if TYPE_CHECKING:
     from photofinish.params.experiment import Experiment, LoaderInput
 
 _VALIDATION_BYTES = 4 << 20
-"""Of images as float32. Without gradients there is room for more than in training, and fewer calls cost less."""
+"""of a validation batch as float32: without gradients there is room for larger batches, and fewer calls cost less"""
 _PLACED_AT_A_TIME_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
 _Key = tuple[int, Draw | None, int | None]
-"""an image's row, what happens to it, and the epoch for a transform of the user's own; None where it stays as it is"""
+"""an image's row, its augmentation or None, and the epoch for a custom transform or None"""
 
 
 def make_batches(experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1) -> Batches:
-    """The batches of one part by the input path that the experiment names, or of several processes this one's share of
-    each; only training images are augmented.
+    """Return this rank's batches of one part, by the experiment's input path. Only training images are augmented.
 
-    What isn't trained on comes in larger batches where it is small; but for whole numbers, which networks make vectors.
+    Validation batches are larger where items are small, except for whole numbers, which networks embed as vectors.
     """
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
@@ -60,13 +58,13 @@ def make_batches(experiment: Experiment, part: Part, device: torch.device, rank:
 
 
 class ResidentBatches(Batches):
-    """The whole part lies on the device, normalised once; a batch is one gather."""
+    """The whole part lies on the device, normalised once. A batch is one gather."""
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device = plan, device
         self._prepared: dict[int, torch.Tensor] = {}
-        """what `rows` gives, of one epoch at most"""
+        """the rows of at most one epoch"""
         self._labels = torch.from_numpy(np.array(part.labels)).to(device)
         self._place(part)
 
@@ -79,16 +77,16 @@ class ResidentBatches(Batches):
         return self._plan.order(epoch)
 
     def prepare(self, epoch: int) -> None:
-        """Its order, on the way to the device."""
+        """Make the epoch's order, and start its copy to the device."""
         self._prepared = {epoch: sent(self._order(epoch), self._device)}
 
     def rows(self, epoch: int) -> torch.Tensor:
-        """What `gather` takes for each image of the epoch, in their order and on the device."""
+        """Return what `gather` takes for each image of the epoch, in order, on the device."""
         prepared = self._prepared.pop(epoch, None)
         return sent(self._order(epoch), self._device) if prepared is None else prepared
 
     def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
-        """These images and their labels, where `out` says or in new memory."""
+        """Return these images and their labels, in `out` if it is given."""
         images, labels = out or (None, None)
         return (
             torch.index_select(self._images, 0, rows, out=images),
@@ -96,7 +94,7 @@ class ResidentBatches(Batches):
         )
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """Each on the device from the first."""
+        """Yield the batches, on the device already."""
         for rows in self._plan.own(self.rows(epoch)):
             yield self.gather(rows)
 
@@ -104,7 +102,7 @@ class ResidentBatches(Batches):
         return self.gather(self.rows(0)[: count * self.batch_size])
 
     def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
-        """What is left of the epoch's images after the last whole place of them comes batch by batch."""
+        """Fill the buffers with one gather each time."""
         rows, images, first = self.rows(epoch), len(place[1]), alone * self.batch_size
         end = first + (len(rows) - first) // images * images
         yield from map(self.gather, _split(rows[:first], self.batch_size))
@@ -114,15 +112,14 @@ class ResidentBatches(Batches):
         yield from map(self.gather, _split(rows[end:], self.batch_size))
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Views of what lies on the device."""
+        """Yield views of what lies on the device."""
         yield from zip(self._plan.own(self._images), self._plan.own(self._labels), strict=True)
 
 
 def _on_device(
     images: npt.NDArray[Any], made: Callable[[npt.NDArray[Any]], torch.Tensor], device: torch.device
 ) -> torch.Tensor:
-    """As they are made on the CPU, so that every device starts from the same bits; some at a time, so that nothing
-    holds a second copy of them."""
+    """Convert images on the CPU, so that every device has the same bits, and copy them a few megabytes at a time."""
     first = made(images[:1])
     placed = torch.empty((len(images), *first.shape[1:]), dtype=first.dtype, device=device)
     at_a_time = max(1, _PLACED_AT_A_TIME_BYTES // first.nbytes)
@@ -132,14 +129,14 @@ def _on_device(
 
 
 def _split(rows: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
-    """None of no rows, of which torch makes one part."""
+    """Split the rows, into nothing if there are none. torch.split would return one empty part."""
     return torch.split(rows, size) if len(rows) else ()
 
 
 class AugmentedResidentBatches(ResidentBatches):
-    """The images lie on the device with black borders. A batch is two gathers: of the crops' lines, then columns.
+    """The images lie on the device with black borders. A batch is two gathers: the crops' lines, then their columns.
 
-    Whole lines are copied fast, so this takes half the time of gathering pixel by pixel.
+    Whole lines are copied fast, so this takes half the time of gathering pixels.
     """
 
     def _place(self, part: Part) -> None:
@@ -155,20 +152,20 @@ class AugmentedResidentBatches(ResidentBatches):
         self._crop_lines = lines.flatten().to(device)
         columns = torch.arange(width)
         self._crop_columns = torch.stack([columns, columns.flip(0)]).to(device)
-        """as they are, and mirrored"""
+        """unchanged, and mirrored"""
 
     def _order(self, epoch: int) -> torch.Tensor:
         return self._crops(self._plan.order(epoch), self._plan.draws(epoch))
 
     def _crops(self, order: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
-        """A row an image: which it is, its first line, its first column, and whether it is mirrored."""
+        """Return for each image its row, first line, first column, and 1 if it is mirrored."""
         if draws is None:
             draws = torch.tensor([[self._plan.padding, self._plan.padding, 0]]).expand(len(order), -1)
         top, left, mirrored = draws[order].unbind(1)
         return torch.stack([order, order * self._shape[0] * self._lines_a_channel + top, left, mirrored], dim=1)
 
     def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
-        """Cut and mirrored as the rows say."""
+        """Return crops and labels, as the rows say."""
         images, labels = out or (None, None)
         row, first_line, first_column, mirror = rows.unbind(1)
         lines = self._lines.index_select(0, (first_line[:, None] + self._crop_lines).flatten())
@@ -184,13 +181,13 @@ class AugmentedResidentBatches(ResidentBatches):
         return cropped.view(count, *self._shape), torch.index_select(self._labels, 0, row, out=labels)
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Without their borders, neither moved nor mirrored."""
+        """Yield the images without borders or augmentation."""
         crops = sent(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self.gather, self._plan.own(crops))
 
 
 class LoaderBatches(Batches):
-    """One DataLoader for the whole run; each epoch has its order set, so that workers may live on."""
+    """One DataLoader for the whole run. Its sampler is set for each epoch, so that workers may persist."""
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device, settings: LoaderInput) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
@@ -203,37 +200,36 @@ class LoaderBatches(Batches):
             batch_sampler=self._sampler,
             num_workers=settings.workers,
             collate_fn=dataset.collate,
-            # Pinned pages serve copies to a device only. On the CPU, PyTorch would pin for an accelerator that takes
-            # no part, and start it up, or warn that there is none.
+            # For the CPU, PyTorch would start up an accelerator that isn't used, or warn that there is none.
             pin_memory=settings.pin_memory and device.type != "cpu",
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.persistent_workers,
-            worker_init_fn=_say_nothing_of_a_reader_that_left,
-            generator=torch.Generator(),  # its own, so that loading draws nothing from the network's stream
+            worker_init_fn=_silence_broken_connections,
+            generator=torch.Generator(),  # else loading would draw from the network's generator
         )
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """As the DataLoader hands them over, in main memory."""
+        """Yield the batches in main memory, as the DataLoader returns them."""
         return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Loaded again each time, and copied to the device."""
+        """Load the images again each time, and copy them to the device."""
         return map(self.placed, self._load(torch.arange(self.image_count), None, None))
 
     def placed(self, batch: Batch) -> Batch:
-        """Copied there, without the host's waiting for it where the settings say so."""
+        """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
         images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
         return images, labels
 
     def _load(self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None) -> Iterator[Batch]:
         self._sampler.batches = _keys(self._plan, order, draws, epoch)
         try:
-            yield from self._loader  # which forgets a pass that was left halfway
-        except UserError as error:  # out of a worker it comes with all of PyTorch's traceback before it
+            yield from self._loader
+        except UserError as error:  # from a worker, its text begins with PyTorch's traceback
             raise UserError(str(error).rpartition(f"{UserError.__module__}.{UserError.__name__}: ")[2]) from error
         except (ConnectionError, EOFError, FileNotFoundError) as error:
-            # A worker that dies while it hands over a batch breaks the connection, a moment before the signal of its
-            # death arrives, at which PyTorch raises what tells more; seldom, it misses that signal.
+            # A worker that dies while it sends a batch breaks the connection just before the signal of its death
+            # arrives, at which PyTorch raises a clearer error. Seldom, it misses that signal.
             time.sleep(_DEATH_NOTICE_SECONDS)
             raise RuntimeError(
                 f"DataLoader worker (pid unknown) broke off while it handed over a batch: {error}"
@@ -241,7 +237,7 @@ class LoaderBatches(Batches):
 
 
 class _SetSampler(Sampler[list[_Key]]):
-    """Hands out the batches that were set last."""
+    """Yields the batches that were set last."""
 
     batches: Iterator[list[_Key]]
 
@@ -273,18 +269,18 @@ class _PackedImages(Dataset[Batch]):
         return self._normalise(item), self._labels[row]
 
     def collate(self, images: list[Batch]) -> Batch:
-        """PyTorch's own way, and for a process that gets nothing of a small last batch, a batch of nothing."""
+        """Collate as PyTorch does. A rank without a share of a small last batch gets an empty batch."""
         if images:
             return tuple(default_collate(images))
         return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]
 
 
-def _say_nothing_of_a_reader_that_left(_worker: int) -> None:
-    """A training process that ends breaks off the batch that a worker is just handing over, in a thread of Python's own
-    which would print a traceback below the one line that tells why the training ended."""
+def _silence_broken_connections(_worker: int) -> None:
+    """Silence a worker whose batch can't be sent because the training ended. It would print a traceback below the
+    training's own error."""
 
-    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, (ConnectionError, EOFError)):
             sys.__excepthook__(kind, error, trace)
 
-    sys.excepthook = told
+    sys.excepthook = hook

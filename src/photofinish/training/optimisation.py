@@ -1,4 +1,4 @@
-"""Losses, optimisers and learning-rate schedules, by the names and defaults they have in PyTorch, or one's own loss."""
+"""Losses, optimizers and learning-rate schedules, with PyTorch's names and defaults, and custom losses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
 _FOR_EACH = {"weight": "classes", "pos_weight": "labels"}
-"""arguments that are a number for each of these"""
+"""arguments that hold one number for each class or label"""
 
 
 class _NllLoss(torch.autograd.Function):
@@ -47,8 +47,7 @@ class _NllLoss(torch.autograd.Function):
 
 
 class Loss:
-    """Of a batch's outputs and targets: the mean over its items, as a step takes it, or what that is made of: a sum,
-    and the weight that it is divided by, which add up over batches and processes."""
+    """The loss of a batch: its mean for a training step, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
         self.name = settings.name if settings else LOSSES[task][0]
@@ -65,7 +64,7 @@ class Loss:
             self._class_weights = arguments.get("weight")
             self._loss = partial(_BUILT_IN[self.name], **arguments)
         self.has_tensors = self._is_own or any(key in arguments for key in _FOR_EACH)
-        """of single precision, or may have"""
+        """True if the loss has float32 tensors, or may have"""
         smooths = getattr(settings, "label_smoothing", 0) > 0
         self._is_plain_cross_entropy = self.name == "cross_entropy" and self._class_weights is None and not smooths
         self._targets_ahead: list[torch.Tensor] | None = None
@@ -88,7 +87,7 @@ class Loss:
             self._targets_ahead = self._gradients = None
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """A scalar."""
+        """Return the mean over the batch, as a scalar."""
         if self._targets_ahead and outputs.dim() == 2:
             log_probs = outputs.float().log_softmax(1)
             if self._gradients is None:
@@ -102,8 +101,7 @@ class Loss:
         return total if weight is None else total / weight
 
     def parts(self, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | int]:
-        """The sum over the items, and their weight: how many they are, or, as a tensor, what the loss makes of them. Of
-        no items, nothing."""
+        """Return the sum over the items and their weight: their number, or a tensor. Both are 0 without items."""
         count = len(targets)
         if self._task == "classes" and not self._is_own:
             total = self._loss(outputs, targets, reduction="sum")
@@ -115,18 +113,18 @@ class Loss:
         return total, weight if self._is_own else count
 
     def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A mean, or a sum and its weight, in which no gradient flows: it is a number of the whole batch."""
+        """Return a custom loss's mean, or its sum and detached weight. Raises UserError if it returns anything else."""
         given = loss if isinstance(loss, tuple) else (loss,)
         if len(given) not in (1, 2) or not all(isinstance(each, torch.Tensor) and each.dim() == 0 for each in given):
-            told = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {loss!r:.200}"
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {loss!r:.200}"
             raise UserError(
-                f"loss {self.name} gives {told}: it must give one number, the mean over the batch, or two, a sum and "
+                f"loss {self.name} gives {got}: it must give one number, the mean over the batch, or two, a sum and "
                 f"the weight that it is divided by"
             )
         return given[0], given[1].detach() if len(given) == 2 else None
 
     def right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How many items are told right; of several labels, each item's share. Values are never right."""
+        """Return the number of correct predictions. With several labels, an item counts by its correct ones."""
         if self._task == "classes":
             return (outputs.argmax(dim=1) == targets).sum()
         if self._task == "labels":
@@ -135,7 +133,7 @@ class Loss:
 
 
 def refuse_other_count(settings: params.Loss | None, names: tuple[str, ...]) -> None:
-    """Of numbers for each class or label, where there are others of these."""
+    """Raise MistakeError if the loss has a number for each class or label, and not as many as there are."""
     for key, what in _FOR_EACH.items():
         numbers = getattr(settings, key, None) if settings and not is_reference(settings.name) else None
         if numbers is not None and len(numbers) != len(names):
@@ -146,7 +144,7 @@ def refuse_other_count(settings: params.Loss | None, names: tuple[str, ...]) -> 
 
 
 def _own_loss(settings: params.OwnLoss, device: torch.device) -> Callable[..., Any]:
-    """A class is made with its arguments, a function called with them too."""
+    """Return a custom loss: an instance of a class, or a function with its arguments."""
     found = Reference.of(settings.name).load()
     if not isinstance(found, type):
         return partial(found, **settings.arguments)
@@ -163,11 +161,10 @@ def _own_loss(settings: params.OwnLoss, device: torch.device) -> Callable[..., A
 def build_optimizer(
     settings: params.Optimizer, parameters: Iterable[nn.Parameter], *, loss_is_scaled: bool = False
 ) -> Optimizer:
-    """PyTorch's own. Fused, one kernel takes all parameters a step further; but SGD's copies weights that lie
-    channels-last to and fro on the CPU, and goes through them one by one there (docs/performance.md).
+    """Build PyTorch's optimizer, fused into one kernel except for SGD on the CPU (docs/performance.md).
 
-    An accelerator's optimiser has its state from the start. A fused SGD would make its momentum in the first step, and
-    leave it unwritten where a scaled loss overflows in that one; and a recorded step makes nothing for the next.
+    On an accelerator its state is created here. A fused SGD would create its momentum in the first step, and leave it
+    unwritten if a scaled loss overflows there. A captured step can't create state for the next one.
     """
     parameters, given = list(parameters), _arguments(settings)
     there = is_accelerator(parameters[0].device)
@@ -187,17 +184,17 @@ def build_optimizer(
 
 
 def _arguments(settings: params.Optimizer | params.Schedule) -> dict[str, Any]:
-    """They have PyTorch's own names."""
+    """Return the settings as arguments: they have PyTorch's names."""
     return {name: value for name, value in vars(settings).items() if name != "name"}
 
 
 def has_another_first_step(settings: params.Optimizer) -> bool:
-    """Whether what it does in its first step is not what it does with a momentum of zeros."""
+    """Return True if the optimizer's first step is not the one that it takes with a momentum of zeros."""
     return settings.name == "sgd" and settings.momentum > 0 and settings.dampening > 0
 
 
 def make_momentum(optimizer: Optimizer) -> None:
-    """That of an SGD, before its first step."""
+    """Create an SGD's momentum, before its first step."""
     (group,) = optimizer.param_groups
     for parameter in group["params"]:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -205,7 +202,7 @@ def make_momentum(optimizer: Optimizer) -> None:
 
 @contextmanager
 def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
-    """While it lasts, the optimiser goes by these settings besides its own."""
+    """Override settings of the optimizer's parameter group within the block."""
     (group,) = optimizer.param_groups
     own = {name: group[name] for name in settings if name in group}
     group.update(settings)
@@ -218,20 +215,20 @@ def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
 
 
 class RateSlots:
-    """The learning rates of the next steps, where an accelerator's optimiser reads them.
+    """The learning rates of the next steps, on the device.
 
-    What records a step records from where it read, so the next time the same step takes another rate. They are float32,
-    and steps that nobody records read them too, so that both compute the same bits.
+    A captured step reads its slot at each replay. The rates are float32, and an accelerator's eager steps read them
+    from slots too, so that both compute the same bits.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._slots = torch.zeros(count, dtype=torch.float32, device=device)
         self._rates: list[float] = []
         self.each = self._slots.unbind()
-        """a tensor without dimensions a step"""
+        """a scalar tensor for each step"""
 
     def fill(self, rates: list[float]) -> None:
-        """As many as there are slots; nothing is to be done where they are there already."""
+        """Write one rate to each slot, unless they are there already."""
         if rates == self._rates:
             return
         self._rates = rates
@@ -242,7 +239,7 @@ class RateSlots:
 
 
 class Schedule:
-    """The learning rate over time: one step a batch for one-cycle, one an epoch for the others."""
+    """The learning rate over time. It changes each batch with one-cycle, and each epoch with the others."""
 
     def __init__(self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int) -> None:
         self._optimizer = optimizer
@@ -264,18 +261,18 @@ class Schedule:
                         f"schedule.pct_start is {settings.pct_start}: of {steps} steps in all, that is a rise of one "
                         f"step, which one_cycle can't do; give another pct_start in params.yaml"
                     )
-                # Its momentum would be moved away from what the user set.
+                # cycle_momentum would override the user's momentum.
                 self._scheduler = lr_scheduler.OneCycleLR(optimizer, total_steps=steps, cycle_momentum=False, **given)
             case "reduce_on_plateau":
                 self._scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **given)
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
-        """Around the optimiser's step: an accelerator's reads its rate from the slot, or from one of its own."""
+        """Return a context for the optimizer's step, in which an accelerator's reads its rate from a slot."""
         if self._slots is None:
             return nullcontext()
         if slot is None:
@@ -284,7 +281,7 @@ class Schedule:
         return lent(self._optimizer, lr=slot)
 
     def next_rates(self, steps: int) -> list[float]:
-        """Those of so many steps, which the schedule is past then."""
+        """Return the rates of so many steps, and advance past them."""
         rates = []
         for _ in range(steps):
             rates.append(self.learning_rate)
@@ -292,22 +289,22 @@ class Schedule:
         return rates
 
     def batch_ended(self) -> None:
-        """Go on to the next batch's rate, where each has its own."""
+        """Advance to the next batch's rate, if the schedule changes each batch."""
         if self._steps_each_batch and self._scheduler:
             self._scheduler.step()
 
     def epoch_ended(self, validation_loss: float) -> None:
-        """Go on to the next epoch's rate, where it doesn't go by batches."""
+        """Advance to the next epoch's rate, if the schedule changes each epoch."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
             self._scheduler.step(validation_loss)
         elif self._scheduler and not self._steps_each_batch:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
-        """How far it has come; nothing where the rate never changes."""
+        """Return the scheduler's state, empty if the rate is constant."""
         return dict(self._scheduler.state_dict()) if self._scheduler else {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if self._scheduler:
             self._scheduler.load_state_dict(state)

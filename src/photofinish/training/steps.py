@@ -118,7 +118,7 @@ class Steps:
 
 
 class CapturedSteps:
-    """A few steps on static batches, as one graph."""
+    """A few steps on static batches, as one graph. The number of a step in its epoch matters to several ranks only."""
 
     def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: CudaRecorder) -> None:
         self._rates = RateSlots(len(batches), trainer.device)
@@ -128,8 +128,8 @@ class CapturedSteps:
         self._read = state, batches
 
         def steps() -> torch.Tensor:
-            numbered = enumerate(zip(batches, self._rates.each, strict=True))
-            return torch.stack([trainer.step(state, number, batch, rate) for number, (batch, rate) in numbered])
+            rated = zip(batches, self._rates.each, strict=True)
+            return torch.stack([trainer.step(state, 0, batch, rate) for batch, rate in rated])
 
         state.network.train()
         state.scaler.scale(torch.zeros((), device=trainer.device))  # creates the scaler's own tensors
@@ -203,19 +203,16 @@ class GraphedSteps(Steps):
             self.capture(trainer, state)
         assert self._captured
         place, steps = self._captured
-        done = 0
         for left_over in trainer.training.put(place, epoch, alone=int(self._first_is_ahead)):
             if left_over is None:
                 yield steps.run(state.schedule.next_rates(self.at_once)).clone()
-                done += self.at_once
-            else:
-                undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
-                with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
-                    loss = trainer.step(state, done, left_over)
-                state.schedule.batch_ended()
-                self._first_is_ahead = False
-                yield loss
-                done += 1
+                continue
+            undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
+            with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
+                loss = trainer.step(state, 0, left_over)
+            state.schedule.batch_ended()
+            self._first_is_ahead = False
+            yield loss
 
     def batches_only(self, training: Batches, epoch: int) -> Iterator[int]:
         if self.at_once == 1:
@@ -277,7 +274,7 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         "a compiled network is handed out in another way": experiment.model.compile,
         "an epoch has no whole batch": training.image_count < training.batch_size,
         "deterministic is false: no two steps need have the same bits": must_be_proven and not experiment.deterministic,
-        "code of one's own may do something else in a later step": must_be_proven and is_own,
+        "custom code may do something else in a later step": must_be_proven and is_own,
         "PyTorch reads a value back where a loss has both weight and label_smoothing": trainer.criterion.reads_back,
     }
     return next((why for why, holds in reasons.items() if holds), None)

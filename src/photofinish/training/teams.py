@@ -1,7 +1,6 @@
-"""Which accelerator a process has, and how the devices that train one network together share a step: one device,
-DataParallel, or a process each (DDP).
+"""The process's accelerator, and how devices share a step: one device, DataParallel, or a process each (DDP).
 
-The trainer asks the same of every team. One device is a team of one, for which nothing is wrapped or waited for.
+A single device is a team of size one: the network is not wrapped and collectives are no-ops.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from photofinish.training.failures import cuda_failure
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""A process that is lost is noticed at once; this bounds waiting for one that hangs, or writes a checkpoint."""
+"""for ranks that hang, or write a checkpoint; a lost process is noticed at once"""
 
 _TRY_AGAIN = (
     "The driver lists a GPU all the same, so it may be busy, asleep, or not let into a container: see nvidia-smi, then "
@@ -33,19 +32,20 @@ _TRY_AGAIN = (
 
 
 class NoAcceleratorError(UserError):
-    """The accelerator that was asked for isn't there, and won't be with these drivers and this torch: a result."""
+    """There is no such accelerator with these drivers and this torch, which is a result."""
 
 
 class UnusableAcceleratorError(UserError):
-    """The driver lists it, but torch can't use it just now, which may pass: a failure, to be tried again."""
+    """The driver lists the accelerator, but torch can't use it now, which is a failure that may pass."""
 
 
 def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
-    """The accelerator of this machine with this number, if it is of the wanted kind (`auto`: any).
+    """Return this machine's accelerator with this number, if it is of the given kind (`auto`: any).
 
-    Only where a driver lists one: what torch then can't use is there all the same, unless torch isn't made for it.
+    It is called only where a driver lists one. Raises NoAcceleratorError if torch isn't built for it, or
+    UnusableAcceleratorError if torch can't use it now.
     """
-    # Numbered as the driver and nvidia-smi do, and so `plan`; CUDA's own order begins with what it takes for fastest.
+    # Number GPUs as the driver, nvidia-smi and `plan` do. CUDA's default order begins with the fastest.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if not torch.accelerator.is_available():
         raise _not_available()
@@ -61,17 +61,17 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
         try:
             torch.accelerator.set_device_index(index)
         except RuntimeError as error:
-            told = cuda_failure(str(error), torch.device(device.type, index))
-            raise UnusableAcceleratorError(told or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
+            message = cuda_failure(str(error), torch.device(device.type, index))
+            raise UnusableAcceleratorError(message or f"{device.type}:{index}: {error}. {_TRY_AGAIN}") from error
     return torch.device(device.type, index)
 
 
 def _not_available() -> UserError:
-    """With what torch itself says, which is of CUDA."""
+    """Return the error for a missing accelerator, with torch's own reason."""
     said = f"torch {torch.__version__} finds no accelerator it can use"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-    except AssertionError as error:  # that it was built with CUDA
+    except AssertionError as error:  # torch was built without CUDA
         return NoAcceleratorError(f"{said}: {error}")
     except RuntimeError as error:
         text = str(error).strip().partition("\n")[0]
@@ -93,58 +93,58 @@ class Team:
 
     def __init__(self, device: torch.device) -> None:
         self.devices: tuple[torch.device, ...] = (device,)
-        """those of this process"""
+        """the devices of this process"""
 
     @property
     def device_count(self) -> int:
-        """Of all its processes."""
+        """Number of devices of all ranks."""
         return len(self.devices) * self.size
 
     def placed(self, batches: Batches) -> Batches:
-        """With the labels where the outputs will be."""
+        """Return the batches with their labels on the device of the outputs."""
         return batches
 
     def adapt(self, network: nn.Module) -> nn.Module:
-        """Before the optimiser is made: what must change in the network itself."""
+        """Change the network itself if it must, before the optimizer is made."""
         return network
 
     def normalised_images(self, batch_images: int) -> int:
-        """Over how many images of such a batch BatchNorm takes its statistics, where they are fewest."""
+        """Return the smallest number of images of such a batch that BatchNorm normalises over."""
         return batch_images
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        """The network as a step calls it; its weights stay those of `network`, under their own names."""
+        """Wrap the network as a step calls it. Weights and their names stay those of `network`."""
         return network
 
     def gather(self, values: list[Any]) -> list[list[Any]]:
-        """Everyone's values, in the order of their ranks."""
+        """Return the values of every rank, in order."""
         return [values]
 
     def sum_of(self, value: torch.Tensor) -> torch.Tensor:
-        """Over all processes, on the device that it lies on."""
+        """Sum a tensor over all ranks, on its device."""
         return value
 
     def from_leader(self, value: Any) -> Any:
-        """What rank 0 passes, in every process."""
+        """Return rank 0's value on every rank."""
         return value
 
     def clock(self) -> Clock:
-        """One that waits for this process's devices and for every other process."""
+        """Return a clock that waits for this process's devices and for every other rank."""
         return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:
-        """What was taken so far: the warm-up trains a second copy, which must not count."""
+        """Count peak memory from here on: the warm-up trains a second copy, which must not count."""
         for device in self.devices:
             forget_peak_memory(device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Of the device that took most, or on the CPU of the process."""
+        """Return the peak of the device that took most, or of the process on the CPU."""
         everyones = chain.from_iterable(self.gather([peak_memory_bytes(device) for device in self.devices]))
         return max((peak for peak in everyones if peak is not None), default=None)
 
 
 class DataParallelTeam(Team):
-    """One process that copies the network to every device at each step: the way of PyTorch's older tutorials."""
+    """One process that copies the network to every device in each step, with nn.DataParallel."""
 
     def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
         super().__init__(devices[0])
@@ -152,22 +152,22 @@ class DataParallelTeam(Team):
         self._output_device = output_device
 
     def placed(self, batches: Batches) -> Batches:
-        """Their labels on the device that gathers the outputs."""
+        """Return the batches with their labels on the device that gathers the outputs."""
         return batches if self._output_device == self.devices[0] else _LabelsOn(self._output_device, batches)
 
     def normalised_images(self, batch_images: int) -> int:
-        """Each GPU over its own, and the last one gets what is left."""
+        """Return the last GPU's share, as each normalises over its own and the last one gets the rest."""
         each = -(-batch_images // len(self.devices))
         return batch_images % each or each
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        if not torch.cuda.is_available():  # nn.DataParallel would then run the network as it is, without a word
+        if not torch.cuda.is_available():  # nn.DataParallel would silently run the network as it is
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, device_ids=list(self.devices), output_device=self._output_device)
 
 
 class _LabelsOn(Batches):
-    """Batches whose labels go on to another device than their images: the one that gathers the outputs."""
+    """Batches whose labels lie on the device that gathers the outputs, not on that of the images."""
 
     def __init__(self, device: torch.device, batches: Batches) -> None:
         self._device, self._batches = device, batches
@@ -183,11 +183,11 @@ class _LabelsOn(Batches):
         return map(self._moved, self._batches.eval_batches())
 
     def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """Just as they come: nothing is moved yet."""
+        """Yield the batches before anything is copied."""
         return self._batches.unplaced(epoch)
 
     def placed(self, batch: Batch) -> Batch:
-        """On the device of the images, then its labels moved on."""
+        """Copy a batch to the device of the images, then its labels to theirs."""
         return self._moved(self._batches.placed(batch))
 
     def _moved(self, batch: Batch) -> Batch:
@@ -196,7 +196,7 @@ class _LabelsOn(Batches):
 
 
 class Ranks(Team):
-    """A process for each device. What steers the training goes over gloo, gradients over the device's own backend."""
+    """DDP: a process for each device. Objects go over gloo, gradients over the device's own backend."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         super().__init__(device)
@@ -205,7 +205,7 @@ class Ranks(Team):
         self._gradients: Any = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT)
 
     def adapt(self, network: nn.Module) -> nn.Module:
-        """One process normalises over the whole batch, so several must too."""
+        """Convert BatchNorm to SyncBatchNorm, so that ranks normalise over the whole batch as one process does."""
         if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
             return network
         if self.devices[0].type == "cpu":
@@ -231,11 +231,11 @@ class Ranks(Team):
         return value
 
     def from_leader(self, value: Any) -> Any:
-        """Rank 0's, pickled on its way; what the others pass is ignored."""
+        """Broadcast rank 0's value, pickled. The values of others are ignored."""
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def clock(self) -> Clock:
-        """One that stops when the last process is done."""
+        """Return a clock that waits for the last rank."""
         return Clock(self.devices[0], dist.barrier)

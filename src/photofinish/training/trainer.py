@@ -34,7 +34,7 @@ class NonFiniteLossError(UserError):
 
 @dataclass
 class Progress:
-    """What a run has done so far, as its checkpoints hold it."""
+    """State of a run, as its checkpoints hold it."""
 
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
@@ -49,7 +49,7 @@ def progress_in(state: dict[str, Any]) -> Progress:
 
 
 class TrainState(NamedTuple):
-    """What a training step changes: the network as a step calls it, its optimizer, schedule and scaler."""
+    """State that a training step changes: the network as a step calls it, its optimizer, schedule and scaler."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
