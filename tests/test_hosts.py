@@ -1,4 +1,4 @@
-"""The fingerprint of the machine holds what determines speed and bits, and nothing that changes by itself."""
+"""The fingerprint of the machine holds facts that determine speed and bits, and nothing that changes by itself."""
 
 from __future__ import annotations
 
