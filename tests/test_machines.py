@@ -1,4 +1,4 @@
-"""Machines by their names: whose result a slot holds, and who may train it."""
+"""Other machines, by the names of their files in machines/."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path,
     assert json.loads((folder / "hosts/gpu.json").read_bytes()) == gpu_here
 
 
-def test_a_wrong_name_is_told_by_its_line_with_the_nearest_right_one(params_file: Path, machines: Path) -> None:
+def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(params_file: Path, machines: Path) -> None:
     with pytest.raises(MistakeError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
@@ -67,7 +67,7 @@ def test_a_wrong_name_is_told_by_its_line_with_the_nearest_right_one(params_file
 
 
 @pytest.mark.parametrize("name", ["", "my lab", "../lab", "lab.json"])
-def test_a_machine_is_written_down_by_a_name_that_params_yaml_takes_alone(tmp_path: Path, name: str) -> None:
+def test_make_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, name: str) -> None:
     command = ["make", "--file", str(ROOT / "Makefile"), "--old-file", "setup", "machine", f"NAME={name}"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "error: give it a name of letters, digits, '-' and '_'" in ran.stdout

@@ -1,4 +1,4 @@
-"""Images that can't fit where they are to lie are refused before anything is loaded, with figures and the way out."""
+"""Images that do not fit into the memory are refused before anything is loaded, with figures and a way out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_the_tensors(make_experiment: MakeExperiment, pac
     assert resident_bytes(experiment, size) == taken
 
 
-def test_a_border_for_random_crops_counts_and_what_is_no_image_takes_what_it_is_packed_in(
+def test_a_border_for_random_crops_counts_and_other_types_keep_their_size(
     make_experiment: MakeExperiment,
 ) -> None:
     plain, cropped = make_experiment(), make_experiment(augmentation={"crop_padding": 2})
@@ -71,8 +71,8 @@ def test_the_message_names_the_key_both_figures_and_the_alternative(make_experim
     size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
     with pytest.raises(MistakeError) as refused:
         refuse_too_large("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
-    for said in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
-        assert said in str(refused.value)
+    for text in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
+        assert text in str(refused.value)
     border = r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
     with pytest.raises(MistakeError, match=border):
         refuse_too_large("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
@@ -106,7 +106,7 @@ def test_a_training_is_refused_before_it_loads_anything(run: Run, monkeypatch: p
         run.check()
 
 
-def test_what_other_programs_hold_on_the_device_is_no_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_other_programs_hold_on_the_device_is_not_free(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from photofinish.runs import setup

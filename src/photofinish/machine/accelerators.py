@@ -62,12 +62,14 @@ def all_accelerators() -> Accelerators:
     if platform.system() == "Linux" and not nodes:
         cuda = HIDDEN if _are_hidden() else "this machine has no NVIDIA or AMD GPU"
         return {"cuda": cuda, "mps": NO_MAC, "xpu": "this machine has no Intel GPU"}
+    # As the training has it, unless the user sets it: GPUs in the order of nvidia-smi.
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | os.environ
     key = {
         "boot": read_or_empty(_BOOT_ID).strip(),
         "driver": read_or_empty(_NVIDIA_VERSION).strip() or platform.release(),
         "nodes": nodes,
         "torch": build_version("torch"),
-        "variables": {name: os.environ[name] for name in VISIBILITY_VARIABLES if name in os.environ},
+        "variables": {name: environment[name] for name in VISIBILITY_VARIABLES if name in environment},
     }
     file = state_folder() / "accelerators.json"
     with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: torch is asked again
@@ -75,7 +77,7 @@ def all_accelerators() -> Accelerators:
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
     try:
-        found = _ask_torch()
+        found = _ask_torch(environment)
     except TorchFailedError as error:
         return dict.fromkeys(("cuda", "mps", "xpu"), str(error))
     # A driver that fails now may work in a minute, so its failure is not cached.
@@ -90,13 +92,12 @@ def _are_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
 
 
-def _ask_torch() -> Accelerators:
+def _ask_torch(environment: dict[str, str]) -> Accelerators:
     """Return the accelerators that torch lists in a subprocess."""
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as in the training, unless the user sets it
     command = [sys.executable, "-m", "photofinish.machine.accelerators"]
     try:
         ran = subprocess.run(
-            command, env=order | os.environ, capture_output=True, text=True, check=False, timeout=_MOST_SECONDS
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_MOST_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise TorchFailedError(f"torch did not list the GPUs within {_MOST_SECONDS:.0f} s") from error

@@ -70,9 +70,14 @@ class LoadWindow(Record):
         return self.cores * self.wall_seconds
 
     @property
+    def waited_seconds(self) -> float:
+        """Time waited for a core, 0 if it was not counted."""
+        return self.waited_for_core_seconds or 0.0
+
+    @property
     def ready_seconds(self) -> float:
         """Time in which this process's threads ran or waited for a core."""
-        return self.own_cpu_seconds + (self.waited_for_core_seconds or 0.0)
+        return self.own_cpu_seconds + self.waited_seconds
 
     @property
     def pages(self) -> int:
@@ -83,20 +88,13 @@ class LoadWindow(Record):
 def doubts(windows: Iterable[LoadWindow]) -> list[str]:
     """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
     seen = list(windows)
-    busy, waiting, paging, slowed = [], [], [], []
-    for window in seen:
-        if window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * window.core_seconds + _TICKS_SECONDS:
-            busy.append(window)
-        if (window.waited_for_core_seconds or 0.0) > MOST_SHARE_WAITED * window.ready_seconds + _TICKS_SECONDS:
-            waiting.append(window)
-        if window.pages > MOST_PAGES_A_SECOND * max(window.wall_seconds, 1.0):
-            paging.append(window)
-        if window.gpu_slowdowns:
-            slowed.append(window)
+    busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
+    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.ready_seconds + _TICKS_SECONDS]
+    paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
+    slowed = [one for one in seen if one.gpu_slowdowns]
 
     used = sum(one.others_cpu_seconds for one in busy) / (sum(one.core_seconds for one in busy) or 1.0)
-    waited = sum(one.waited_for_core_seconds or 0.0 for one in waiting)
-    waited /= sum(one.ready_seconds for one in waiting) or 1.0
+    waited = sum(one.waited_seconds for one in waiting) / (sum(one.ready_seconds for one in waiting) or 1.0)
     reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
     total_seconds = sum(one.wall_seconds for one in seen)
     found = []
