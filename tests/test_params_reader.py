@@ -83,7 +83,7 @@ MISTAKES = [
     (LR, "epoch: 3", "16  experiments.mlp.epoch = 3", "did you mean 'epochs'?"),
     (LR, "optimizer: {Lr: 1}", "16  experiments.mlp.optimizer.Lr = 1", "did you mean 'lr'?"),
     (LR, "optimizer: {lr: 1, lr: 2}", "16  experiments.mlp.optimizer.lr", "given twice"),
-    (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "another optimizer than the one under defaults"),
+    (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (LR, "optimizer: {name: adam, lr: 1, betas: [1]}", "16  experiments.mlp.optimizer.betas = [1]", "2 numbers"),
     ("linear}", "linear, augmentation: {crop: 4}}", "15  experiments.linear.augmentation.crop = 4", "'crop_padding'?"),
     # devices

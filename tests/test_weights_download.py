@@ -105,16 +105,15 @@ def test_what_is_no_longer_asked_for_goes(plan: WeightsPlan, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("mirror", "model", "expected"),
-    [("linear", "linear", None), ("other", ASKING, SHUFFLENET), ("other", {"name": "shufflenet_v2_x0_5"}, None)],
+    ("model", "expected"),
+    [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
     ids=["of our own", "with weights", "without"],
 )
 def test_the_plan_says_which_experiment_asks_for_which_weights(
-    mirror: str, model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
+    model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
 ) -> None:
     sizes = {"validation": 2, "test": 2}
     settings = {
-        "mirror": mirror,
         "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
         "datasets": {"made": {"source": "synthetic", "images": 9, "shape": [3, 32, 32], "classes": 2, **sizes}},
         "experiments": {"one": {"dataset": "made", "model": model}},
@@ -123,7 +122,6 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
     write_plan(read_params(params_file), tmp_path / "plan", tmp_path / "splits", ROOT / "stages")
     plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
     assert plan.experiments == {"one": expected}
-    assert plan.mirror == ("other" if expected else None)
 
 
 # -- in training --------------------------------------------------------------------------------------
