@@ -180,6 +180,7 @@ def test_what_is_no_mapping_is_reported_with_the_keys_it_must_have(params_file: 
         ("a: 1\nb: *nowhere\n", 2),
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("[1, 2]: 3\n", 1),
+        ("a: 1\nb: {name: net.py:Net}\n", 2),
     ],
 )
 def test_invalid_yaml_is_reported_with_its_line(params_file: Path, text: str, line: int) -> None:
