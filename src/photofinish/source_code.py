@@ -34,7 +34,7 @@ CODE_OF_STAGES = {
     "train": (*_NETWORKS, "display", "locks", "measuring", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": ("comparing", "data/__init__", "locks", "machine", "report", "results", "tracking"),
-    "fleet": ("fleet",),
+    "fleet": ("fleet", "machine"),
 }
 """Packages and modules of photofinish that each stage runs. Tests compare them with what the scripts import.
 
