@@ -42,7 +42,9 @@ def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
     ("edited", "runs_again"),
     [
         ("photofinish/report/report.py", {"compare"}),
-        ("photofinish/training/trainer.py", {"train", "evaluate"}),
+        ("photofinish/training/trainer.py", {"train"}),
+        ("photofinish/training/optimisation.py", {"train", "evaluate"}),
+        ("photofinish/runs/evaluation.py", {"evaluate"}),
         ("photofinish/data/split.py", {"plan", "download", "split", "download_weights"}),
         ("photofinish/tracking/mlflow_worker.py", {"compare"}),
         ("stages/train.py", {"train"}),

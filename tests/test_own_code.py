@@ -64,7 +64,7 @@ MISTAKES = [
     ({"loss": "cross_entropi"}, "did you mean 'cross_entropy'?"),
     ({"metrics": ["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"]}, ""),
     ({"metrics": ["mean_absolut_error"]}, "did you mean 'mean_absolute_error'?"),
-    ({"metrics": ["./losses.py:focl"]}, "has no focl; did you mean 'Focal'? it has Focal, focal"),
+    ({"metrics": ["./losses.py:focl"]}, "has no focl; did you mean 'Focal'? it defines Focal, focal"),
     ({"metrics": ["accuracy", "accuracy"]}, "two metrics have one name"),
 ]
 

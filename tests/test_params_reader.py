@@ -83,7 +83,7 @@ MISTAKES = [
     (LR, "epoch: 3", "16  experiments.mlp.epoch = 3", "did you mean 'epochs'?"),
     (LR, "optimizer: {Lr: 1}", "16  experiments.mlp.optimizer.Lr = 1", "did you mean 'lr'?"),
     (LR, "optimizer: {lr: 1, lr: 2}", "16  experiments.mlp.optimizer.lr", "given twice"),
-    (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "another optimizer than the one under defaults"),
+    (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (LR, "optimizer: {name: adam, lr: 1, betas: [1]}", "16  experiments.mlp.optimizer.betas = [1]", "2 numbers"),
     ("linear}", "linear, augmentation: {crop: 4}}", "15  experiments.linear.augmentation.crop = 4", "'crop_padding'?"),
     # devices
@@ -180,6 +180,7 @@ def test_what_is_no_mapping_is_reported_with_the_keys_it_must_have(params_file: 
         ("a: 1\nb: *nowhere\n", 2),
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("[1, 2]: 3\n", 1),
+        ("a: 1\nb: {name: net.py:Net}\n", 2),
     ],
 )
 def test_invalid_yaml_is_reported_with_its_line(params_file: Path, text: str, line: int) -> None:

@@ -128,7 +128,7 @@ class Reference:
             return None
         hint = did_you_mean(self.name, defined)
         there = sorted(name for name, node in defined.items() if isinstance(node, ast.ClassDef | ast.FunctionDef))
-        return f"{self.module} has no {self.name};{hint} it has {', '.join(there) or 'no class or function'}"
+        return f"{self.module} has no {self.name};{hint} it defines {', '.join(there) or 'no class or function'}"
 
     def takes(self) -> Takes | None:
         """Return what it can be called with, or None if only running the file would show that."""
@@ -195,7 +195,7 @@ def users_code(what: str) -> Iterator[None]:
 
     Afterwards the working directory is what it was, since results have relative paths.
     """
-    folder = Path.cwd()
+    folder = os.getcwd()  # noqa: PTH109  # runs for each item of a custom transform
     try:
         yield
     except (UserError, KeyboardInterrupt, TerminatedError):

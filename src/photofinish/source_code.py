@@ -24,20 +24,22 @@ from photofinish.files import is_as_recorded, sha256_of_bytes, sha256_of_file
 from photofinish.own_code import Reference, is_custom_file
 
 _EVERY_STAGE = ("errors", "files", "own_code", "params", "processes", "source_code", "wording")
-_TRAINING = ("data/__init__", "data/packed", "machine", "models", "results", "runs", "training")
+_NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
+_INFERENCE = ("training/__init__", "training/batches", "training/optimisation", "training/torch_device")
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
     "download": ("data", "display", "locks"),
     "split": ("data", "display", "locks"),
     "download_weights": ("data", "display", "locks", "models"),
-    "train": (*_TRAINING, "display", "locks", "measuring"),
-    "evaluate": _TRAINING,
+    "train": (*_NETWORKS, "display", "locks", "measuring", "runs", "training"),
+    "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": ("comparing", "data/__init__", "locks", "machine", "report", "results", "tracking"),
-    "fleet": ("fleet",),
+    "fleet": ("fleet", "machine"),
 }
 """Packages and modules of photofinish that each stage runs. Tests compare them with what the scripts import.
 
-Training also imports `tracking`, which copies results into MLflow and does not influence them.
+Training also imports `tracking`, which copies results into MLflow, and starts `runs/evaluation`, which tries metrics.
+Neither influences its result.
 """
 PACKAGE = "package "
 """Prefix of the names of installed packages in a list of custom code."""
@@ -64,7 +66,10 @@ def our_code(stage: str) -> StageCode:
     for name in (*_EVERY_STAGE, *CODE_OF_STAGES.get(stage, ())):
         place = _HERE / name
         files += sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-    return StageCode({path.relative_to(_HERE.parent).as_posix(): _sha256(path) for path in files})
+    names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
+    if stage == "train":
+        del names["photofinish/runs/evaluation.py"]
+    return StageCode({name: _sha256(path) for name, path in names.items()})
 
 
 def code_of_users(references: list[Reference]) -> dict[str, str]:

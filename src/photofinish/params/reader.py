@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -184,7 +184,7 @@ class _Reader:
                 if mistake.has_value and not _has(given, mistake.path):
                     self._note_setting(mistake, ("defaults",), defaults)
                 elif not self._is_of_defaults(mistake, given, defaults):
-                    self._note_setting(_with_advice(mistake, defaults), where, given)
+                    self._note_setting(mistake, where, given)
         return None
 
     def _note_own_code(self, where: KeyPath, given: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -260,16 +260,6 @@ def _names_another_kind(given: dict[str, Any], defaults: dict[str, Any], key: st
     ours, theirs = _all_spelled_out(given).get(key), _all_spelled_out(defaults).get(key)
     name = theirs.get("name") if isinstance(theirs, dict) else None
     return isinstance(ours, dict) and ours.get("name", name) != name
-
-
-def _with_advice(mistake: Mistake, defaults: dict[str, Any]) -> Mistake:
-    """Add where a missing key may go, or why the one in the defaults does not count."""
-    key, advice = mistake.path[0], ""
-    if mistake.problem == REQUIRED and len(mistake.path) == 1 and key not in _NEVER_INHERITED:
-        advice = ", here or under defaults"
-    elif mistake.problem == REQUIRED and _has(_all_spelled_out(defaults), mistake.path):
-        advice = f": another {key} than the one under defaults takes nothing from it"
-    return replace(mistake, problem=mistake.problem + advice)
 
 
 def _all_spelled_out(settings: dict[str, Any]) -> dict[str, Any]:

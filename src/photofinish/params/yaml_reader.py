@@ -39,6 +39,8 @@ class YamlDocument:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
             what = ", ".join(filter(None, (error.context, error.problem)))
+            if "':'" in what:  # as in {name: net.py:Net}
+                what += "; within brackets, put text with a colon in quotes"
             raise MistakeError(f"{path}:{line}  this is not valid YAML: {what}") from None
         except (YAMLError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             # ruamel.yaml passes on what Python raises for values such as `2024-13-45`.
