@@ -46,7 +46,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Parity:
-    """How alike two models are, and in what."""
+    """Likeness of two models, layer by layer."""
 
     likeness: Likeness
     layers: tuple[Layer, ...]
