@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.verdict import verdict
 from photofinish.machine.load import LoadWindow
-from photofinish.report.report import write_report
 from photofinish.report.rows import comparison_rows
 from photofinish.report.tables import ceiling_table, overview_table
-from photofinish.results import EpochTiming
 
 RUN = 1.2
 """what a run may be off"""
@@ -96,29 +93,6 @@ def test_without_workers_the_quicker_of_two_passes_over_the_same_batches_counts(
     found = ceiling(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution)).epoch
     assert found
     assert found.staying_seconds == pytest.approx((0.085 + (STEPS - 1) * 0.08) / RUN)
-
-
-def test_what_a_step_waits_for_beside_computing_workers_is_no_part_of_the_bound(on_cpu: Any) -> None:
-    """The CPU computes meanwhile, so that workers are slower than they would be beside a GPU."""
-    attribution = made_up_attribution(0.09, batch_alone_seconds=(0.03,) * 9)
-    found = ceiling(on_cpu(workers=2, attribution=attribution)).epoch
-    assert found
-    assert found.at_most == pytest.approx(100 / 30 * RUN)
-
-
-def test_nothing_becomes_slower_by_a_device_that_takes_no_time(on_cpu: Any) -> None:
-    attribution = made_up_attribution(0.0, step_seconds=0.01, batch_alone_seconds=(0.02,) * 9)
-    found = ceiling(on_cpu(workers=2, waiting=0.0, attribution=attribution))
-    assert found.epoch
-    assert found.epoch.at_most == 1.0
-
-
-def test_repeats_tell_how_slow_a_job_may_be(on_cpu: Any) -> None:
-    slow = tuple(EpochTiming(STEPS * 0.12, 0.1, 1.7e9) for _ in range(5))
-    once, repeated = (ceiling(on_cpu(workers=None, waiting=0.09, repeats=runs)).job for runs in ((), (slow,) * 4))
-    assert once
-    assert repeated
-    assert repeated.at_most > 1.1 * once.at_most
 
 
 @pytest.mark.parametrize(
@@ -212,22 +186,6 @@ def test_bounds_stand_in_columns_and_a_table_of_their_own(on_cpu: Any, make_resu
     assert (overview[0]["an epoch"], overview[0]["whole job"]) == ("≤ 1.34x", "≤ 1.40x")
     assert ceiling_table([with_gpu]) == []
     assert not any("≤" in cell for cell in overview_table([with_gpu])[0].values())
-
-
-def test_the_page_and_the_markdown_tell_the_bound_in_the_same_words(on_cpu: Any, tmp_path: Path) -> None:
-    write_report([alone(on_cpu())], tmp_path)
-    page, markdown = ((tmp_path / name).read_text(encoding="utf-8") for name in ("index.html", "comparison.md"))
-    assert "make an epoch at most 1.34 times as fast in this machine" in page
-    assert "(<code>input: resident</code> would lift that" in page
-    assert "What no GPU can shorten" in page
-    assert "* **small-mlp**: Even a GPU that computes in no time would make an epoch at most 1.34 times" in markdown
-
-
-def test_experiments_stand_in_the_order_they_are_given_in(on_cpu: Any, tmp_path: Path) -> None:
-    names = ["zebra", "ant", "mole"]
-    pairs = [alone(on_cpu(), name) for name in names]
-    assert [each.experiment for each in write_report(pairs, tmp_path)] == names
-    assert [table["experiment"] for table in ceiling_table(pairs)][::2] == names
 
 
 @pytest.mark.parametrize(("batches", "wobble"), [(8, 0.05), (8, 0.3), (40, 0.1)])

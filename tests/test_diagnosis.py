@@ -17,7 +17,7 @@ from dvc.utils.hydra import apply_overrides
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
-from photofinish.comparing.diagnosis import Remedy, diagnose, gain_text
+from photofinish.comparing.diagnosis import Remedy, diagnose
 from photofinish.comparing.verdict import verdict
 from photofinish.params.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
@@ -115,10 +115,6 @@ def test_what_workers_load_ahead_comes_unevenly_and_beside_the_copying(slow: Cha
     assert ahead.input_seconds == a_batch_seconds
 
 
-def test_a_gain_has_three_digits() -> None:
-    assert [gain_text(gain) for gain in (2.5, 9.99, 9.996, 12.3)] == ["2.50", "9.99", "10", "12"]
-
-
 @pytest.mark.parametrize(("kind", "told"), [("eager", False), ("graph", True)])
 def test_parts_of_a_step_that_was_in_a_graph_are_told_to_be_of_one_by_itself(
     slow: Change, kind: Literal["eager", "graph"], told: bool
@@ -138,20 +134,6 @@ def test_the_gain_is_between_what_fast_and_slow_epochs_and_steps_tell(slow: Chan
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
 
 
-def test_images_that_do_not_fit_get_a_worker_for_each_core(slow: Change) -> None:
-    found = diagnose(slow(waiting=0.09, settings={"input": LOADER}, resident=None))[0]
-    assert found.remedy
-    assert found.remedy.line == "experiments.small-mlp.input: {name: loader, workers: 4}"
-    assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / (0.09 / 4)))
-    assert ", at most 5.34 times as fast (an epoch): `dvc exp run" in found.advice  # a bound: rounded up
-    # With so many workers, the copy and the step are what is left: they take longer than a batch's 22.5 ms.
-    copied = diagnose(slow(waiting=0.09, copying=0.02, settings={"input": LOADER}, resident=None))[0]
-    assert copied.remedy
-    assert copied.remedy.predicted == pytest.approx((1, 1.2 * 0.12 / (0.02 + 0.01)))
-    everywhere = slow(waiting=0.09, settings={"input": {"name": "loader", "workers": 4}}, resident=None)
-    assert "every core has its worker already" in diagnose(everywhere)[0].advice
-
-
 def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorter(slow: Change) -> None:
     """13 ms a batch when measured alone, 12 in an epoch, 10 a step at the same time: only 2 ms are waited for, and yet
     the step is not the matter."""
@@ -162,24 +144,6 @@ def test_workers_that_load_ahead_are_what_an_epoch_waits_for_if_a_step_is_shorte
     assert found.sentence.startswith("the loader takes 100% of an epoch's time")
     assert found.remedy
     assert found.remedy.predicted == pytest.approx((1.2 / 1.2, 1.2 * 1.2))
-
-
-def test_a_slow_copy_is_told_from_a_slow_loader(slow: Change) -> None:
-    settings = {"input": LOADER}
-    found = diagnose(slow(waiting=0.01, copying=0.08, settings=settings))[0]
-    assert (found.cause, found.remedy and found.remedy.line) == (
-        "copy-bound",
-        "experiments.small-mlp.input: resident",
-    )
-    assert "copying to the device takes 80% of an epoch's time" in found.sentence
-    lying_there = diagnose(slow(waiting=0.01, copying=0.08, settings={"input": {"name": "resident"}}))[0]
-    assert lying_there.advice == "Nothing in params.yaml helps: the images lie on the device already"
-    found = diagnose(slow(waiting=0.01, copying=0.08, settings=settings, resident=None))[0]
-    assert found.remedy
-    assert found.remedy.line == "experiments.small-mlp.input: {name: loader, pin_memory: true, non_blocking: true}"
-    assert found.remedy.predicted == pytest.approx((1, 1.2 * 0.1 / 0.08))
-    taken_apart = slow(copying=0.09, epoch_seconds=38 * 0.06, settings=settings, device="gpu")
-    assert "copying to the device takes 100% of an epoch's time: 90.0 ms" in diagnose(taken_apart)[0].sentence
 
 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
@@ -383,17 +347,6 @@ def test_the_evidence_has_a_steps_parts_and_what_each_half_takes_alone(
     (found,) = diagnose(slow(epoch_seconds=38 * 0.0105, **measured))
     parts = "waiting for data 9%, forward 27%, backward 45% and optimiser 18%"
     assert found.evidence == f"of a step: {parts}; the device is busy {tail}"
-
-
-@pytest.mark.parametrize(("step_seconds", "gain"), [(0.004, 0.012 / 0.006), (0.0095, None)])
-def test_bf16_is_suggested_where_a_step_of_it_was_quicker(
-    slow: Change, step_seconds: float, gain: float | None
-) -> None:
-    bf16 = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,))
-    found = diagnose(slow(waiting=0.002, bf16=bf16))[0]
-    predicted = found.remedy.predicted.middle if found.remedy and found.remedy.predicted else None
-    assert predicted == pytest.approx(gain)
-    assert ("tried on a step and takes 9.50 ms" in found.no_remedy) == (gain is None)
 
 
 def test_a_job_that_is_mostly_start_up_is_told_so_and_no_line_shortens_it(slow: Change) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +21,6 @@ from photofinish.training import failures as memory_failures
 from photofinish.training.failures import PeerLostError, failures_explained, too_large_a_network_explained
 from photofinish.training.teams import DataParallelTeam, Team
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import Trainer
 
 CUDA = torch.device("cuda", 0)
 ON_CPU, ON_CUDA = Team(CPU), Team(CUDA)
@@ -33,24 +29,6 @@ _CUDA_OUT_OF_MEMORY = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.69 GiB is "
     "free. Including non-PyTorch memory, this process has 73.40 GiB memory in use."
 )
-_LITTLE_MEMORY = """
-import resource, torch
-from photofinish.training.torch_device import CPU
-from photofinish.training.failures import failures_explained
-from photofinish.params.experiment import Experiment
-from photofinish.training.teams import Team
-experiment = Experiment.model_validate_json('''{experiment}''')
-torch.zeros(1)
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, used + 2**27))
-try:
-    with failures_explained("big", experiment, Team(CPU)):
-        torch.zeros(2**30)
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
 Explained = Callable[..., str]
 
 
@@ -104,13 +82,6 @@ def test_only_what_would_change_something_is_proposed(explained: Explained) -> N
     assert "input" not in text
 
 
-def test_where_the_batch_is_one_image_no_smaller_one_is_proposed(explained: Explained) -> None:
-    assert "batch_size" not in explained(MemoryError(), ON_CPU, batch_size=1)
-    least = explained(MemoryError(), ON_CPU, batch_size=1, **FRUGAL)
-    assert "its share of a batch is 1 image. It takes a smaller network or smaller images. Nothing was" in least
-    assert "lower experiments.big.batch_size (it is 2)" in explained(MemoryError(), ON_CPU, batch_size=2)
-
-
 @pytest.mark.usefixtures("_a_gpu_in_use")
 def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(explained: Explained) -> None:
     text = explained(_CUDA_OUT_OF_MEMORY, _OneOfFour(CUDA))
@@ -144,13 +115,6 @@ def test_of_a_network_that_is_too_large_for_the_main_memory_no_batch_size_is_bla
         torch.empty(2**50)
     with pytest.raises(RuntimeError, match="something else"), too_large_a_network_explained("big"):
         raise RuntimeError("something else")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
-def test_an_allocation_beyond_the_limit_of_the_process_is_told(experiment: Experiment) -> None:
-    code = _LITTLE_MEMORY.format(experiment=experiment.model_dump_json())
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("UserError out of memory on the CPU: 4.0 GiB more were asked for"), ran.stderr
 
 
 def test_what_a_device_does_not_tell_of_its_memory_is_left_out(
@@ -191,33 +155,6 @@ def test_every_way_torch_puts_a_mix_of_devices_is_understood(explained: Explaine
     assert "a part of model mlp makes or keeps a tensor elsewhere" in told
 
 
-class _FakeBatches:
-    """One batch on a GPU that is made up."""
-
-    image_count = batch_size = 4
-
-    def train_batches(self, _epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        yield torch.empty(4, 1, 8, 8, device=CUDA), torch.zeros(4, dtype=torch.int64, device=CUDA)
-
-    def eval_batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return self.train_batches(0)
-
-
-@pytest.mark.parametrize("place", [CUDA, CPU], ids=str)
-def test_forward_and_loss_on_a_gpu_mix_no_devices_unless_the_network_stays_behind(
-    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, place: torch.device
-) -> None:
-    """Torch's made-up tensors check where they are, but can't be moved: the network is made where it is to be."""
-    monkeypatch.setattr(nn.Module, "to", lambda module, *_place, **_format: module)
-    experiment = make_experiment()
-    with FakeTensorMode():
-        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3, device=place))
-        trainer = Trainer(experiment, network, _FakeBatches(), _FakeBatches(), CUDA)
-        told = nullcontext() if place == CUDA else pytest.raises(UserError, match="one step had tensors on two devices")
-        with told, failures_explained("small", experiment, ON_CUDA):
-            assert trainer.loss(trainer.state, 0, next(_FakeBatches().train_batches(0))).device == CUDA
-
-
 @pytest.mark.parametrize(
     ("operation", "proposed"),
     [
@@ -254,12 +191,6 @@ def test_an_operation_that_does_not_repeat_is_explained(explained: Explained, op
 def test_a_library_that_can_not_be_used_is_named(explained: Explained, text: str, library: str) -> None:
     told = explained(RuntimeError(f"{text}.\nException raised from ..."))
     assert told.startswith(f"{library} can't be used on cuda:0 ({text}). Other processes")
-
-
-@pytest.mark.parametrize(("length", "end"), [(200, "x). Other"), (201, "x...). Other")])
-def test_a_long_line_of_torchs_is_shortened(explained: Explained, length: int, end: str) -> None:
-    line = "cuDNN error: ".ljust(length, "x")
-    assert f"({line[:200]}{end.removeprefix('x')}" in explained(RuntimeError(line))
 
 
 def test_a_process_that_loads_images_and_is_lost_is_told_with_the_memory_that_they_share(

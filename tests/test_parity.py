@@ -106,10 +106,6 @@ def test_a_changed_initial_weight_is_found_and_its_layer_named(learn: Learn) -> 
     assert "parts at 3.bias" in finding
 
 
-def test_another_seed_called_the_same_parts_at_the_initial_weights(learn: Learn) -> None:
-    assert parting(parity(learn(), learn(seed=1, says={})))[0] == "initial weights"
-
-
 @pytest.mark.parametrize(("at", "module"), [(1, "1"), (3, "3")])
 def test_a_layer_that_computes_something_else_is_named(learn: Learn, at: int, module: str) -> None:
     class Wrong(nn.Linear):
@@ -135,10 +131,6 @@ def test_a_wrong_gradient_parts_at_the_first_gradient(learn: Learn) -> None:
 
 def test_bf16_called_fp32_parts_at_the_first_forward(learn: Learn) -> None:
     assert parting(parity(learn(), learn(precision="bf16", says={})))[0] == "first forward"
-
-
-def test_bf16_by_its_name_parts_at_the_settings(learn: Learn) -> None:
-    assert parting(parity(learn(), learn(precision="bf16")))[0] == "settings"
 
 
 def test_another_learning_rate_called_the_same_parts_at_the_loss_curves(learn: Learn) -> None:
@@ -416,15 +408,3 @@ def test_of_several_labels_an_image_counts_once(make_result: MakeResult) -> None
     found = parity(cpu, gpu)
     assert found.mcnemar_p == 2 / 2**8
     assert table(found)["test predictions"] == ("other labels for 8 of 8 images", False, True)
-
-
-def test_of_several_values_each_goes_by_its_own_spread(learn: Learn) -> None:
-    cpu, values = learn(), np.array([0.0, 0.0, 1000.0, 1.0])
-    record = cpu.record.model_copy(update={"task": "values", "class_names": ("width", "height")})
-    runs = [
-        replace(cpu, record=record, predictions=Predictions(values, predicted))
-        for predicted in (values, np.array([0.0, 0.1, 1000.0, 1.1]))
-    ]
-    found = parity(*runs)
-    assert parting(found) == ("test predictions", "they differ by 0.2 of the spread of a value, in the mean")
-    assert found.mcnemar_p is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -192,27 +190,6 @@ def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_da
     of_before = with_timings(pair.cpu, not_counted=None)
     assert f"{nothing_told}a step's operations were not counted." in verdict(pair_of(of_before)).text
     assert "accelerators asked for" not in verdict(make_pair(None, accelerators=())).text
-
-
-def test_a_step_of_nothing_that_is_counted_has_no_bound(make_pair: MakePair) -> None:
-    nothing = STEP.model_copy(update={"products": (), "gradient_bytes": 0, "optimizer_bytes": 0})
-    pair = make_pair(nothing, accelerators=("T4",))
-    (offer,) = pair.renting.offers
-    assert (offer.epoch_seconds, offer.epoch_at_most) == (0.0, math.inf)
-    busy = with_timings(pair.cpu, attribution=None)
-    (offer,) = pair_of(busy, settings=pair.settings).renting.offers
-    assert (offer.job_seconds, offer.job_at_most) == (0.0, math.inf)
-
-
-def test_the_day_of_a_training_is_that_of_utc(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,790,000,000 s is 13:33 there on 21 September 2026, and early on the 22nd twelve hours to the east."""
-    monkeypatch.setenv("TZ", "XXX-12")
-    time.tzset()
-    try:
-        assert make_pair(accelerators=("T4",)).renting.trained_on == date(2026, 9, 21)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shorter_one_is_not(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,11 +75,6 @@ def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...],
     assert crossing(sizes, np.array([ratios, other])).tolist() == [pytest.approx(expected), -np.inf]
 
 
-def test_each_draw_crosses_at_a_place_of_its_own() -> None:
-    ratios = np.array([(0.5, 2.0, 2.0), (0.5, 0.5, 2.0)])
-    assert crossing((10, 20, 80), ratios).tolist() == pytest.approx([math.sqrt(10 * 20), math.sqrt(20 * 80)])
-
-
 @pytest.mark.parametrize(
     ("speedups", "told"),
     [
@@ -123,12 +117,6 @@ def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(timed: Time
     assert "(95 % interval below 16 to " in found.finding
 
 
-def test_an_interval_that_is_open_at_both_ends_tells_of_no_faster_one(timed: Timed) -> None:
-    found = break_even(with_speedups(timed, {16: 0.98, 64: 1.02}))
-    assert (found.size, found.low, found.high) == (pytest.approx(32, rel=0.02), None, None)
-    assert found.finding.startswith("none to be told: from 32.")
-
-
 def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(timed: Timed) -> None:
     table = pd.DataFrame(scaling_rows(all_series(with_speedups(timed, {64: 2.0, 16: 0.5}))))
     columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
@@ -166,27 +154,6 @@ def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed)
         timed("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
     ]
     assert all_series(results) == []
-
-
-def test_arguments_in_another_order_are_the_same_ones(timed: Timed) -> None:
-    one = (1.0,) * 5
-    given = {"name": "./net.py:Net", "depth": 2, "width": 3}
-    turned = dict(reversed(given.items()))
-    (series,) = all_series(
-        [timed("a", one, one, batch_size=16, model=given), timed("b", one, one, batch_size=32, model=turned)]
-    )
-    assert [point.x for point in series.points] == [16, 32]
-
-
-def test_series_of_the_same_name_are_told_apart(timed: Timed) -> None:
-    one = (1.0,) * 5
-    results = [
-        timed("mlp-1", one, one, batch_size=16),
-        timed("mlp-2", one, one, batch_size=32),
-        timed("mlp-3", one, one, batch_size=16, seed=1),
-        timed("mlp-4", one, one, batch_size=32, seed=1),
-    ]
-    assert [series.name for series in all_series(results)] == ["mlp", "mlp (mlp-3 and the like)"]
 
 
 @pytest.mark.parametrize(

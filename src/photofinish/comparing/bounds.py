@@ -40,7 +40,7 @@ SHORTEST_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class Bound:
-    """How many times as fast at most: the whole of it over what is sure to stay."""
+    """Bound of a speed-up: the whole time over the time that is sure to stay."""
 
     whole_seconds: float
     """of slow ones, where there are several"""
@@ -52,7 +52,7 @@ class Bound:
 
     @property
     def at_most(self) -> float:
-        """From 1 on: by a device that takes no time, nothing gets slower."""
+        """Largest speed-up, 1 at least."""
         return max(1.0, self.whole_seconds / self.staying_seconds) if self.staying_seconds else math.inf
 
     @property
@@ -110,7 +110,7 @@ class Ceiling:
 
 
 def ceiling(run: Recorded) -> Ceiling:
-    """Of one training on the CPU; no bound is told by figures that carry no cause either."""
+    """Return the bounds of a training on the CPU, or why its figures carry none."""
     timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
     if untold or costs is None:
         return Ceiling(untold=untold)
@@ -135,7 +135,7 @@ def ceiling(run: Recorded) -> Ceiling:
 
 
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
-    """Of an epoch: its first batch, for which workers may start, then batches as quick as the quickest tenth of them.
+    """Return the seconds of an epoch's batches if all after the first are as quick as the quickest tenth.
 
     What else goes on in a machine only ever slows a batch, so of two passes that took the same the quicker one counts.
     """
@@ -170,12 +170,12 @@ class Floor:
 
     @property
     def seconds(self) -> float:
-        """Of all together."""
+        """Seconds of all together."""
         return max(self.computing_seconds, self.link_seconds)
 
     @property
     def held_by(self) -> str:
-        """What takes most of it."""
+        """Name of the part that takes most of it."""
         if self.link_seconds > self.computing_seconds:
             return "the link"
         parts = {"arithmetic": self.arithmetic_seconds, "memory": self.memory_seconds, "kernels": self.kernel_seconds}
@@ -183,7 +183,7 @@ class Floor:
 
 
 def least_steps(operations: Operations, accelerator: Accelerator, precision: str, images: int | None = None) -> Floor:
-    """Of the step that was counted; or of as large ones on so many images in all, but for the last.
+    """Return the least time of the counted step, or of enough steps for so many images.
 
     Products of matrices and convolutions run one after the other, as PyTorch hands them to a device, and then the
     optimiser. What fits into the cache may lie and stay there, as all may that a smaller last step moves: only what a
@@ -222,7 +222,7 @@ def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
 
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
-    """What lies in its memory at least, at the end of a forward or of a backward pass."""
+    """Return the least memory that a step takes, at the end of its forward or backward pass."""
     passing_bytes = max(operations.kept_values * _VALUE_BYTES[precision], operations.gradient_bytes)
     images_bytes = operations.batch_bytes + operations.resident_bytes
     return operations.parameter_bytes + operations.optimizer_bytes + passing_bytes + images_bytes

@@ -61,28 +61,28 @@ class StepCosts:
 
     @cached_property
     def epoch_share_spread(self) -> tuple[float, float]:
-        """The same of a fast epoch and of a slow one."""
+        """`epoch_share_seconds` of a fast and of a slow epoch."""
         return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
 
     @cached_property
     def parts_seconds(self) -> dict[str, float]:
-        """Of a step that was taken apart after the training, by their names in words."""
+        """Seconds of each part of a step that was taken apart after the training."""
         return {name: self._over_an_epoch(getattr(self.attribution.parts, field)) for name, field in PARTS.items()}
 
     @property
     def shares(self) -> dict[str, float]:
-        """The same, of the whole step."""
+        """Share of each part in the whole step."""
         whole_seconds = sum(self.parts_seconds.values())
         return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
 
     @property
     def copying_seconds(self) -> float:
-        """A batch to the device."""
+        """Seconds for copying a batch to the device."""
         return self.parts_seconds["copying to the device"]
 
     @cached_property
     def batch_alone_seconds(self) -> float:
-        """A batch with no step in between: what the input path takes when nothing else is to be done."""
+        """Seconds for a batch if no step runs in between."""
         alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
         if self.loads_ahead:
             return alone_seconds
@@ -91,14 +91,14 @@ class StepCosts:
 
     @property
     def input_seconds(self) -> float:
-        """What an epoch takes a step if the steps themselves took no time."""
+        """Seconds an epoch would take a step if the steps themselves took no time."""
         if self.loads_ahead:
             return max(self.batch_alone_seconds, self.copying_seconds)
         return self.batch_alone_seconds + self.copying_seconds
 
     @cached_property
     def step_alone_seconds(self) -> float:
-        """A step whose batch lies on the device already: the steady state."""
+        """Seconds of a step whose batch lies on the device already: the steady state."""
         return statistics.median(self.timings.steady_state.step_seconds)
 
     @property
@@ -109,12 +109,12 @@ class StepCosts:
 
     @property
     def beside_step_seconds(self) -> float:
-        """Of an epoch, a step, what the step alone doesn't take: its data, as far as the step waits for it."""
+        """Seconds a step of an epoch waits for its data."""
         return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
 
     @property
     def issuing_is_hidden(self) -> bool:
-        """An accelerator works longer on a step than the host takes to hand it out."""
+        """True if an accelerator works longer on a step than the host takes to launch it."""
         issuing_seconds = self.attribution.issuing_seconds
         step_seconds = min(self.attribution.same_batch.step_seconds)
         return bool(issuing_seconds) and min(issuing_seconds) < _HIDDEN_SHARE * step_seconds
@@ -135,7 +135,7 @@ class StepCosts:
 
     @property
     def images_seconds(self) -> float:
-        """Of the step alone, what grows with the images of its batch."""
+        """Seconds of a step that grow with the images of its batch."""
         return self.step_alone_seconds - self.fixed_seconds
 
     def _over_an_epoch(self, values: Sequence[float]) -> float:
@@ -143,7 +143,7 @@ class StepCosts:
 
 
 def fixed_share(images: int, seconds: float, other_images: int, other_seconds: float) -> float:
-    """Of the step on so many images, what it would take with none: by the line through it and the other batch size."""
+    """Return the share of a step that is left with no images, by the line through two batch sizes."""
     if images == other_images:
         return 0.0
     an_image_seconds = (seconds - other_seconds) / (images - other_images)
@@ -151,7 +151,7 @@ def fixed_share(images: int, seconds: float, other_images: int, other_seconds: f
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """What a tenth of them lie below, and a tenth above."""
+    """Return the tenth and the ninetieth percentile."""
     if len(values) == 1:
         return values[0], values[0]
     low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
@@ -171,7 +171,7 @@ def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> floa
 
 @dataclass(frozen=True)
 class Predictions:
-    """A row for each test item, or for each value or label of it."""
+    """Predictions and truth, a row for each test item, or for each value or label of it."""
 
     actual: npt.NDArray[Any]
     predicted: npt.NDArray[Any]
@@ -179,7 +179,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a training stage left of one experiment on one device."""
+    """Result of a training stage: one experiment on one device."""
 
     experiment: str
     record: records.Training
@@ -188,19 +188,19 @@ class Recorded:
 
     @property
     def device(self) -> DeviceLabel:
-        """Which of the two."""
+        """Label of the device."""
         return self.record.device
 
     @cached_property
     def costs(self) -> StepCosts | None:
-        """None where its steps were not taken apart."""
+        """Costs of a step, or None if its steps were not taken apart."""
         attribution = self.timings.attribution
         return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
 
 
 @dataclass(frozen=True)
 class Trained(Recorded):
-    """The same, evaluated."""
+    """Result of a training stage that was evaluated, too."""
 
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
@@ -211,14 +211,14 @@ class Trained(Recorded):
 
 @dataclass(frozen=True)
 class NotTrained:
-    """What is left where the device was unavailable."""
+    """Result of a training stage whose device was unavailable."""
 
     experiment: str
     record: records.Unavailable
 
     @property
     def device(self) -> DeviceLabel:
-        """Which of the two."""
+        """Label of the device."""
         return self.record.device
 
 
@@ -226,7 +226,7 @@ DeviceResult = Trained | NotTrained
 
 
 def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    """What a training stage left in the folder."""
+    """Read the result of a training stage."""
     record = records.read_training(folder / records.LEARNED)
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
@@ -235,7 +235,7 @@ def read_run(name: str, folder: Path) -> Recorded | NotTrained:
 
 
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
-    """Both devices', in the folder of an experiment's results; what was evaluated of the two is read once."""
+    """Read the results of both devices from an experiment's folder."""
     runs = {device: read_run(name, folder / device) for device in records.DEVICE_LABELS}
     results: dict[DeviceLabel, DeviceResult] = {
         each.device: each for each in runs.values() if isinstance(each, NotTrained)

@@ -47,25 +47,25 @@ _DOES_NOT_FIT = "the images don't fit into the device's memory"
 
 
 class Gain(NamedTuple):
-    """How many times as fast: between these two. From 1 on where the second is known alone."""
+    """Predicted speed-up, between two figures. The low one is 1 if only the high one is known."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
-        """Of an epoch whose steps took between so long and so long each, with all that belongs to them."""
+        """Return the gain if steps with their data take between so long and so long."""
         fast_seconds, slow_seconds = costs.epoch_share_spread
         return cls(fast_seconds / high_seconds / RUN_MARGIN, slow_seconds / low_seconds * RUN_MARGIN)
 
     @classmethod
     def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
-        """Of an epoch whose steps can't be shorter than that."""
+        """Return the gain if steps can't be shorter than that."""
         return cls(1.0, max(1.0, cls.of(costs, shortest_seconds, shortest_seconds).high))
 
     @property
     def middle(self) -> float:
-        """What is as many times above the low end as below the high one."""
+        """Geometric mean of both ends."""
         return math.sqrt(self.low * self.high)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Remedy:
 
     @property
     def line(self) -> str:
-        """As it stands in params.yaml, but for the dots."""
+        """Line of params.yaml, with dots for its levels."""
         return f"{self.key}: {self._written}"
 
     @property
@@ -139,7 +139,7 @@ class Diagnosis:
 
 
 def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
-    """Of the job where it is mostly start-up; then of an epoch, or why nothing can be said of it."""
+    """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
     timings, costs, found = run.timings, run.costs, []
     share = timings.startup_seconds / timings.total_seconds
     if share > MOST_STARTUP_SHARE:
@@ -164,7 +164,7 @@ def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
 
 
 def why_nothing_is_told(run: Recorded) -> str | None:
-    """What keeps the figures from carrying a cause; None where they do."""
+    """Return why the figures carry no cause, or None if they do."""
     timings, costs = run.timings, run.costs
     if costs is None:
         return timings.not_attributed
@@ -191,7 +191,7 @@ def why_nothing_is_told(run: Recorded) -> str | None:
 
 
 def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Remedy | str]:
-    """What an epoch waits for, a sentence of it, and what can be done against it, or why nothing can."""
+    """Return what an epoch waits for, a sentence on it, and a remedy or why there is none."""
     host, step = run.timings.host, seconds(costs.step_alone_seconds)
     cores = allowed_cores(host.cpu) if host.cpu else 1
     if costs.input_seconds > costs.step_alone_seconds:

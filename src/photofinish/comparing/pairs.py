@@ -73,7 +73,7 @@ class Pair:
 
     @classmethod
     def of(cls, cpu: Trained, gpu: DeviceResult) -> Self:
-        """With all that is found whatever the settings, under none yet."""
+        """Compare two results, without settings so far."""
         compared, diagnoses = None, {cpu.device: diagnose(cpu)}
         if isinstance(gpu, Trained):
             found = speedups(cpu.timings, gpu.timings), parity(cpu, gpu), payback(cpu.timings, gpu.timings)
@@ -92,23 +92,23 @@ class Pair:
 
     @cached_property
     def renting(self) -> Renting:
-        """What the accelerators that were asked for would at least take and cost."""
+        """Least time and cost on the accelerators in the settings."""
         return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, Outlay]:
-        """Time, energy and money, of the devices that trained."""
+        """Time, energy and money of the devices that trained."""
         return {run.device: outlay(run.device, run.timings, run.history, self.settings) for run in self.trained}
 
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
-        """What the devices learned from several seeds, of those that trained so."""
+        """Scores over seeds of the devices that trained from several."""
         target = self.settings.target_accuracy
         return {run.device: over_seeds(run, target) for run in self.trained if run.seed_runs}
 
     @cached_property
     def elsewhere(self) -> tuple[Elsewhere, ...]:
-        """What other machines recorded of the same training; it decides nothing here."""
+        """Records of the same training on other machines, which decide nothing here."""
         # The power that is given is that of this machine.
         measured_only = self.settings.model_copy(update={"watts": Watts()})
         return tuple(
@@ -124,7 +124,7 @@ class Pair:
 
 
 def read_pair(name: str, folder: Path) -> Pair:
-    """Of the results in the folder of an experiment."""
+    """Read the results in an experiment's folder and compare them."""
     results = read_results(name, folder)
     cpu = results["cpu"]
     if isinstance(cpu, NotTrained):

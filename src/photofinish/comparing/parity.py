@@ -1,5 +1,6 @@
-"""Is it the same model? From the start of the training to its end, layer by layer, and where two devices first part; of
-an experiment trained from several seeds, whether devices differ by more than seeds do.
+"""Is it the same model? Two trainings compared layer by layer, from their settings to their final weights.
+
+Of an experiment trained from several seeds: do devices differ by more than seeds do?
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results import EpochMetrics
-from photofinish.results.records import MEAN_ABSOLUTE_ERROR, Print
+from photofinish.results.records import MEAN_ABSOLUTE_ERROR, FirstStep, Print
 from photofinish.wording import ratio
 
 Likeness = Literal["identical", "equivalent within rounding", "different"]
@@ -34,7 +35,7 @@ _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 
 @dataclass(frozen=True)
 class Layer:
-    """One of the things that are held against each other, from the start of the training to its end."""
+    """One thing that is compared."""
 
     name: str
     finding: str
@@ -45,61 +46,63 @@ class Layer:
 
 @dataclass(frozen=True)
 class Parity:
-    """How alike two models are, and in what."""
+    """Likeness of two models, layer by layer."""
 
     likeness: Likeness
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
-    """None where the test images differ, and where values are told"""
+    """None where the test images differ, and for values"""
 
     @property
     def parts_at(self) -> Layer | None:
-        """The first that rounding doesn't explain."""
+        """The first layer that rounding doesn't explain."""
         return next((layer for layer in self.layers if not layer.within_rounding), None)
 
 
 def parity(cpu: Trained, device: Trained) -> Parity:
-    """Layer by layer, from the settings to the final weights."""
-    records, first, second = (cpu.record, device.record), cpu.first_step, device.first_step
-    curve_tolerance = max(_CURVE_TOLERANCES[record.precision] for record in records)  # the coarser one rounds
-    same_start = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
+    """Compare layer by layer, from the settings to the final weights."""
+    one, other = cpu.record, device.record
+    first, second = cpu.first_step, device.first_step
+    curve_tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
     weights = _prints("initial weights", first.weights, second.weights, {})
-    outputs, others = (step.outputs | {"the loss": (abs(step.loss), step.loss)} for step in (first, second))
-    output_tolerances = _tolerances(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
-    gradient_tolerances = _tolerances(first.gradients, first.gradient_rounding, _GRADIENT_TOLERANCE)
-    noise = _NOISE * math.hypot(*(norm for norm, _ in first.gradients.values()))
-    for part, (norm, _) in first.gradients.items():
-        gradient_tolerances[part] = max(gradient_tolerances[part], _FEW_ACTIVATIONS * norm, noise)
-    tests, numbers, p_value = (cpu.predictions, device.predictions), len(cpu.record.class_names), None
-    if cpu.record.task == "values":
-        predictions, accuracy = _values_held_together(*tests, numbers, curve_tolerance)
+    same_start = one.initial_weights_sha256 == other.initial_weights_sha256
+    numbers, p_value = len(one.class_names), None
+    if one.task == "values":
+        predictions, score = _compare_values(cpu.predictions, device.predictions, numbers, curve_tolerance)
     else:
-        predictions, accuracy, p_value = _tested(*tests, numbers if cpu.record.task == "labels" else 1)
-    same_end = cpu.record.weights_sha256 == device.record.weights_sha256
+        rows_an_item = numbers if one.task == "labels" else 1
+        predictions, score, p_value = _compare_classes(cpu.predictions, device.predictions, rows_an_item)
+    final = _equal("final weights", one.weights_sha256 == other.weights_sha256, "differ in their bits")
     layers = (
-        _equal("settings", cpu.record.experiment == device.record.experiment, "the experiments' settings differ"),
-        _equal("data", cpu.record.data_sha256 == device.record.data_sha256, "they trained on different data"),
+        _equal("settings", one.experiment == other.experiment, "the experiments' settings differ"),
+        _equal("data", one.data_sha256 == other.data_sha256, "they trained on different data"),
         _equal("initial weights", same_start, "they differ" if weights.same else weights.finding),
         _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256, "the order differs"),
         _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256, "images or labels differ"),
-        _prints("first forward", outputs, others, output_tolerances),  # modules in the order in which they run
-        _prints("first gradient", first.gradients, second.gradients, gradient_tolerances),
+        _prints("first forward", _outputs(first), _outputs(second), _output_tolerances(first)),
+        _prints("first gradient", first.gradients, second.gradients, _gradient_tolerances(first)),
         _curves(cpu.history, device.history, curve_tolerance),
         predictions,
-        accuracy,
-        replace(_equal("final weights", same_end, "differ in their bits"), within_rounding=True),
+        score,
+        replace(final, within_rounding=True),
     )
-    likeness: Likeness = "equivalent within rounding" if all(layer.within_rounding for layer in layers) else "different"
-    return Parity("identical" if all(layer.same for layer in layers) else likeness, layers, p_value)
+    likeness: Likeness = "different"
+    if all(layer.same for layer in layers):
+        likeness = "identical"
+    elif all(layer.within_rounding for layer in layers):
+        likeness = "equivalent within rounding"
+    return Parity(likeness, layers, p_value)
 
 
 def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1) -> float:
-    """Exact: how probable it is that, of the images only one of the two gets right, the parts are so unequal. An
-    image's several labels must all be right, for they depend on each other."""
+    """Return the exact probability that chance makes the items that only one device gets right so unequal.
+
+    All labels of an item must be right, because they depend on each other.
+    """
     hits, others = ((each.predicted == each.actual).reshape(-1, rows_an_item).all(axis=1) for each in (cpu, device))
     only_first, only_second = int((hits & ~others).sum()), int((others & ~hits).sum())
     discordant, fewer = only_first + only_second, min(only_first, only_second)
-    ways = way = 1  # to choose none of them; then one more each time
+    ways = way = 1  # of choosing none of them, then one more each time
     for chosen in range(1, fewer + 1):
         way = way * (discordant - chosen + 1) // chosen
         ways += way
@@ -108,6 +111,21 @@ def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1
 
 def _equal(name: str, same: bool, otherwise: str) -> Layer:
     return Layer(name, THE_SAME if same else otherwise, same, within_rounding=same)
+
+
+def _outputs(step: FirstStep) -> dict[str, Print]:
+    """Return the outputs of modules in the order in which they run, and the loss."""
+    return step.outputs | {"the loss": (abs(step.loss), step.loss)}
+
+
+def _output_tolerances(step: FirstStep) -> dict[str, float]:
+    return _tolerances(_outputs(step), step.output_rounding, _OUTPUT_TOLERANCE)
+
+
+def _gradient_tolerances(step: FirstStep) -> dict[str, float]:
+    noise = _NOISE * math.hypot(*(norm for norm, _ in step.gradients.values()))
+    tolerances = _tolerances(step.gradients, step.gradient_rounding, _GRADIENT_TOLERANCE)
+    return {part: max(tolerances[part], _FEW_ACTIVATIONS * norm, noise) for part, (norm, _) in step.gradients.items()}
 
 
 def _tolerances(prints: dict[str, Print], rounding: dict[str, float], times: float) -> dict[str, float]:
@@ -125,20 +143,20 @@ def _prints(name: str, first: dict[str, Print], second: dict[str, Print], tolera
         unmatched = next(part for part in [*first, *second] if part not in first or part not in second)
         return _equal(name, False, f"only one has {unmatched}")
     largest = 0.0
-    for part, one in first.items():
-        other = second[part]
-        difference = max(abs(one[0] - other[0]), abs(one[1] - other[1]))
-        scale = max(one[0], other[0])
-        relative = difference / scale if scale else 0.0
-        if scale and not difference <= tolerances.get(part, 0.0):  # what isn't a number differs too
-            return _equal(name, False, f"parts at {part}: a relative difference of {relative:.1g}")
-        largest = max(largest, relative)
+    for part, (norm, signed) in first.items():
+        other_norm, other_signed = second[part]
+        difference, scale = max(abs(norm - other_norm), abs(signed - other_signed)), max(norm, other_norm)
+        if not scale:
+            continue
+        if not difference <= tolerances.get(part, 0.0):  # NaN differs too
+            return _equal(name, False, f"parts at {part}: a relative difference of {difference / scale:.1g}")
+        largest = max(largest, difference / scale)
     finding = f"largest relative difference {largest:.1g}" if largest else THE_SAME
     return Layer(name, finding, same=largest == 0, within_rounding=True)
 
 
 def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:
-    """Rounding grows over the epochs whatever is done, so that only the first epoch tells of anything else."""
+    """Compare the losses. Only the first epoch decides, because rounding grows over the epochs."""
     name = "loss curves"
     losses, others = (np.array([epoch.training_loss for epoch in each]) for each in (cpu, device))
     if len(losses) != len(others):
@@ -153,89 +171,89 @@ def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], toleran
     return Layer(name, finding, same=False, within_rounding=bool(drift[0] <= tolerance))
 
 
-def _tested(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[Layer, Layer, float | None]:
-    """The predictions of the test images, their accuracy, and McNemar's p, which takes the same images."""
+def _compare_classes(cpu: Predictions, device: Predictions, rows_an_item: int) -> tuple[Layer, Layer, float | None]:
+    """Compare the predictions of the test images and their accuracy, and return McNemar's p."""
     accuracies = [float((each.predicted == each.actual).mean()) for each in (cpu, device)]
-    told = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
+    found = f"{accuracies[0]:.2%} on the CPU, {accuracies[1]:.2%} on the GPU"
     if not np.array_equal(cpu.actual, device.actual):
         others = "of different test images"
-        return _equal("test predictions", False, others), _equal("test accuracy", False, f"{told}, {others}"), None
+        return _equal("test predictions", False, others), _equal("test accuracy", False, f"{found}, {others}"), None
     items = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
     unequal, other = int(items.sum()), "another class" if rows_an_item == 1 else "other labels"
-    found = f"{other} for {unequal} of {len(items):,} images" if unequal else THE_SAME
-    predictions = Layer("test predictions", found, same=not unequal, within_rounding=True)
+    finding = f"{other} for {unequal} of {len(items):,} images" if unequal else THE_SAME
+    predictions = Layer("test predictions", finding, same=not unequal, within_rounding=True)
     p_value = mcnemar_p_value(cpu, device, rows_an_item)
-    told += f"; McNemar's exact p = {p_value:.2g}"
-    accuracy = Layer("test accuracy", told, accuracies[0] == accuracies[1], within_rounding=p_value >= SIGNIFICANT)
+    found += f"; McNemar's exact p = {p_value:.2g}"
+    accuracy = Layer("test accuracy", found, accuracies[0] == accuracies[1], within_rounding=p_value >= SIGNIFICANT)
     return predictions, accuracy, p_value
 
 
-def _values_held_together(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
-    """How far the predictions differ, each of so many values by the spread of its own; and how far they are off."""
+def _compare_values(cpu: Predictions, device: Predictions, count: int, tolerance: float) -> tuple[Layer, Layer]:
+    """Compare predicted values, each relative to the spread of its own, and their mean absolute error."""
     errors = [float(np.abs(each.predicted - each.actual).mean()) for each in (cpu, device)]
-    told = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
+    found = f"mean absolute error {errors[0]:.4g} on the CPU, {errors[1]:.4g} on the GPU"
     if not np.array_equal(cpu.actual, device.actual):
         others = "of different test items"
-        return _equal("test predictions", False, others), _equal("test error", False, f"{told}, {others}")
+        return _equal("test predictions", False, others), _equal("test error", False, f"{found}, {others}")
     spreads = cpu.actual.reshape(-1, count).std(axis=0)
     differences = np.abs(cpu.predicted - device.predicted).reshape(-1, count).mean(axis=0)
     difference = float((differences / np.where(spreads > 0, spreads, 1.0)).max())
-    found = f"they differ by {difference:.1g} of the spread of a value, in the mean" if difference else THE_SAME
+    finding = f"they differ by {difference:.1g} of the spread of a value, in the mean" if difference else THE_SAME
     return (
-        Layer("test predictions", found, same=not difference, within_rounding=difference <= tolerance),
-        Layer("test error", told, same=errors[0] == errors[1], within_rounding=difference <= tolerance),
+        Layer("test predictions", finding, same=not difference, within_rounding=difference <= tolerance),
+        Layer("test error", found, same=errors[0] == errors[1], within_rounding=difference <= tolerance),
     )
 
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure over the seeds, that of the experiment's own first."""
+    """Values of one figure over the seeds, the experiment's own seed first."""
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Over all seeds."""
+        """Mean over all seeds."""
         return statistics.fmean(self.values)
 
     @property
     def interval(self) -> Interval:
-        """Of the mean, 95 %: Student's, which takes the values for normal."""
+        """Student's 95 % interval of the mean."""
         freedom = len(self.values) - 1
         half = students_t(freedom) * statistics.stdev(self.values) / math.sqrt(freedom + 1)
         return self.mean - half, self.mean + half
 
     @property
     def between_two(self) -> float:
-        """How far two seeds are apart, in the mean over all pairs of them."""
+        """Mean distance of two seeds, over all pairs."""
         return statistics.fmean(abs(first - second) for first, second in combinations(self.values, 2))
 
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """What one device's training came to from each seed."""
+    """Scores of one device's training from each seed."""
 
     seeds: tuple[int, ...]
     score_name: str
     score: Spread
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]
-    """of each seed; none where the settings name no accuracy, or there is none"""
+    """of each seed; empty without a target accuracy, and for values"""
 
     @property
     def reached(self) -> tuple[Spread, Spread] | None:
-        """Epochs and seconds to the target; None unless every seed reached it."""
+        """Epochs and seconds to the target, or None unless every seed reached it."""
         epochs = [each.epoch for each in self.targets if each.epoch is not None]
         seconds = [each.seconds for each in self.targets if each.seconds is not None]
         return (Spread(tuple(epochs)), Spread(tuple(seconds))) if len(epochs) == len(self.seeds) else None
 
     def in_words(self, score: float) -> str:
-        """A score, or a difference of two, as a person reads it."""
+        """Format a score, or the difference of two."""
         return f"{score:.2%}" if self.score_name == "test accuracy" else f"{score:.4g}"
 
 
 def over_seeds(run: Trained, target: float | None) -> OverSeeds:
-    """The experiment's own seed, then each further one, which is taken to start up as fast."""
+    """Collect the experiment's own seed and the further ones, which are assumed to start up as fast."""
     scores, timings = run.scores, run.timings
     of_accuracy = scores.test_accuracy is not None
     first = scores.test_accuracy if of_accuracy else scores.metrics[MEAN_ABSOLUTE_ERROR]
@@ -256,7 +274,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
 
 
 def chance_in_words(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
-    """How far two seeds are apart, and where there is a GPU, whether the devices are further apart than that."""
+    """Say how far two seeds are apart, and whether the devices are further apart than that."""
     count, name, spread = len(cpu.seeds), cpu.score_name, cpu.score
     if gpu is None:
         low, high = map(cpu.in_words, spread.interval)
@@ -266,10 +284,10 @@ def chance_in_words(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
         )
     apart = statistics.fmean(abs(one - other) for one, other in zip(spread.values, gpu.score.values, strict=True))
     chance = statistics.fmean([spread.between_two, gpu.score.between_two])
-    told = (
+    found = (
         f"Over {count} seeds the {name} differs by {cpu.in_words(apart)} between the devices from the same seed, and "
         f"by {cpu.in_words(chance)} between two seeds on the same device"
     )
     if not chance:
-        return f"{told}."
-    return f"{told}: the devices differ by {ratio(apart / chance)} of what two seeds do."
+        return f"{found}."
+    return f"{found}: the devices differ by {ratio(apart / chance)} of what two seeds do."

@@ -30,7 +30,7 @@ _ROOM = 1.5
 
 @dataclass(frozen=True)
 class Price:
-    """Of an hour of a machine with the accelerator."""
+    """Price of an hour of a machine with the accelerator."""
 
     amount: float
     currency: str
@@ -80,7 +80,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Renting:
-    """What is told of all accelerators that were asked for."""
+    """Offers of all accelerators in the settings."""
 
     offers: tuple[Offer, ...]
     trained_on: date
@@ -125,7 +125,7 @@ class Renting:
 
 
 def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings: Comparing) -> Renting:
-    """Of a training on the CPU."""
+    """Return what a training on the CPU would at least take on each accelerator in the settings."""
     trained_on, operations = datetime.fromtimestamp(run.timings.started_at_unix_seconds, UTC), run.timings.operations
     offers = [
         _offer(run, operations, stays, target, accelerators()[name], price_of(name, settings.prices))
@@ -190,12 +190,12 @@ def _estimate(
 
 
 def cost_of(seconds: float | None, price: Price | None) -> float | None:
-    """Of so much of an hour, where both are known."""
+    """Return the cost of so many seconds, or None if it is unknown."""
     return price.amount * seconds / SECONDS_AN_HOUR if price and seconds is not None else None
 
 
 def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
-    """No only where it is sure; yes only with room for what the CPU's step kept, and for a driver."""
+    """Return no only if that is sure, and yes only with room for what the CPU's step kept and for a driver."""
     if needed_bytes > memory_bytes:
         return "no"
     likely_bytes = needed_bytes + operations.gradient_bytes + operations.all_kept_bytes
@@ -216,12 +216,12 @@ def price_of(name: str, prices: Prices) -> Price | None:
 
 
 def at_least(amount: float, currency: str) -> str:
-    """A cost that is a bound, in words."""
+    """Format a cost that is a bound."""
     return "next to nothing" if amount < NEXT_TO_NOTHING else f"at least {money(amount, currency)}"
 
 
 def front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of pairs of time and cost those that no other is both quicker and cheaper than, by their time."""
+    """Return the Pareto front of pairs of time and cost, by their time."""
     best: list[tuple[float, float]] = []
     for time, cost in sorted(offers):
         if not best or cost < best[-1][1]:

@@ -66,7 +66,7 @@ class Series:
 
     @cached_property
     def break_even(self) -> BreakEven:
-        """By the medians, with its interval where there are epochs enough."""
+        """Size from which on the GPU is faster, with an interval if there are enough epochs."""
         sizes = [float(point.x) for point in self.points]
         size = float(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]]))[0])
         if not np.isfinite(size):
@@ -102,7 +102,7 @@ class Series:
 
 
 def all_series(pairs: Iterable[Pair]) -> list[Series]:
-    """None where every experiment is the only one of its kind: one size tells nothing of others."""
+    """Group experiments that differ in one size alone."""
     alike: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for pair in pairs:
         if compared := pair.compared:
@@ -124,7 +124,7 @@ def all_series(pairs: Iterable[Pair]) -> list[Series]:
 
 
 def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
-    """From which size on the ratios stay at 1 or above, straight lines drawn between the logarithms of neighbours.
+    """Return the size from which on ratios stay at 1 or above, on straight lines between logarithms.
 
     `ratios` has a row for each draw. -inf where they are never below 1, inf where the last one is.
     """
@@ -141,7 +141,7 @@ def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
 
 
 def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
-    """Each size of the experiment: its name, its value, and all other settings, by which the like of it are found."""
+    """Yield the name and value of each size, and all other settings as a key."""
     settings = experiment.model_dump(mode="json")
     model = settings["model"]
     yield "batch size", settings["batch_size"], json.dumps({**settings, "batch_size": None}, sort_keys=True)
@@ -154,7 +154,7 @@ def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
 
 @dataclass(frozen=True)
 class Shared:
-    """A training that so many devices shared, against that of the fewest."""
+    """Training that several devices shared, compared with that of the fewest."""
 
     experiment: str
     device: DeviceLabel
@@ -172,12 +172,12 @@ class Shared:
 
     @property
     def efficiency(self) -> float:
-        """Which share of what so many devices could gain they did gain."""
+        """Speed-up per device, relative to the fewest devices."""
         return self.speedup.ratio * self.fewest / self.count
 
     @property
     def efficiency_interval(self) -> Interval | None:
-        """Of 95 %; None where the speed-up has none, and of the fewest, which it is measured against."""
+        """95 % interval of `efficiency`, or None without one of the speed-up."""
         if self.speedup.interval is None or self.count == self.fewest:
             return None
         low, high = (end * self.fewest / self.count for end in self.speedup.interval)
@@ -185,7 +185,7 @@ class Shared:
 
 
 def shared_trainings(pairs: Iterable[Pair]) -> list[Shared]:
-    """By their experiments, kinds and numbers of devices; none of what only one number of devices has trained."""
+    """Compare trainings of one experiment that different numbers of devices shared."""
     found = []
     for pair in pairs:
         by_kind: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]] = defaultdict(dict)

@@ -49,7 +49,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times the CPU's speed, by the medians of both."""
+    """Speed-up over the CPU, by the medians of both."""
 
     kind: Kind
     cpu_seconds: float
@@ -62,14 +62,14 @@ class Speedup:
 
     @property
     def is_faster(self) -> bool | None:
-        """None where the figures don't tell: without an interval, or with one that spans 1."""
+        """True if the device is faster, None without an interval or with one that spans 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return None
         return self.interval[0] > 1
 
 
 def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
-    """All three, in their order."""
+    """Return the speed-ups of a step, an epoch and the whole job."""
     margin = run_margin(cpu, device)
     step = _speedup("step", cpu.steady_state.step_seconds, device.steady_state.step_seconds, "sample", margin)
     whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, "repeat", margin)
@@ -79,7 +79,7 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
-    """Of an epoch with its data alone."""
+    """Return the speed-up of an epoch with its data."""
     return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, "epoch", run_margin(cpu, device))
 
 
@@ -94,7 +94,7 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margi
 
 @dataclass(frozen=True)
 class Payback:
-    """When the GPU's shorter epochs have made up for its longer start-up."""
+    """Epochs after which the GPU has made up for its longer start-up."""
 
     epochs: float
     """after which the GPU is ahead: 0 where it starts no later and is no slower, infinite where it never is"""
@@ -105,7 +105,7 @@ class Payback:
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """How soon an accuracy was reached."""
+    """Time until an accuracy was reached."""
 
     target: float
     epoch: int | None
@@ -120,7 +120,7 @@ class TimeToTarget:
 
 @dataclass(frozen=True)
 class EnergyUsed:
-    """From the first epoch's start to the last one's end; start-up is not in it."""
+    """Energy from the first epoch's start to the last one's end, without start-up."""
 
     joules: float | None
     status: Literal["measured", "estimated", "unavailable"]
@@ -130,7 +130,7 @@ class EnergyUsed:
 
 @dataclass(frozen=True)
 class Cost:
-    """In the currency of the settings."""
+    """Cost in the currency of the settings."""
 
     amount: float | None
     counted: str
@@ -139,7 +139,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Outlay:
-    """What one training took."""
+    """Energy and money that one training took."""
 
     energy: EnergyUsed
     cost: Cost
@@ -152,7 +152,7 @@ class Outlay:
 
 
 def payback(cpu: Timings, gpu: Timings) -> Payback:
-    """By start-up, and the median epoch with its validation."""
+    """Compare start-ups, and median epochs with their validation."""
     extra_seconds = gpu.startup_seconds - cpu.startup_seconds
     cpu_epochs, gpu_epochs = ([passed_seconds([epoch]) for epoch in side.all_epochs] for side in (cpu, gpu))
     gain_seconds = statistics.median(cpu_epochs) - statistics.median(gpu_epochs)
@@ -177,7 +177,7 @@ def payback(cpu: Timings, gpu: Timings) -> Payback:
 
 
 def _epochs(extra_seconds: float, gain_seconds: float) -> float:
-    """From 0, where nothing is to be repaid. A GPU that starts sooner but has slower epochs isn't ahead for good."""
+    """Return the epochs that repay a later start: 0 if there is none, infinite if epochs are slower."""
     if gain_seconds < 0:
         return math.inf
     if extra_seconds <= 0:
@@ -205,7 +205,7 @@ def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics
 def time_to_target(
     history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float, target: float
 ) -> TimeToTarget:
-    """By each epoch's validation accuracy; what lies between epochs (checkpoints, display) isn't counted."""
+    """Find the first epoch whose validation accuracy is high enough. Time between epochs isn't counted."""
     accuracies = [epoch.validation_accuracy or 0.0 for epoch in history]
     epoch = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
     if epoch is None:
@@ -228,7 +228,7 @@ def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> E
 
 
 def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Comparing) -> Cost:
-    """Of so much time on one machine, start-up included, and of so much energy where that has a price of its own."""
+    """Return the price of the time, and of the energy if that has one."""
     prices = settings.prices
     hour_price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
     amounts = {}
@@ -243,19 +243,19 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
 
 
 def run_margin(*runs: Timings) -> float:
-    """By which factor a whole run, or the ratio of two, may be off."""
+    """Return the factor by which a run, or the ratio of two, may be off as a whole."""
     return BUSY if any(doubts(run.load) for run in runs) else RUN_TO_RUN
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Of the ratio of medians, 95 %: percentiles of its bootstrap. None where there are too few values to tell."""
+    """Return the bootstrap's 95 % interval of a ratio of medians, or None for too few values."""
     if min(len(above), len(below)) < LEAST_VALUES:
         return None
     return percentile_interval(drawn_medians(above, 0) / drawn_medians(below, 1))
 
 
 def students_t(freedom: int) -> float:
-    """Between which, on both sides of 0, 95 % lie; of more than 30 degrees of freedom it is a little too wide."""
+    """Return Student's t for 95 % on both sides, a little too large above 30 degrees of freedom."""
     return _STUDENTS_T[min(freedom, len(_STUDENTS_T)) - 1]
 
 
@@ -278,6 +278,6 @@ def _middle_places(count: int, seed: int, resamples: int) -> NDArray[np.intp]:
 
 
 def percentile_interval(drawn: FloatArray) -> Interval:
-    """The middle 95 % of what the draws gave, of which some may be infinite."""
+    """Return the middle 95 % of the draws, some of which may be infinite."""
     low, high = np.quantile(drawn, [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)

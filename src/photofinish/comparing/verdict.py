@@ -21,7 +21,7 @@ _A_BOUND = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of one experiment."""
+    """Answer for one experiment."""
 
     experiment: str
     short: str
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Answer, details and cautions."""
         return " ".join([self.answer, *self.details, *self.cautions])
 
 
@@ -75,7 +75,7 @@ def in_words(speedup: Speedup) -> str:
 
 
 def in_a_sentence(found: Elsewhere) -> str:
-    """What another machine recorded, beside this one's CPU."""
+    """Say what another machine recorded, beside this one's CPU."""
     recorded_on = utc_day(found.reference.timings.started_at_unix_seconds)
     return (
         f"On {found.hardware} (recorded elsewhere on {recorded_on}, not measured here) the same training took "
@@ -132,19 +132,19 @@ def _ratio_and_interval(speedup: Speedup) -> str:
 
 
 def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
-    """Of an epoch, which is what devices are compared by; then of the job, if it is mostly start-up."""
+    """Say why an epoch takes its time, then why the job does."""
     told = [f"{question}: {found.finding}. {found.advice}." for found in diagnoses[-1:]]
     told += [f"And {found.finding}." for found in diagnoses[:-1]]
     return [" ".join(told)] if told else []
 
 
 def _chance(pair: Pair) -> list[str]:
-    """What seeds alone make of it, where there are several."""
+    """Say how much seeds alone change, if there are several."""
     return [chance_in_words(pair.seeds["cpu"], pair.seeds.get("gpu"))] if "cpu" in pair.seeds else []
 
 
 def _cautions(pair: Pair) -> tuple[str, ...]:
-    """What makes the figures doubtful, and what they are made of where it isn't what one would think."""
+    """List what makes the figures doubtful, or other than they seem."""
     told = []
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load

@@ -193,7 +193,7 @@ def _signs() -> torch.Tensor:
 def refuse_what_cannot_be_trained(
     experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
-    """Try on copies what a training, its record and its comparison do with a network."""
+    """Raise UserError if a training, its record or its comparison can't use the network. Tries it on copies."""
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
     device = images.device
@@ -230,7 +230,7 @@ def refuse_what_cannot_be_trained(
 
 
 def _refuse_loss_that_remembers(criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor, precision: str) -> None:
-    """Before a network is blamed for it."""
+    """Raise UserError if the loss gives another number for the same outputs."""
     values = []
     for _ in range(2):
         seed_epoch(0, 0)
@@ -245,7 +245,7 @@ def _refuse_loss_that_remembers(criterion: Loss, outputs: torch.Tensor, targets:
 
 
 def _difference(here: _Step, there: _Step) -> str | None:
-    """What differs first."""
+    """Return the name of the first difference, or None."""
     more = "number of outputs and gradients" if len(here) != len(there) else None
     pairs = zip(here, there, strict=False)
     return next((what for (what, one), (_, other) in pairs if not same_bits(one, other)), more)

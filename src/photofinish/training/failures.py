@@ -69,7 +69,7 @@ _CUDA_ADVICE = {
 
 
 class PeerLostError(UserError):
-    """Another process of the training is gone; it, or what started it, says why."""
+    """Another process of the training is gone, whose own output has the reason."""
 
     exit_code = EXIT_PEER_LOST
 
@@ -168,7 +168,7 @@ def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
 
 
 def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:
-    """What to tell of it in the experiment called `name`; `text` is torch's own."""
+    """Return the message for an experiment whose memory ran out; `text` is torch's own."""
     device, named = team.devices[0], _DEVICE.search(text)
     if named and device.type != "cpu":  # one of the several that a process may use
         device = torch.device(device.type, int(named[1]))
@@ -202,7 +202,7 @@ def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> s
 
 
 def _asked(text: str) -> str:
-    """How much memory torch asked for in vain, where its `text` tells."""
+    """Return how much memory torch asked for, or nothing if `text` doesn't say."""
     if not (asked := _ASKED.search(text)):
         return ""
     return f"{byte_size(float(asked[1]) * 1024 ** _UNITS.index(asked[2][0].lower()))} more were asked for"
@@ -224,7 +224,7 @@ def too_large_a_network_explained(name: str) -> Iterator[None]:
 
 
 def _line_on_two_devices(text: str) -> str | None:
-    """The line that tells of them; tensors of two precisions are refused in almost the same words."""
+    """Return the line that names two devices. Torch refuses two precisions in almost the same words."""
     if found := _TWO_DEVICES.search(text):
         return _line_around(text, found)
     types = _TWO_TYPES.search(text)
@@ -235,7 +235,7 @@ def _line_on_two_devices(text: str) -> str | None:
 
 
 def cuda_failure(text: str, device: torch.device) -> str | None:
-    """What to tell of torch's `text`, if it is of CUDA's."""
+    """Return the message for an error of CUDA's, or None for another text."""
     found = _CUDA_ERROR.search(text)
     if found is None:
         return None
@@ -255,7 +255,7 @@ def cuda_failure(text: str, device: torch.device) -> str | None:
 
 
 def nccl_failure(text: str) -> str | None:
-    """What to tell of torch's `text`, if it is of NCCL's."""
+    """Return the message for an error of NCCL's, or None for another text."""
     found = _NCCL_ERROR.search(text)
     if found is None:
         return None
@@ -271,7 +271,7 @@ def nccl_failure(text: str) -> str | None:
 
 
 def _line_around(text: str, found: re.Match[str]) -> str:
-    """The one that tells: where a thread failed, torch puts it last, below a traceback."""
+    """Return the line around a match. Torch puts a thread's error last, below a traceback."""
     start = text.rfind("\n", 0, found.start()) + 1
     return _shortened(text[start:].partition("\n")[0])
 
@@ -282,7 +282,7 @@ def _shortened(line: str) -> str:
 
 
 def _shared_memory_in_brackets() -> str:
-    """How much of it processes may share, for a message; nothing where there is no such folder."""
+    """Return the size of shared memory in brackets, or nothing without its folder."""
     if not _SHARED_MEMORY.is_dir():
         return ""
     return f" ({_SHARED_MEMORY}, {shutil.disk_usage(_SHARED_MEMORY).total / 2**20:,.0f} MiB)"

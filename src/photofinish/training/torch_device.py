@@ -1,4 +1,4 @@
-"""What differs from one kind of device to another: its settings, precision, memory, name, and the one clock."""
+"""Settings, precision, memory, name and clock of each kind of device."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Clock:
         """where several processes train together: an epoch ends when the last of them is done"""
 
     def host_seconds(self) -> float:
-        """Without waiting: the device may still be at work on what it was given."""
+        """Return the time without waiting for the device."""
         return time.perf_counter()
 
     def now_seconds(self) -> float:
-        """When the device has done all that it was given."""
+        """Return the time once the device has done all its work."""
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:
@@ -108,30 +108,30 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
 
 
 def _skips_pixels_of_few_channels(convolution: nn.Conv2d) -> bool:
-    """As a narrow residual network's shortcuts do."""
+    """Return True for a shortcut of a narrow residual network."""
     channels = convolution.in_channels // convolution.groups
     is_single, skips = max(convolution.kernel_size) == 1, max(convolution.stride) > 1
     return is_single and skips and channels < _CHANNELS_AT_ONCE
 
 
 def laid_out(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    """A batch in that order of memory, which only images have."""
+    """Return a batch in that memory format, which only images have."""
     return images.contiguous(memory_format=layout) if images.dim() == _DIMENSIONS_OF_IMAGES else images
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Around the forward pass: where it computes in a shorter type."""
+    """Return the context of the forward pass, which may compute in a shorter dtype."""
     dtype = _AUTOCAST_DTYPES.get(precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
 
 def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Scales the loss so that fp16's gradients don't vanish; does nothing for every other precision."""
+    """Return a scaler, which does nothing unless the precision is fp16."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def effective_precision(device: torch.device, precision: str) -> str:
-    """What is really computed: TF32 is a permission that only NVIDIA's matrix units, from Ampere on, make use of."""
+    """Return the effective precision: tf32 falls back to fp32 on hardware without TF32."""
     if precision != "tf32":
         return precision
     is_nvidia = device.type == "cuda" and torch.version.hip is None
@@ -139,24 +139,24 @@ def effective_precision(device: torch.device, precision: str) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether it computes in bfloat16 itself, on a GPU."""
+    """Return True for a GPU that computes in bfloat16."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Whether it works on while the host hands out more; the CPU is the host."""
+    """Return True unless the device is the CPU."""
     return device.type != "cpu"
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """What the host made, on the device. On CUDA the host goes on before it has arrived."""
+    """Copy a tensor to the device. On CUDA the host does not wait for the copy."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def device_name(device: torch.device) -> str:
-    """As its maker calls it, where torch knows."""
+    """Return the product name if torch knows it, else the kind."""
     if device.type not in _COUNTED:
         return device.type
     name: str = torch.get_device_module(device).get_device_name(device)
@@ -164,20 +164,20 @@ def device_name(device: torch.device) -> str:
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
-    """By which NVIDIA's driver knows it; None for everything else."""
+    """Return the UUID in NVIDIA's driver, or None for other devices."""
     if device.type != "cuda" or torch.version.hip:
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """The warm-up trains a second copy: it must not count."""
+    """Reset the peak memory, in which the warm-up's copy must not count."""
     if device.type in _COUNTED:
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Most memory the run took: of the accelerator's own where it counts it, else of the process."""
+    """Return the peak memory of the accelerator, or of the process on the CPU."""
     if device.type in _COUNTED:
         peak_bytes: int = torch.get_device_module(device).max_memory_allocated(device)
         return peak_bytes
@@ -188,7 +188,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def memory_bytes(device: torch.device) -> tuple[int | None, int | None]:
-    """What this process has in use there now, and how much there is."""
+    """Return the bytes that this process uses, and the total."""
     if device.type in _COUNTED:
         module = torch.get_device_module(device)
         return module.memory_allocated(device), module.get_device_properties(device).total_memory
