@@ -1,14 +1,9 @@
-"""The report and MLflow's pages as Chromium shows them. PHOTOFINISH_SCREENSHOTS names a folder for pictures of them."""
+"""The report as Chromium shows it. PHOTOFINISH_SCREENSHOTS names a folder for pictures of them."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +11,9 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
-from result_files import paired, several_results, write_trained
+from result_files import paired, several_results
 
-from photofinish.comparing.device_results import Trained
 from photofinish.report.report import write_report
-from photofinish.tracking.store import Store
-from photofinish.tracking.sync import sync_all
 
 CHROMIUM = shutil.which("chromium")
 QUIET = (
@@ -37,13 +29,10 @@ LOOKS = {
     "phone": {"viewport": PHONE, "color_scheme": "light"},
     "phone-dark": {"viewport": PHONE, "color_scheme": "dark"},
 }
-MLFLOWS_OWN = ("users/current", "ResizeObserver", "AG Grid: ")
-"""a user, whom a server without accounts has not; a chart resized while it is drawn; an old call to its table"""
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install chromium)"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"),
 ]
 
 
@@ -72,7 +61,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -
 def keep(page: Any, name: str) -> None:
     """A picture of it, where pictures are asked for."""
     if folder := os.environ.get("PHOTOFINISH_SCREENSHOTS"):
-        page.wait_for_timeout(1000)  # MLflow never stops asking for news: there is no end of loading to wait for
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
@@ -207,58 +195,3 @@ def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(browser: Any,
     page.goto(page_file.as_uri())
     page.get_by_text("Nothing is drawn here").wait_for()
     page.close()
-
-
-@contextmanager
-def mlflow_ui(folder: Path) -> Iterator[str]:
-    """As `make ui` starts it, of the store in this folder; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1"]
-    environment = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "ui.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            yield wait_for(f"http://127.0.0.1:{port}")
-        finally:
-            os.killpg(server.pid, 15)
-            server.wait(30)
-
-
-def wait_for(address: str) -> str:
-    until = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(f"{address}/health", timeout=5):  # noqa: S310
-                return address
-        except OSError:
-            assert time.monotonic() < until, "mlflow ui did not start"
-            time.sleep(0.5)
-
-
-def test_an_experiments_runs_on_both_devices_are_compared_in_mlflow_two_clicks_from_the_start(
-    browser: Any, store: Store, tmp_path: Path, make_result: MakeResult
-) -> None:
-    results = several_results(make_result, 2)
-    names = sorted({result.experiment for result in results})
-    for result in results:
-        assert isinstance(result, Trained)
-        write_trained(tmp_path / "results", result)
-    write_report(paired(results), tmp_path / "report")
-    sync_all(store, names, tmp_path / "results", tmp_path / "report")
-    with mlflow_ui(tmp_path) as address, opened(browser, f"{address}/#/experiments", viewport=DESK) as (page, errors):
-        page.get_by_text("Model training", exact=True).first.click()  # once for all: else MLflow is for language models
-        page.get_by_role("link", name="photofinish").first.click()
-        with page.context.expect_page() as opening:
-            page.get_by_role("link", name=names[1], exact=True).click()
-        compared = opening.value
-        for device in ("cpu", "gpu"):
-            compared.get_by_text(f"{names[1]}/{device}", exact=True).first.wait_for()
-        compared.locator(".js-plotly-plot").first.wait_for()
-        keep(page, "mlflow-experiment")
-        keep(compared, "mlflow-compare")
-        page.goto(f"{address}/{page.locator('a', has_text='the report').get_attribute('href')}")
-        page.frame_locator("iframe").get_by_role("heading", name="Is the GPU worth it?").wait_for()
-        keep(page, "mlflow-report")
-        assert [error for error in errors if not any(own in error for own in MLFLOWS_OWN)] == []

@@ -81,22 +81,15 @@ def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     assert set(comparison_metrics(paired(without_gpu))["small-mlp"]) == {"cpu"}
 
 
-def test_the_history_has_every_epoch_of_every_run_that_trained(
-    pair: list[DeviceResult], without_gpu: list[DeviceResult]
+def test_the_history_has_every_epoch_of_every_run_with_the_seconds_of_training_so_far(
+    without_gpu: list[DeviceResult], make_result: MakeResult
 ) -> None:
-    history = pd.DataFrame(history_rows(paired(pair)))
-    assert history.groupby("run")["epoch"].apply(list).to_dict() == {
-        "small-mlp cpu": [1, 2, 3],
-        "small-mlp gpu": [1, 2, 3],
-    }
+    cpu = make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))
+    history = pd.DataFrame(history_rows([pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2))]))
+    assert history["run"].tolist() == ["small-mlp cpu"] * 3 + ["small-mlp gpu"] * 2
+    assert history["epoch"].tolist() == [1, 2, 3, 1, 2]
+    assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0, 1.0, 2.0]
     assert set(pd.DataFrame(history_rows(paired(without_gpu)))["run"]) == {"small-mlp cpu"}
-
-
-def test_the_history_tells_how_long_training_had_taken_by_the_end_of_each_epoch(make_result: MakeResult) -> None:
-    history = pd.DataFrame(
-        history_rows([pair_of(make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),)))])
-    )
-    assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0]
 
 
 def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:

@@ -30,6 +30,7 @@ _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
 _STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name may have dollar signs
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
     "text.color": INK,
     "axes.edgecolor": SOFT,

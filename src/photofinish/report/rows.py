@@ -18,7 +18,7 @@ from photofinish.comparing.speedups import Interval
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import doubts
 from photofinish.results import EpochMetrics
-from photofinish.wording import ratio, seconds, utc_minute
+from photofinish.wording import at_most, seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """One dictionary per row, all with the same keys; None where there is no figure."""
@@ -92,8 +92,8 @@ class ComparisonRow:
     target_cost: float | None = _column()
     overhead_seconds: float | None = _column("between epochs", seconds)
     overhead_share: float | None = _column()
-    epoch_ceiling: float | None = _column("an epoch at most (bound)", ratio, unit="x")
-    job_ceiling: float | None = _column("the job at most (bound)", ratio, unit="x")
+    epoch_ceiling: float | None = _column("an epoch at most (bound)", at_most, unit="x")
+    job_ceiling: float | None = _column("the job at most (bound)", at_most, unit="x")
     cause: str | None = _column()
     epoch_cause: str | None = _column()
     busy_share: float | None = _column("device busy", "{:.0%}".format)
@@ -139,14 +139,15 @@ def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
     for pair in pairs:
         custom = {result.device: result.scores.metrics for result in pair.trained}
         for row in comparison_rows([pair]):
-            present = {name: row[name] for name in shown if _is_known(row[name])}
+            present = {name: row[name] for name in shown if is_known(row[name])}
             if present:
                 device = row["device"]
                 metrics.setdefault(pair.experiment, {})[device] = {**custom.get(device, {}), **present}
     return metrics
 
 
-def _is_known(value: object) -> bool:
+def is_known(value: object) -> bool:
+    """Return False for None and NaN."""
     return value is not None and value == value  # NaN is unequal to itself
 
 
@@ -386,4 +387,4 @@ def as_csv(rows: Rows, columns: Sequence[str]) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, str) and value.startswith(_SPREADSHEET_FORMULA):
         return f"'{value}"
-    return value if _is_known(value) else None
+    return value if is_known(value) else None

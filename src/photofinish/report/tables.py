@@ -13,13 +13,13 @@ from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, Bound
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Pair
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
-from photofinish.comparing.renting import Offer, at_least
+from photofinish.comparing.renting import Offer
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Kind, Outlay
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import GpuHost
 from photofinish.machine.load import doubts
-from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped
+from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day
@@ -274,7 +274,7 @@ def renting_table(pairs: Sequence[Pair]) -> Table:
                 "accelerator": offer.accelerator.name,
                 "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
                 "the job at least": seconds(offer.job_seconds),
-                "cost": _least(offer, offer.cost),
+                "cost at least": _least_cost(offer),
                 "fits, memory at least": fits,
                 "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
             }
@@ -284,8 +284,10 @@ def renting_table(pairs: Sequence[Pair]) -> Table:
     return rows
 
 
-def _least(offer: Offer, amount: float | None) -> str:
-    return at_least(amount, offer.price.currency) if offer.price and amount is not None else NOTHING
+def _least_cost(offer: Offer) -> str:
+    if offer.price is None or offer.cost is None:
+        return NOTHING
+    return money(offer.cost, offer.price.currency) if offer.cost >= 0.01 else f"under 0.01 {offer.price.currency}"
 
 
 def _hour(pair: Pair, offer: Offer) -> str:
@@ -303,8 +305,8 @@ def figures_table(pair: Pair) -> Table:
     for column in fields(ComparisonRow):
         label, write = column.metadata["label"], column.metadata["write"]
         values = {device: row[column.name] for device, row in by_device.items()}
-        if label and any(value is not None and value == value for value in values.values()):
-            table[label] = {device: NOTHING if value is None else write(value) for device, value in values.items()}
+        if label and any(map(is_known, values.values())):
+            table[label] = {device: write(value) if is_known(value) else NOTHING for device, value in values.items()}
     for result in pair.trained:
         for label, cell in _measured(result).items():
             table.setdefault(label, defaultdict(lambda: NOTHING))[result.device] = cell
