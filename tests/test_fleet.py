@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from training_stage import read_until, wait_for
 from photofinish.errors import EXIT_INTERRUPTED, MistakeError, UserError
 from photofinish.fleet import spread, worker
 from photofinish.fleet.jobs import clone_at, committed, git
-from photofinish.fleet.spread import require_remote
 from photofinish.fleet.worker import check_planned, fleet_code, key_of, require_dask
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.params.devices import CpuDevice, Devices
@@ -86,23 +84,6 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(worker.util, "find_spec", lambda _name: None)
     with pytest.raises(UserError, match="python -m pip install distributed"):
         require_dask()
-
-
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        ("core.analytics=false\n", "has no default DVC remote"),
-        ("remote.a.url=/a\ncore.remote=a\nremote.b.url=https://b\ncore.remote=b\n", "HTTP carries no run-cache"),
-        ("remote.a.url=/a\ncore.remote=a\n", None),
-    ],
-)
-def test_a_remote_that_carries_results_is_required(
-    monkeypatch: pytest.MonkeyPatch, config: str, problem: str | None
-) -> None:
-    answer = subprocess.CompletedProcess("dvc", 0, config)
-    monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_settings: answer)
-    with pytest.raises(UserError, match=problem) if problem else nullcontext():
-        require_remote()
 
 
 # -- clones --------------------------------------------------------------------------------------------

@@ -69,7 +69,6 @@ class Task:
 def spread(on: list[str], listen: str) -> None:
     """Train what is missing, here and on further machines, and write one report."""
     commit = committed(Path())
-    require_remote()
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     found = [task for project in projects for task in project.missing(commit)]
     tasks = {task.job.title: task for task in found}  # a further machine may be in params.yaml, too
@@ -190,20 +189,6 @@ class Project:
             environment = {**environment_of(self.folder), "DVC_ROOT": str(project_root()), **variables}
         command = [sys.executable, "-m", "dvc", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
-
-
-def require_remote() -> None:
-    """Raise UserError unless the project has a DVC remote that carries data and results."""
-    asked = [sys.executable, "-m", "dvc", "config", "--list"]
-    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
-    settings = dict(line.split("=", 1) for line in lines if "=" in line)
-    url = settings.get(f"remote.{settings.get('core.remote')}.url")
-    if url is None or url.startswith("http"):
-        problem = f"has {url} for its DVC remote, and HTTP carries no run-cache" if url else "has no default DVC remote"
-        raise UserError(
-            f"the project {problem}: `dvc remote add --default --local shared <folder, s3://, ssh://...>`, here and "
-            f"where workers are (docs/many-machines.md)"
-        )
 
 
 def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:

@@ -33,7 +33,7 @@ DASK = {
     "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
     "distributed.scheduler.allowed-failures": 2,
     "distributed.comm.timeouts.tcp": "20s",  # after which a cut network is noticed
-    "distributed.logging": dict.fromkeys(("distributed", "distributed.client"), logging.CRITICAL + 1),
+    "distributed.logging": dict.fromkeys(("distributed", "distributed.client", "distributed.gc"), logging.CRITICAL + 1),
 }
 _RETRY_SECONDS = 2.0
 _MOST_DIFFERENCES = 3
@@ -132,6 +132,7 @@ def serve(head: str) -> None:
     while True:
         try:
             asyncio.run(_work(head, machine))
+            print("the head is gone: waiting for the next one", flush=True)
         except asyncio.CancelledError:
             raise TerminatedError("terminated") from None
         except (OSError, KeyError):  # there is no head, or it has not planned yet
