@@ -12,8 +12,7 @@ install-group = python -m pip install --quiet --disable-pip-version-check $$(pyt
 # git doesn't know, from a ZIP for instance, DVC takes once it is told.
 ready = @python stages/plan.py && { git rev-parse --git-dir >/dev/null 2>&1 || dvc config --local core.no_scm true; }
 
-.PHONY: help setup repro plan new example remedy probe fit overview reference ui promote machine worker spread test mutants bench \
-	format lock clean
+.PHONY: help setup repro plan new example reference ui machine worker spread test bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -63,18 +62,6 @@ ifdef EXAMPLE
 	cp examples/$(EXAMPLE).yaml params.yaml
 endif
 
-remedy: setup ## try what the report suggests against an experiment's slowness (EXPERIMENT=name, DEVICE=cpu or gpu)
-	@test -n "$(EXPERIMENT)" || { echo "error: name one: make remedy EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
-	@python -m photofinish.comparing.trial remedy "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)"
-
-fit: setup ## find the largest batch that fits on a device (EXPERIMENT=name, DEVICE=gpu or cpu)
-	@test -n "$(EXPERIMENT)" || { echo "error: name one: make fit EXPERIMENT=digits-mlp (DEVICE=cpu)"; exit 2; }
-	@python -m photofinish.runs.fit "$(EXPERIMENT)" --device "$(or $(DEVICE),gpu)"
-
-probe: setup ## what an experiment's whole job would take here, from a few epochs of it (EXPERIMENT=name, EPOCHS=3, DEVICE=cpu or gpu)
-	@test -n "$(EXPERIMENT)" || { echo "error: name one: make probe EXPERIMENT=digits-mlp EPOCHS=3 (DEVICE=gpu)"; exit 2; }
-	@python -m photofinish.comparing.trial probe "$(EXPERIMENT)" --epochs "$(or $(EPOCHS),3)" --device "$(or $(DEVICE),cpu)"
-
 ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001: another port than 5000)
 	python -m photofinish.tracking.sync
 	@# By itself, MLflow starts 15 processes for one browser, 2.3 GB: half of them for jobs of language models' judges. With
@@ -85,15 +72,6 @@ ui: setup ## bring MLflow up to date with the results and open its UI (PORT=5001
 		"") mlflow ui --workers 2 $(if $(PORT),--port $(PORT)) ;; \
 		*) mlflow ui --workers 2 --backend-store-uri "$$MLFLOW_TRACKING_URI" $(if $(PORT),--port $(PORT)) ;; \
 	esac
-
-promote: setup ## register an experiment's model in MLflow, with an alias (EXPERIMENT=name, DEVICE=cpu or gpu, ALIAS=champion)
-	@test -n "$(EXPERIMENT)" || { echo "error: name one: make promote EXPERIMENT=digits-mlp (DEVICE=gpu)"; exit 2; }
-	$(ready)
-	@dvc repro --quiet plan
-	@python -m photofinish.tracking.promotion "$(EXPERIMENT)" --device "$(or $(DEVICE),cpu)" --alias "$(or $(ALIAS),champion)"
-
-overview: setup ## one report over the project and its sweeps: sweeps/report/index.html
-	python -m photofinish.report.report
 
 reference: setup ## record this machine's results in reference/, for others (MACHINE=name: the folder's name)
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
@@ -107,19 +85,15 @@ machine: setup ## write down what this machine is, for params.yaml to name (NAME
 worker: setup ## train here what a head sends (HEAD=tcp://head:8786; by default a head on this machine)
 	@python -m photofinish.fleet.worker $(HEAD)
 
-spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too; CLUSTER=slurm.yaml: by SLURM's jobs)
+spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too)
 	@python stages/plan.py
-	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)") $(if $(CLUSTER),--cluster "$(CLUSTER)")
+	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .
 	ruff format --check .
 	mypy
 	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
-
-mutants: setup ## change the code a little at a time: do its tests notice? (MODULE=training/trainer.py, a package, or all: hours)
-	@$(call install-group,mutants)
-	python tests/mutants.py $(MODULE)
 
 bench: setup ## time the trainer beside other loops (minutes, on a quiet machine; QUICK=1: only to see that it runs)
 	@$(call install-group,bench)
@@ -133,4 +107,4 @@ lock: setup ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## remove everything that was made, the environment excepted
-	rm -rf {.,sweeps/*}/{data,results,report,metrics,plots,dvc.lock} sweeps/report mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp .mutants
+	rm -rf {.,sweeps/*}/{data,results,report,metrics,plots,dvc.lock} mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp
