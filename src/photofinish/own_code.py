@@ -1,6 +1,6 @@
 """Custom code that params.yaml names.
 
-`plan` reads it without running it. Training and evaluation run it; their errors show its traceback from the user's
+`plan` reads it without running it. Training and evaluation run it. Their errors show its traceback from the user's
 first line on.
 """
 
@@ -84,7 +84,7 @@ class Reference:
 
     @property
     def root(self) -> Path | None:
-        """Return the folder that Python imports the custom file from, or None for an installed package."""
+        """Return the folder to import the custom file from, or None for an installed package."""
         file = self.file
         if file is None:
             return None
@@ -177,7 +177,7 @@ def with_what_it_takes(build: Callable[..., Any], offered: Mapping[str, Any], gi
 
 @contextmanager
 def imports_forgotten() -> Iterator[None]:
-    """Remove custom modules that are imported meanwhile: another experiment may have files of the same names."""
+    """Forget custom modules that are imported meanwhile: other experiments may have files of the same names."""
     before, paths = set(sys.modules), [*sys.path]
     try:
         yield
@@ -210,7 +210,7 @@ def users_code(what: str) -> Iterator[None]:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or the error alone if it has no such line."""
+    """Return the traceback from the user's first line on, or only the error if it has none."""
     frames = dropwhile(lambda frame: not is_users_file(frame.filename), traceback.extract_tb(error.__traceback__))
     return "".join([*traceback.format_list(list(frames)), *traceback.format_exception_only(error)]).rstrip()
 
