@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import project_root
+from photofinish.files import own_sweep, project_root
 from photofinish.wording import did_you_mean
 
 _REFERENCE = re.compile(r"[^:]+\.py:[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.]*")
@@ -107,10 +107,10 @@ class Reference:
         """Return why nothing can be built of it, as far as its source shows."""
         file = self.file
         if file is None and self.is_file:
+            if (project_root() / self.module).is_file() and own_sweep():
+                return f"paths start at the folder of params.yaml: write ../../{self.module.removeprefix('./')}"
             if (project_root() / self.module).is_file():
-                return (
-                    f"{self.module} is not in the copy that DVC made of what Git knows: `git add {self.module}` first"
-                )
+                return f"DVC's copy of the project has only what Git knows: `git add {self.module}` first"
             return f"there is no file {self.module} ({Path.cwd() / self.module}): write it, or correct the path"
         if file is None:
             return f"there is no module {self.module} in this environment: install its package, or correct the name"
