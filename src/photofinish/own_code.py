@@ -1,6 +1,6 @@
 """Custom code that params.yaml names.
 
-`plan` reads it without running it. Training and evaluation run it; their errors show its traceback from the user's
+`plan` reads it without running it. Training and evaluation run it. Their errors show its traceback from the user's
 first line on.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import project_root
+from photofinish.files import own_sweep, project_root
 from photofinish.wording import did_you_mean
 
 _REFERENCE = re.compile(r"[^:]+\.py:[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.]*")
@@ -84,7 +84,7 @@ class Reference:
 
     @property
     def root(self) -> Path | None:
-        """Return the folder that Python imports the custom file from, or None for an installed package."""
+        """Return the folder to import the custom file from, or None for an installed package."""
         file = self.file
         if file is None:
             return None
@@ -107,10 +107,10 @@ class Reference:
         """Return why nothing can be built of it, as far as its source shows."""
         file = self.file
         if file is None and self.is_file:
+            if (project_root() / self.module).is_file() and own_sweep():
+                return f"paths start at the folder of params.yaml: write ../../{self.module.removeprefix('./')}"
             if (project_root() / self.module).is_file():
-                return (
-                    f"{self.module} is not in the copy that DVC made of what Git knows: `git add {self.module}` first"
-                )
+                return f"DVC's copy of the project has only what Git knows: `git add {self.module}` first"
             return f"there is no file {self.module} ({Path.cwd() / self.module}): write it, or correct the path"
         if file is None:
             return f"there is no module {self.module} in this environment: install its package, or correct the name"
@@ -177,7 +177,7 @@ def with_what_it_takes(build: Callable[..., Any], offered: Mapping[str, Any], gi
 
 @contextmanager
 def imports_forgotten() -> Iterator[None]:
-    """Remove custom modules that are imported meanwhile: another experiment may have files of the same names."""
+    """Forget custom modules that are imported meanwhile: other experiments may have files of the same names."""
     before, paths = set(sys.modules), [*sys.path]
     try:
         yield
@@ -210,7 +210,7 @@ def users_code(what: str) -> Iterator[None]:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or the error alone if it has no such line."""
+    """Return the traceback from the user's first line on, or only the error if it has none."""
     frames = dropwhile(lambda frame: not is_users_file(frame.filename), traceback.extract_tb(error.__traceback__))
     return "".join([*traceback.format_list(list(frames)), *traceback.format_exception_only(error)]).rstrip()
 

@@ -1,4 +1,4 @@
-"""Writes the plan: one file for each experiment, data set, device and stage, so that each stage depends on its own."""
+"""Writes the plan: one file for each experiment, data set, device and stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from photofinish.params.reader import Params
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100
-"""Number of experiments from which DVC needs more than half a minute of its own to train one of them again."""
+"""With so many experiments, DVC itself takes more than half a minute to train one of them again."""
 
 
 def write_plan(params: Params, folder: Path, stages: Path, machines: Mapping[str, Machine] | None = None) -> None:
