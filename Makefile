@@ -83,11 +83,11 @@ machine: setup ## write down what this machine is, for params.yaml to name (NAME
 	python -m photofinish.machine.fingerprint > machines/$(NAME).json
 
 worker: setup ## train here what a head sends (HEAD=tcp://head:8786; by default a head on this machine)
-	@python -m photofinish.fleet.worker $(HEAD)
+	@python -m photofinish.remote.worker $(HEAD)
 
 spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those, too)
 	@python stages/plan.py
-	@python -m photofinish.fleet.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
+	@python -m photofinish.remote.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
-from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
-from photofinish.measuring.rehearsal import warm_up
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
+from photofinish.profiling.scratch import warm_up
+from photofinish.training.torch_device import CPU, configure_torch
 
 COMPARISONS = 100
 EPOCHS = 10
@@ -26,7 +26,7 @@ class Run:
 
 
 def main() -> None:
-    apply_policy(CPU, "fp32", machine.cores())
+    configure_torch(CPU, "fp32", machine.cores())
     [linear] = workloads(("mnist-linear",), quick=True, scratch=Path())
     workload = replace(linear, epochs=EPOCHS)
     pairs = [(_run(workload), _run(workload)) for _ in range(COMPARISONS)]
@@ -51,11 +51,11 @@ def _count_winners(pairs: list[tuple[Run, Run]], margin: float, busy_margin: flo
 def _run(workload: Workload) -> Run:
     trainer = workload.trainer()
     warm_up(trainer)
-    watch = MachineWatch(nvidia_gpu_state(None))
+    watch = LoadMonitor(nvidia_gpu_state(None))
     for metrics, _timing in trainer.epochs():
         watch.epoch_ended(1, metrics.epoch)
     watch.training_ended()
-    return Run([timing.training_seconds for timing in trainer.progress.timings], bool(doubts(watch.windows)))
+    return Run([timing.training_seconds for timing in trainer.progress.timings], bool(load_warnings(watch.windows)))
 
 
 def _names_a_winner(once: Run, again: Run, margin: float) -> bool:

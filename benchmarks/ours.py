@@ -9,12 +9,12 @@ from torch import nn
 
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.measuring.rehearsal import warm_up
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.profiling.scratch import warm_up
+from photofinish.training.torch_device import CPU, configure_torch
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
-    apply_policy(CPU, "fp32", torch.get_num_threads())
+    configure_torch(CPU, "fp32", torch.get_num_threads())
     trainer = workload.trainer()
     warm_up(trainer)
     ends = [now_seconds()]

@@ -17,15 +17,15 @@ import torch
 
 from benchmarks.data import Data, Part
 from benchmarks.timing import spread
+from photofinish.config.datasets import DatasetPlan, OwnDataset
+from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
-from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
-from photofinish.params.datasets import DatasetPlan, OwnDataset
-from photofinish.params.experiment import Experiment
+from photofinish.profiling.scratch import warm_up
 from photofinish.source_code import code_of_users
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
 ROUNDS = 7
@@ -52,7 +52,7 @@ def main() -> None:
         os.chdir(scratch)  # where users' files are looked for
         Path("scans.py").write_text(SCANS, encoding="utf-8")
         ours, theirs = _packed("ours", OURS), _packed("theirs", THEIRS)
-        apply_policy(CPU, "fp32", threads=1)
+        configure_torch(CPU, "fp32", threads=1)
         for source in ("resident", "loader"):
             ratios, network = [], _train(ours, source)[1]  # the first of all takes longer
             for turn in range(ROUNDS):
@@ -74,7 +74,7 @@ def main() -> None:
 def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
     plan = DatasetPlan.model_validate_json(json.dumps({"name": name, "dataset": settings, "local_files": None}))
     if isinstance(plan.dataset, OwnDataset):
-        plan = plan.model_copy(update={"own_code": code_of_users([plan.dataset.reference])})
+        plan = plan.model_copy(update={"custom_code": code_of_users([plan.dataset.reference])})
     download(plan, Path(f"raw-{name}"))
     split(plan, read_raw(plan, Path(f"raw-{name}")), Path(name))
     return PackedSplit(Path(name))

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import Data, Part
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.config.experiment import Experiment
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.profiling.scratch import warm_up
+from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
 COUNTS = (10_000, 100_000, 1_000_000)
@@ -46,7 +46,7 @@ def _make(path: Path, count: int) -> None:
 
 
 def train(path: Path) -> None:
-    apply_policy(CPU, "fp32", threads=1)
+    configure_torch(CPU, "fp32", threads=1)
     images = np.load(path, mmap_mode="r")
     labels = np.arange(len(images), dtype=np.int64) % CLASSES
     settings = {"dataset": "made-up", "model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}

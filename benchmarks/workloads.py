@@ -65,7 +65,7 @@ class Workload:
             input=SimpleNamespace(name="resident"),
             augmentation=SimpleNamespace(flip=0, crop_padding=0),
             deterministic=True,
-            steps="auto",
+            cuda_graphs="auto",
             precision="fp32",
             epochs=self.epochs,
             batch_size=self.batch_size,

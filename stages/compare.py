@@ -7,9 +7,9 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.comparing.pairs import read_pair, set_beside
-from photofinish.params.base import read_plan
-from photofinish.params.compare import ComparePlan
+from photofinish.comparing.pairs import read_pair, with_settings
+from photofinish.config.base import read_plan
+from photofinish.config.compare import ComparePlan
 from photofinish.processes import end_with_parent
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results.references import read_references
@@ -31,7 +31,7 @@ def main() -> None:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
-        pairs = set_beside(pairs, plan, references)
+        pairs = with_settings(pairs, plan, references)
         for verdict in write_report(pairs, args.out):
             print(f"{verdict.experiment}: {verdict.answer}")
         write_for_dvc(pairs, args.out, args.metrics, args.plots)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from _start import run_stage
 
+from photofinish.config.base import read_plan
+from photofinish.config.datasets import DatasetPlan
 from photofinish.data.sources import download
-from photofinish.params.base import read_plan
-from photofinish.params.datasets import DatasetPlan
 from photofinish.processes import end_with_parent
 
 

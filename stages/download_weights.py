@@ -7,9 +7,9 @@ from pathlib import Path
 
 from _start import run_stage
 
+from photofinish.config.base import read_plan
+from photofinish.config.networks import WeightsPlan
 from photofinish.models.weights_download import download_weights
-from photofinish.params.base import read_plan
-from photofinish.params.networks import WeightsPlan
 from photofinish.processes import end_with_parent
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from _start import run_stage
 
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import MetricsPlan
 from photofinish.data.packed import PackedSplit
-from photofinish.params.base import read_plan
-from photofinish.params.experiment import MetricsPlan
 from photofinish.processes import end_with_parent
-from photofinish.results.records import DEVICE_LABELS, LEARNED
+from photofinish.results.records import DEVICE_LABELS, MODEL
 from photofinish.runs.evaluation import evaluate, write_evaluation
-from photofinish.source_code import refuse_changed_code
+from photofinish.source_code import check_code_unchanged
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
     args = parser.parse_args()
     end_with_parent()
 
-    learned = {device: args.results / args.name / device / LEARNED for device in DEVICE_LABELS}
+    learned = {device: args.results / args.name / device / MODEL for device in DEVICE_LABELS}
     plan = read_plan(args.metrics, MetricsPlan)
-    refuse_changed_code(plan.own_code)
+    check_code_unchanged(plan.custom_code)
     judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
     write_evaluation(judged, args.out)  # `compare` sends it to MLflow, with all experiments at once
     for device, scores in judged.evaluation.devices.items():

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.data.local_files import misplaced
+from photofinish.config.reader import read_params
+from photofinish.data.local_files import check_paths
 from photofinish.machine.fingerprint import read_machines, unknown_machines
-from photofinish.params.reader import read_params
 from photofinish.plan import advise_sweeps, faults_in_own_code, write_plan
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     )
     parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
     args = parser.parse_args()
-    files = (partial(misplaced, references=args.references), partial(unknown_machines, folder=args.machines))
+    files = (partial(check_paths, references=args.references), partial(unknown_machines, folder=args.machines))
     params = read_params(args.params, *files, faults_in_own_code)
     write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
     advise_sweeps(params)

@@ -23,11 +23,11 @@ from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.measuring import rehearsal
-from photofinish.measuring.attribution import AttributionPlan, SamplePlan, attribute
-from photofinish.measuring.operations import count_operations
-from photofinish.measuring.rehearsal import forget_optimizer, scratch_steps, warm_up
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.profiling import scratch
+from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile_step
+from photofinish.profiling.operations import count_operations
+from photofinish.profiling.scratch import forget_optimizer, scratch_steps, warm_up
 from photofinish.results.learned import weights_of
 from photofinish.runs.profile import profile, record_first_step
 from photofinish.runs.repeats import Repeats, train_repeats
@@ -36,8 +36,8 @@ from photofinish.runs.setup import Setup
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
-from photofinish.training.teams import Team, accelerator
-from photofinish.training.torch_device import CPU, Clock, apply_policy, peak_memory_bytes
+from photofinish.training.teams import World, accelerator
+from photofinish.training.torch_device import CPU, Clock, configure_torch, peak_memory_bytes
 from photofinish.training.trainer import Trainer
 
 MakeJob = Callable[..., Setup]
@@ -75,8 +75,8 @@ def small_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 @pytest.fixture(autouse=True)
 def awake_after_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a warm-up lasts at least: not here, as the simulated device never sleeps."""
-    seconds = rehearsal.WARM_UP_SECONDS
-    monkeypatch.setattr(rehearsal, "WARM_UP_SECONDS", 0.0)
+    seconds = scratch.WARM_UP_SECONDS
+    monkeypatch.setattr(scratch, "WARM_UP_SECONDS", 0.0)
     return seconds
 
 
@@ -88,15 +88,15 @@ def device() -> Iterator[torch.device]:
 
 @pytest.fixture
 def make_job(
-    make_experiment: MakeExperiment, small_split: PackedSplit, cpu_host: CpuHost, device: torch.device, tmp_path: Path
+    make_experiment: MakeExperiment, small_split: PackedSplit, cpu_host: CpuTarget, device: torch.device, tmp_path: Path
 ) -> Iterator[MakeJob]:
     """On the accelerator, or on another device: `make_job(epochs=2)`, `make_job(CPU, epochs=2)`."""
 
     def make(on: torch.device = device, **settings: Any) -> Setup:
         experiment = make_experiment(**settings)
-        apply_policy(on, experiment.precision, threads=1)
+        configure_torch(on, experiment.precision, threads=1)
         run = Run("small", "gpu", experiment, cpu_host, small_split.folder, tmp_path)
-        return Setup(run, on, Team(on))
+        return Setup(run, on, World(on))
 
     yield make
     torch.set_deterministic_debug_mode("default")
@@ -171,8 +171,8 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
     assert there.attribution
     assert here.attribution
-    assert all(seconds > 0 for seconds in there.attribution.issuing_seconds)
-    assert len(there.attribution.issuing_seconds) > 0 == len(here.attribution.issuing_seconds)
+    assert all(seconds > 0 for seconds in there.attribution.launch_seconds)
+    assert len(there.attribution.launch_seconds) > 0 == len(here.attribution.launch_seconds)
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
 
 
@@ -182,7 +182,7 @@ def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_no
 
     def taken_apart(steps: int) -> Callable[[], None]:
         plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
-        return lambda: found.append(attribute(trainer, plan).parts)
+        return lambda: found.append(profile_step(trainer, plan).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))
     assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step
@@ -278,9 +278,9 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at_once: int
 ) -> None:
     recorder = OperationRecorder()
-    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: recorder)
+    monkeypatch.setattr(scratch, "recorder_of", lambda _device: recorder)
     monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
-    eager, recorded = (trained(make_job(**settings, steps=kind)) for kind in ("eager", "auto"))
+    eager, recorded = (trained(make_job(**settings, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
         recorded.steps.why
     )
@@ -295,7 +295,7 @@ def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
 def test_a_warm_up_lasts_until_an_idle_device_is_awake(
     make_job: MakeJob, clock: HeldClock, awake_after_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearsal, "WARM_UP_SECONDS", awake_after_seconds)
+    monkeypatch.setattr(scratch, "WARM_UP_SECONDS", awake_after_seconds)
     trainer = make_job(batch_size=16).new_trainer()
     trainer.network.register_forward_pre_hook(lambda network, _inputs: clock.take(0.03 * network.training))
     assert warm_up(trainer) == pytest.approx(2 * 4 * 0.03)  # three steps, and one on as many images as the last batch
@@ -385,4 +385,4 @@ def test_a_step_counts_the_same_there(make_job: MakeJob, device: torch.device, p
     here, there = (
         count_operations(make_job(each, model=CNN, precision=precision).new_trainer()) for each in (CPU, device)
     )
-    assert (there.flops, there.products, there.kept_values) == (here.flops, here.products, here.kept_values)
+    assert (there.flops, there.products, there.saved_activations) == (here.flops, here.products, here.saved_activations)

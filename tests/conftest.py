@@ -21,14 +21,14 @@ import warm_python
 import yaml
 from hypothesis import settings
 
+from photofinish.config.datasets import DatasetPlan, DigitsDataset
+from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, LabelledImages, UInt8Array
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
-from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
+from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.machine.load import LoadWindow
-from photofinish.params.datasets import DatasetPlan, DigitsDataset
-from photofinish.params.experiment import Experiment
 
 if TYPE_CHECKING:
     from torch import nn
@@ -202,7 +202,7 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResult:
+def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
@@ -219,7 +219,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
         repeats: tuple[tuple[float, ...], ...] = (),
         step_seconds: tuple[float, ...] = (0.01,),
         load: tuple[LoadWindow, ...] = (),
-        attribution: measurements.Attribution | None = None,
+        attribution: measurements.StepBreakdown | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))
@@ -298,8 +298,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuHost) -> MakeResul
 
 
 @pytest.fixture(scope="session")
-def cpu_host() -> CpuHost:
-    return CpuHost(processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
+def cpu_host() -> CpuTarget:
+    return CpuTarget(processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
 
 
 @pytest.fixture(scope="session")

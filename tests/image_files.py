@@ -11,9 +11,9 @@ import numpy as np
 from conftest import ROOT, run_stage
 from PIL import Image
 
+from photofinish.config.datasets import DatasetPlan
 from photofinish.data.images import UInt8Array
 from photofinish.files import write_bytes_atomically
-from photofinish.params.datasets import DatasetPlan
 
 CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"
 RED, GREEN, BLUE = (220, 20, 20), (20, 220, 20), (20, 20, 220)

@@ -13,20 +13,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CPU_VARIABLES, CpuHost, cpu_facts, software_facts
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment
 from photofinish.processes import Rank
+from photofinish.profiling.scratch import warm_up
 from photofinish.runs.distributed import _check_same_project
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.teams import Ranks, Team
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.training.teams import DistributedWorld, World
+from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
 
@@ -81,11 +81,11 @@ class _Watched(Batches):
 
 def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: Path, case: str) -> None:
     """What the process saw and has at the end goes to `<rank>.pt` in the folder."""
-    apply_policy(CPU, experiment.precision, threads=1)
-    team = Team(CPU)
+    configure_torch(CPU, experiment.precision, threads=1)
+    team = World(CPU)
     if size > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-        team = Ranks(rank, size, CPU)
+        team = DistributedWorld(rank, size, CPU)
     result: dict[str, Any] = {}
     try:
         if "other" in case:
@@ -99,7 +99,7 @@ def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: P
 
 
 def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
-    host = CpuHost(threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
+    host = CpuTarget(threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
     run = Run("small", "cpu", experiment, host, data, data, rank.size)
     if rank.number == 1 and "settings" in case:
         run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))
@@ -108,7 +108,7 @@ def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
     _check_same_project(run, rank)
 
 
-def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:
+def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:
     def batches(part: PartName) -> _Watched:
         normalise = Normaliser(split.manifest.mean, split.manifest.std)
         images = Part(part, split.images(part), split.labels(part), normalise)
@@ -136,12 +136,12 @@ def _train(team: Team, experiment: Experiment, split: PackedSplit, case: str) ->
 
 
 def _resumed(
-    trainer: Trainer, experiment: Experiment, case: str, team: Team, training: Batches, validation: Batches
+    trainer: Trainer, experiment: Experiment, case: str, team: World, training: Batches, validation: Batches
 ) -> Trainer:
     """One that goes on after the first epoch, from what rank 0 has then."""
     trainer.experiment = experiment.model_copy(update={"epochs": 1})
     list(trainer.epochs())
-    state = team.from_leader(trainer.state_dict() if team.rank == 0 else None)
+    state = team.broadcast_object(trainer.state_dict() if team.rank == 0 else None)
     fresh = Trainer(experiment, _network(experiment, case, team.rank), training, validation, CPU, team)
     fresh.load_state_dict(state)
     warm_up(fresh)

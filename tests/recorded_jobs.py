@@ -19,9 +19,9 @@ from torch import nn
 
 from photofinish import machine
 from photofinish.data import PartName
-from photofinish.measuring import rehearsal
-from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
+from photofinish.profiling import scratch
+from photofinish.profiling.scratch import warm_up
 from photofinish.training import optimisation
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -41,9 +41,9 @@ MakeJob = Callable[..., Trainer]
 @pytest.fixture(name="recorder")
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
     made = OperationRecorder()
-    monkeypatch.setattr(rehearsal, "recorder_of", lambda _device: made)
+    monkeypatch.setattr(scratch, "recorder_of", lambda _device: made)
     monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
-    monkeypatch.setattr(rehearsal, "TRIED_STEPS", 2)
+    monkeypatch.setattr(scratch, "TRIED_STEPS", 2)
     torch.set_num_threads(1)
     return made
 

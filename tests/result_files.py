@@ -13,11 +13,11 @@ import pandas as pd
 from conftest import MakeResult
 
 from photofinish.comparing.device_results import DeviceResult, NotTrained, Recorded, Trained
-from photofinish.comparing.pairs import Pair, set_beside
+from photofinish.comparing.pairs import Comparison, with_settings
+from photofinish.config.compare import Comparing
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
-from photofinish.params.compare import Comparing
 from photofinish.results import EpochMetrics, measurements, records
 from photofinish.results.references import Reference
 
@@ -62,15 +62,15 @@ def with_timings(result: Trained, **changed: Any) -> Trained:
 
 def paired(
     results: Sequence[DeviceResult], settings: Comparing | None = None, references: Sequence[Reference] = ()
-) -> list[Pair]:
+) -> list[Comparison]:
     """A pair for each experiment."""
     cpus = [result for result in results if result.device == "cpu"]
     gpus = {result.experiment: result for result in results if result.device == "gpu"}
-    pairs = [Pair.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
-    return set_beside(pairs, settings or Comparing(), references)
+    pairs = [Comparison.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
+    return with_settings(pairs, settings or Comparing(), references)
 
 
-def pair_of(cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None) -> Pair:
+def pair_of(cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None) -> Comparison:
     """Of one experiment; without a GPU's result, there was no GPU."""
     record = records.Unavailable(device="gpu", experiment=cpu.record.experiment, reason="made up")
     (pair,) = paired([cpu, gpu or NotTrained(cpu.experiment, record)], settings)
@@ -83,7 +83,7 @@ def made_up_attribution(
     step_seconds: float = 0.01,
     other_step_seconds: float = 0.002,
     **others: object,
-) -> measurements.Attribution:
+) -> measurements.StepBreakdown:
     """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
     parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
     settings = {
@@ -95,21 +95,19 @@ def made_up_attribution(
         "parts": measurements.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
         **others,
     }
-    return measurements.Attribution(**settings)
+    return measurements.StepBreakdown(**settings)
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:
     """`results/<experiment>/<device>`, without weights; the folder."""
     folder = results / result.experiment / result.device
-    records.write_record(folder / records.LEARNED / records.RECORD, result.record)
+    records.write_record(folder / records.MODEL / records.RECORD, result.record)
     if isinstance(result, NotTrained):
-        records.write_record(folder / records.TIMED / records.TIMINGS, records.Untimed())
+        records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())
         return folder
-    records.write_record(folder / records.TIMED / records.TIMINGS, result.timings)
-    records.write_record(folder / records.LEARNED / records.FIRST_STEP, result.first_step)
-    write_bytes_atomically(
-        folder / records.LEARNED / records.HISTORY, records.history_csv(list(result.history)).encode()
-    )
+    records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, result.timings)
+    records.write_record(folder / records.MODEL / records.FIRST_STEP, result.first_step)
+    write_bytes_atomically(folder / records.MODEL / records.HISTORY, records.history_csv(list(result.history)).encode())
     return folder
 
 
@@ -126,13 +124,13 @@ def write_trained(results: Path, result: Trained) -> Path:
         timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
     )
     folder = write_result(results, complete)
-    write_bytes_atomically(folder / records.LEARNED / records.WEIGHTS, weights)
+    write_bytes_atomically(folder / records.MODEL / records.WEIGHTS, weights)
     return folder
 
 
 def write_scores(results: Path, result: Trained) -> None:
     """What `evaluate` leaves of one device, judging the weights that are there."""
-    training = records.read_training(results / result.experiment / result.device / records.LEARNED)
+    training = records.read_training(results / result.experiment / result.device / records.MODEL)
     assert isinstance(training, records.Training)
     judged = result.scores.model_copy(update={"weights_sha256": training.weights_sha256})
     scores = records.Evaluation(

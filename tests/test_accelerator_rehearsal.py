@@ -27,7 +27,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.machine.fingerprint import CpuHost, GpuHost, software_facts
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
 from photofinish.report.report import write_report
 from photofinish.results import records
@@ -85,11 +85,11 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
 class Stage:
     """`stages/train.py` on either device, in a folder of its own."""
 
-    def __init__(self, folder: Path, cpu: CpuHost, settings: Any, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, cpu: CpuTarget, settings: Any, environment: dict[str, str]) -> None:
         self.folder, self.results, self._environment = folder, folder / "results", environment
         self.data = folder / "split"
         split(digits_plan(), learnable_images(count=150, side=16), self.data)
-        gpu = GpuHost(
+        gpu = GpuTarget(
             kind="auto",
             count=1,
             if_missing="fail",
@@ -104,7 +104,7 @@ class Stage:
             write_bytes_atomically(folder / f"{name}.json", plan.model_dump_json().encode())
 
     def learned(self, device: records.DeviceLabel) -> Path:
-        return self.results / "small" / device / records.LEARNED
+        return self.results / "small" / device / records.MODEL
 
     def arguments(self, device: records.DeviceLabel) -> list[str]:
         arguments = {
@@ -137,7 +137,7 @@ class Stage:
 def results(
     tmp_path_factory: pytest.TempPathFactory,
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     environment: dict[str, str],
 ) -> Stage:
     """Both devices, trained by the real stage and judged."""
@@ -156,8 +156,10 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
     assert isinstance(gpu, records.Training)
     assert isinstance(cpu, records.Training)
     assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
-    timings = records.read_record(results.results / "small" / "gpu" / records.TIMED / records.TIMINGS, records.Timings)
-    assert isinstance(timings.host, GpuHost)
+    timings = records.read_record(
+        results.results / "small" / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
+    )
+    assert isinstance(timings.host, GpuTarget)
     assert (timings.device_name, timings.device_count, timings.peak_memory_bytes) == ("rehearsal", 1, None)
     assert len(timings.all_epochs) == 3 * gpu.experiment.epochs
     files = {path.name for path in results.learned("gpu").iterdir()}

@@ -13,14 +13,14 @@ import pytest
 from conftest import MakeExperiment
 from training_process import NoTracker
 
+from photofinish.config.devices import CpuDevice, Devices
 from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuHost, fingerprint
-from photofinish.params.devices import CpuDevice, Devices
+from photofinish.machine.fingerprint import CpuTarget, fingerprint
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 MANY_STEPS = """
@@ -65,7 +65,7 @@ def test_the_setting_is_part_of_the_host_and_so_of_every_key() -> None:
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_training_does_as_its_host_says(
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -75,6 +75,6 @@ def test_a_training_does_as_its_host_says(
     monkeypatch.setattr("photofinish.training.torch_device.keep_freed_memory", lambda: kept.append(True))
     host = cpu_host.model_copy(update={"keep_freed_memory": keeps})
     run = Run("small", "cpu", make_experiment(epochs=1), host, packed_split.folder, tmp_path / "small" / "cpu")
-    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     assert kept == [True] * keeps
-    assert records.read_record(run.out / records.TIMED / records.TIMINGS, records.Timings).host == host
+    assert records.read_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings).host == host

@@ -14,17 +14,17 @@ from torch import nn
 from torch.optim import SGD
 
 from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.measuring import attribution
-from photofinish.measuring.attribution import (
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.profiling import attribution
+from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
-    attribute,
     images_with_room,
     measure_bf16,
     plan_attribution,
+    profile_step,
 )
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.results.measurements import StepParts
 from photofinish.runs.profile import profile
 from photofinish.runs.run import Run
@@ -33,7 +33,7 @@ from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.optimisation import Schedule
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -87,13 +87,13 @@ def napping_in(trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.Mo
 def test_each_part_holds_what_happens_in_it_and_nothing_else(
     napping_in: MakeTrainer, part: str, precision: str
 ) -> None:
-    parts = attribute(napping_in(part, input=LOADER, precision=precision), PLAN).parts
+    parts = profile_step(napping_in(part, input=LOADER, precision=precision), PLAN).parts
     for name in StepParts.model_fields:
         assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
 
 def test_what_the_loader_takes_alone_is_without_the_step(napping_in: MakeTrainer, trainer_of: MakeTrainer) -> None:
-    found = attribute(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
+    found = profile_step(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
     assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
     assert found.resident
@@ -113,7 +113,7 @@ def test_of_an_accelerator_what_waiting_for_it_takes_is_left_out(
         return read()
 
     monkeypatch.setattr(trainer.clock, "now_seconds", slowly)
-    found = attribute(trainer, PLAN)
+    found = profile_step(trainer, PLAN)
     assert found.batch_alone_seconds == (0.0,)
     assert set(found.parts.median_seconds.values()) == {0.0}
 
@@ -123,7 +123,7 @@ def test_of_an_accelerator_many_batches_are_timed_at_once(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
-    parts = attribute(napping_in(part, input=LOADER), PLAN).parts
+    parts = profile_step(napping_in(part, input=LOADER), PLAN).parts
     sums = {name: sum(getattr(parts, name)) for name in StepParts.model_fields}
     assert {name: seconds for name, seconds in sums.items() if seconds} == {f"{part}_seconds": NAP_SECONDS}
 
@@ -133,7 +133,7 @@ def test_the_other_batch_has_so_many_images(trainer_of: MakeTrainer, images: int
     seen: set[int] = set()
     trainer = trainer_of(batch_size=16)
     trainer.network.register_forward_pre_hook(lambda _module, inputs: seen.add(len(inputs[0])))
-    attribute(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False))
+    profile_step(trainer, AttributionPlan(2, images, SamplePlan(1, 1), tries_bf16=False))
     assert seen == {16, images}
 
 
@@ -144,7 +144,7 @@ def test_the_same_bits_are_learned_after_it(trainer_of: MakeTrainer, source: dic
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
     plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
     list(undisturbed.epochs())
-    found = [attribute(measured, plan) for _epoch in measured.epochs()]
+    found = [profile_step(measured, plan) for _epoch in measured.epochs()]
     assert all(each.bf16 for each in found)
     assert_same_run(measured, undisturbed)
 
@@ -214,7 +214,7 @@ def test_it_takes_a_small_part_of_the_trainings_time(
     assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
 
 
-class _OneOfTwo(Team):
+class _OneOfTwo(World):
     rank, size = 1, 2
 
 
@@ -225,20 +225,20 @@ class _OneOfTwo(Team):
             _OneOfTwo(CPU),
             "several processes train together",
         ),
-        (Team(CPU), "the device's memory is too small for more"),
+        (World(CPU), "the device's memory is too small for more"),
     ],
     ids=["several processes", "too little memory"],
 )
 def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why(
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
     monkeypatch: pytest.MonkeyPatch,
-    team: Team,
+    team: World,
     why: str,
 ) -> None:
     too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("photofinish.runs.profile.attribute", too_much)
+    monkeypatch.setattr("photofinish.runs.profile.profile_step", too_much)
     monkeypatch.setattr("photofinish.runs.profile.count_operations", too_much)
     setup = Setup(Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()), CPU, team)
     trainer = setup.new_trainer()

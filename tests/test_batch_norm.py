@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from photofinish.errors import MistakeError
-from photofinish.models.registry import refuse_lone_images
-from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.errors import ConfigError
+from photofinish.models.registry import check_batch_norm
+from photofinish.training.teams import DataParallelWorld, DistributedWorld, World
 from photofinish.training.torch_device import CPU
 
 SHAPE = (3, 8, 8)
@@ -27,10 +27,10 @@ def network(pooled_to: int = 1) -> nn.Module:
 
 def on_gpus(count: int) -> Callable[[int], int]:
     devices = tuple(torch.device("cuda", index) for index in range(count))
-    return DataParallelTeam(devices, devices[0]).normalised_images
+    return DataParallelWorld(devices, devices[0]).normalised_images
 
 
-ONE_DEVICE = Team(CPU).normalised_images
+ONE_DEVICE = World(CPU).normalised_images
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_batch_size_that_leaves_one_image_is_refused_and_another_named_if_ther
     images: int, batch_size: int, normalised: Callable[[int], int], fitting: int | None
 ) -> None:
     told = rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance" if fitting else "too few"
-    with pytest.raises(MistakeError, match=told):
-        refuse_lone_images(network(), SHAPE, images, batch_size, normalised)
+    with pytest.raises(ConfigError, match=told):
+        check_batch_norm(network(), SHAPE, images, batch_size, normalised)
     if fitting:
-        refuse_lone_images(network(), SHAPE, images, fitting, normalised)
+        check_batch_norm(network(), SHAPE, images, fitting, normalised)
 
 
 @pytest.mark.parametrize("batch_images", range(1, 40))
@@ -66,24 +66,24 @@ def test_data_parallel_normalises_over_the_chunks_that_torch_makes(gpus: int, ba
 def test_processes_that_train_together_normalise_over_the_whole_batch(tmp_path: Path) -> None:
     """However small their shares: three images on two processes are enough."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    together = Ranks(0, 2, CPU).normalised_images
+    together = DistributedWorld(0, 2, CPU).normalised_images
     dist.destroy_process_group()
-    refuse_lone_images(network(), SHAPE, 3, 16, together)
+    check_batch_norm(network(), SHAPE, 3, 16, together)
 
 
 @pytest.mark.parametrize("images", [64, 66, 31])
 def test_batches_of_more_than_one_image_pass(images: int) -> None:
-    refuse_lone_images(network(), SHAPE, images, 32)
+    check_batch_norm(network(), SHAPE, images, 32)
 
 
 @pytest.mark.parametrize("other", [network(pooled_to=2), nn.Flatten()], ids=["several pixels", "no batch-norm"])
 def test_one_image_is_enough_for_a_network_that_can_learn_from_it(other: nn.Module) -> None:
-    refuse_lone_images(other, SHAPE, 65, 32)
+    check_batch_norm(other, SHAPE, 65, 32)
 
 
 def test_trying_it_out_leaves_the_network_and_the_random_stream_as_they_were() -> None:
     tried = network(pooled_to=2)
     before, stream = [tensor.clone() for tensor in tried.state_dict().values()], torch.get_rng_state()
-    refuse_lone_images(tried, SHAPE, 65, 32)
+    check_batch_norm(tried, SHAPE, 65, 32)
     assert all(torch.equal(*pair) for pair in zip(before, tried.state_dict().values(), strict=True))
     assert torch.equal(torch.get_rng_state(), stream)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
+from photofinish.config.experiment import Augmentation
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
-from photofinish.params.experiment import Augmentation
 from photofinish.training.batches import (
     Batch,
     Batches,

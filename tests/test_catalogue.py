@@ -10,7 +10,7 @@ import torchvision
 from torchvision import datasets
 from torchvision.models import get_model_weights
 
-from photofinish.params.catalogue import (
+from photofinish.config.catalogue import (
     CLASSIFIERS,
     DATASETS,
 )

@@ -12,7 +12,7 @@ from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import HIGH, ceiling
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.verdict import verdict
 from photofinish.machine.load import LoadWindow
 from photofinish.report.rows import comparison_rows
@@ -122,7 +122,7 @@ def test_how_busy_the_machine_was_is_told_once(on_cpu: Any, load: tuple[LoadWind
     assert found.text.count("other programs used") == 1
 
 
-def alone(run: Trained, name: str = "small-mlp") -> Pair:
+def alone(run: Trained, name: str = "small-mlp") -> Comparison:
     return pair_of(replace(run, experiment=name))
 
 

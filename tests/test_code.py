@@ -28,7 +28,7 @@ def test_a_stage_depends_on_every_file_that_it_imports(script: Path) -> None:
 
 @pytest.mark.parametrize("stage", CODE_OF_STAGES)
 def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
-    script = ROOT / f"stages/{stage}.py" if stage != "fleet" else PACKAGE / "fleet/worker.py"
+    script = ROOT / f"stages/{stage}.py" if stage != "remote" else PACKAGE / "remote/worker.py"
     imported = transitive_sources(script)
     unused = [
         name

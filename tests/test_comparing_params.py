@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from photofinish.errors import MistakeError
-from photofinish.params.compare import SHORT_LIST, ComparePlan, Comparing, Prices, Watts, accelerators
-from photofinish.params.reader import read_params
+from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, Prices, Watts, accelerators
+from photofinish.config.reader import read_params
+from photofinish.errors import ConfigError
 
 REST = """\
 defaults: {epochs: 2, batch_size: 16, optimizer: {name: sgd, lr: 0.1}}
@@ -69,7 +69,7 @@ def test_what_is_given_is_read(params_file: Path) -> None:
     ],
 )
 def test_a_mistake_is_told_with_what_is_allowed(params_file: Path, section: str, where: str, told: str) -> None:
-    with pytest.raises(MistakeError, match=r"params\.yaml has 1 mistake") as caught:
+    with pytest.raises(ConfigError, match=r"params\.yaml has 1 mistake") as caught:
         comparing(params_file, f"compare: {section}\n")
     assert f"params.yaml:4  {where}" in str(caught.value)
     assert told in str(caught.value)
@@ -87,7 +87,7 @@ def test_accelerators_are_a_short_list_all_none_or_ones_own(params_file: Path) -
 
 
 def test_each_wrong_accelerator_is_told_on_its_line(params_file: Path) -> None:
-    with pytest.raises(MistakeError, match=r"params\.yaml has 2 mistakes") as caught:
+    with pytest.raises(ConfigError, match=r"params\.yaml has 2 mistakes") as caught:
         comparing(params_file, "compare:\n  accelerators:\n    - A100\n    - L5\n    - V10O\n")
     assert "params.yaml:7  compare.accelerators.1" in str(caught.value)
     assert "params.yaml:8  compare.accelerators.2" in str(caught.value)
@@ -95,5 +95,5 @@ def test_each_wrong_accelerator_is_told_on_its_line(params_file: Path) -> None:
 
 def test_mistakes_are_told_together_with_those_elsewhere(params_file: Path) -> None:
     params_file.write_text(REST.replace("epochs: 2", "epochs: 0") + "compare: {watts: {cpu: -1}}\n", encoding="utf-8")
-    with pytest.raises(MistakeError, match=r"params\.yaml has 2 mistakes"):
+    with pytest.raises(ConfigError, match=r"params\.yaml has 2 mistakes"):
         read_params(params_file)

@@ -128,10 +128,10 @@ def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
 @pytest.mark.parametrize(
     "name",
     [
-        "cpu/learned/record.json",
-        "cpu/learned/history.csv",
-        "cpu/learned/first_step.json",
-        "cpu/timed/timings.json",
+        "cpu/model/record.json",
+        "cpu/model/history.csv",
+        "cpu/model/first_step.json",
+        "cpu/timings/timings.json",
         "evaluation/evaluation.json",
         "evaluation/predictions.csv",
     ],
@@ -163,7 +163,7 @@ def test_a_result_without_scores_of_its_weights_is_named(pair: list[DeviceResult
         devices["gpu"] = devices["gpu"].model_copy(update={"weights_sha256": "e" * 64})
     else:
         run = records.SeedRun(seed=1, weights_sha256="c" * 64, history=())
-        learned = tmp_path / "small-mlp" / "gpu" / records.LEARNED
+        learned = tmp_path / "small-mlp" / "gpu" / records.MODEL
         record = records.read_training(learned)
         several = record.experiment.model_copy(update={"seeds": 2})
         records.write_record(learned / records.RECORD, record.model_copy(update={"experiment": several}))

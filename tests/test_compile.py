@@ -8,7 +8,7 @@ import torch._inductor.config as inductor
 from conftest import MakeTrainer
 from torch import nn
 
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
 
 COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}

@@ -11,8 +11,8 @@ from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, outlay
+from photofinish.config.compare import Comparing, Prices, Watts
 from photofinish.machine.energy import Energy
-from photofinish.params.compare import Comparing, Prices, Watts
 from photofinish.report.rows import comparison_rows
 from photofinish.results.records import DeviceLabel
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
-from photofinish.errors import MistakeError
+from photofinish.errors import ConfigError
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: 
 def test_images_of_many_sizes_are_resized_to_the_size_that_is_set(photos: Path) -> None:
     write_picture(photos / "wide.png", GREEN, width=40, height=10)
     write_csv(photos, "path,label", "red.png,owl", "wide.png,cat")
-    with pytest.raises(MistakeError, match=r"(?s)birds\.csv:3: .*datasets\.birds\.size in params\.yaml"):
+    with pytest.raises(ConfigError, match=r"(?s)birds\.csv:3: .*datasets\.birds\.size in params\.yaml"):
         read(photos)
     images = read(photos, size=[4, 5])
     assert images.shape == (3, 4, 5)
@@ -151,7 +151,7 @@ def test_images_of_many_sizes_are_resized_to_the_size_that_is_set(photos: Path) 
 )
 def test_a_file_that_is_no_such_csv_is_refused_by_name(photos: Path, data: bytes, message: str) -> None:
     (photos / "birds.csv").write_bytes(data)
-    with pytest.raises(MistakeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(photos)
     assert "photos/birds.csv" in str(caught.value)
     assert message in str(caught.value)
@@ -182,7 +182,7 @@ def test_a_faulty_row_is_reported_with_its_line_by_the_stage(photos: Path, row: 
     data = write_picture(photos / "whole.jpg", width=64, height=64).read_bytes()
     (photos / "cut.jpg").write_bytes(data[: len(data) // 2])
     write_csv(photos, "path,label,split", "red.png,owl,train", row, "blue.png,owl,test")
-    with pytest.raises(MistakeError, match=r"\nphotos/birds\.csv:3: "):
+    with pytest.raises(ConfigError, match=r"\nphotos/birds\.csv:3: "):
         read(photos, split_column="split", classes=["owl"], validation=1)
 
 
@@ -198,7 +198,7 @@ def test_the_first_ten_faulty_rows_are_reported_in_one_error_and_nothing_is_writ
 
 def test_a_label_that_no_training_row_has_is_refused(photos: Path) -> None:
     write_csv(photos, "path,label,split", "red.png,owl,train", "blue.png,own,test", "green.png,owl,val")
-    with pytest.raises(MistakeError, match=r"birds\.csv:3: 'own' is no class .*did you mean 'owl'"):
+    with pytest.raises(ConfigError, match=r"birds\.csv:3: 'own' is no class .*did you mean 'owl'"):
         read(photos, split_column="split")
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from conftest import MakeExperiment
 
-from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import Experiment
-from photofinish.params.mistakes import Mistake
+from photofinish.config.devices import Devices, check_devices
+from photofinish.config.experiment import Experiment
+from photofinish.config.mistakes import ConfigProblem
 
 
-def misfits_of(devices: dict[str, Any], **experiments: Experiment) -> list[Mistake]:
+def misfits_of(devices: dict[str, Any], **experiments: Experiment) -> list[ConfigProblem]:
     """With these settings, as params.yaml has them."""
-    return list(misfits(Devices.model_validate_json(json.dumps(devices)), experiments))
+    return list(check_devices(Devices.model_validate_json(json.dumps(devices)), experiments))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from torch import nn
 from photofinish.training.teams import NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.training.torch_device import (
     CPU,
-    apply_policy,
     autocast,
+    configure_torch,
     device_name,
     effective_precision,
     forget_peak_memory,
@@ -25,12 +25,12 @@ from photofinish.training.torch_device import (
     gradient_scaler,
     has_fast_bf16,
     keep_freed_memory,
-    laid_out,
     memory_bytes,
     memory_format,
     nvidia_uuid,
     peak_memory_bytes,
-    sent,
+    to_device,
+    to_memory_format,
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
@@ -69,7 +69,7 @@ def test_tf32_is_off_unless_it_is_asked_for_where_there_is_such_a_thing(
 ) -> None:
     torch.set_float32_matmul_precision("medium" if not allowed else "highest")
     torch.backends.cudnn.allow_tf32 = not allowed
-    apply_policy(device, precision, threads=1)
+    configure_torch(device, precision, threads=1)
     assert torch.backends.cudnn.allow_tf32 is allowed
     assert torch.backends.cuda.matmul.allow_tf32 is allowed
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
@@ -92,33 +92,33 @@ def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
 @pytest.mark.usefixtures("_restored_policy")
 def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
     torch.backends.cudnn.benchmark = True
-    apply_policy(CPU, "fp32", threads=1)
+    configure_torch(CPU, "fp32", threads=1)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.backends.cudnn.benchmark is False
     assert torch.utils.deterministic.fill_uninitialized_memory is False  # no time is spent on filling new memory
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    apply_policy(CPU, "fp32", threads=1, deterministic=False)
+    configure_torch(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_only_images_have_an_order_in_memory() -> None:
     images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3)
-    assert laid_out(images, torch.channels_last).is_contiguous(memory_format=torch.channels_last)
-    assert laid_out(rows, torch.channels_last) is rows
+    assert to_memory_format(images, torch.channels_last).is_contiguous(memory_format=torch.channels_last)
+    assert to_memory_format(rows, torch.channels_last) is rows
 
 
 @pytest.mark.usefixtures("_restored_policy")
 def test_a_cublas_workspace_of_the_users_own_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    apply_policy(CPU, "fp32", threads=1)
+    configure_torch(CPU, "fp32", threads=1)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 @pytest.mark.usefixtures("_restored_policy")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_torch_computes_with_the_threads_it_is_given(threads: int) -> None:
-    apply_policy(CPU, "fp32", threads)
+    configure_torch(CPU, "fp32", threads)
     assert torch.get_num_threads() == threads
 
 
@@ -220,9 +220,9 @@ def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(monkeypatch: pyte
 
 def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
     tensor = Mock()
-    sent(tensor, CUDA)
+    to_device(tensor, CUDA)
     tensor.pin_memory().to.assert_called_once_with(CUDA, non_blocking=True)
-    sent(tensor, MPS)
+    to_device(tensor, MPS)
     tensor.to.assert_called_once_with(MPS)
 
 

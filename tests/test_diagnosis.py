@@ -19,7 +19,7 @@ from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, wit
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
 from photofinish.comparing.diagnosis import Remedy, diagnose
 from photofinish.comparing.verdict import verdict
-from photofinish.params.experiment import Experiment
+from photofinish.config.experiment import Experiment
 from photofinish.report.rows import attribution_rows, comparison_rows
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState, StepsTaken
@@ -387,10 +387,10 @@ def test_the_question_supposes_no_more_than_was_found(
     ("issuing_seconds", "cause"), [((), "launch-bound"), ((0.0095,), "launch-bound"), ((0.004,), "compute-bound")]
 )
 def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
-    slow: Change, issuing_seconds: tuple[float, ...], cause: str
+    slow: Change, launch_seconds: tuple[float, ...], cause: str
 ) -> None:
     """16 images take no longer than 2: by the line through both, a step takes that long with none."""
-    found = diagnose(slow(device="gpu", other_step_seconds=0.009, issuing_seconds=issuing_seconds))[0]
+    found = diagnose(slow(device="gpu", other_step_seconds=0.009, launch_seconds=launch_seconds))[0]
     assert found.cause == cause
     assert ("hands out in 4.00 ms and so is ahead of the device" in found.evidence) == (cause == "compute-bound")
     assert "the device is busy at most " in found.evidence

@@ -19,12 +19,12 @@ from torch import nn
 from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError, UserError
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.errors import ConfigError, UserError
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, own_rank
 from photofinish.runs import distributed
 from photofinish.runs.run import Run
-from photofinish.training.teams import DataParallelTeam, Ranks, Team
+from photofinish.training.teams import DataParallelWorld, DistributedWorld, World
 from photofinish.training.torch_device import CPU
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
@@ -168,15 +168,15 @@ def test_without_torchrun_a_process_is_no_rank(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
     run = Run("tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4)
-    with pytest.raises(MistakeError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"):
+    with pytest.raises(ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"):
         run.check()
 
 
 def test_another_number_of_processes_is_another_run(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
     two, three = (
         Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, processes=processes)
@@ -194,7 +194,7 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(nn, "DataParallel", wrap := Mock())
     devices = (torch.device("cuda", 1), torch.device("cuda", 0))
-    team, network = DataParallelTeam(devices, devices[1]), nn.Linear(2, 2)
+    team, network = DataParallelWorld(devices, devices[1]), nn.Linear(2, 2)
     assert team.parallel(network) is wrap.return_value
     wrap.assert_called_once_with(network, device_ids=list(devices), output_device=devices[1])
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
@@ -203,7 +203,7 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
 def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"^strategy data_parallel needs CUDA, which torch can't use here$"):
-        DataParallelTeam((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
+        DataParallelWorld((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
 
 
 def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
@@ -222,11 +222,15 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
             return batch[0] + 1, batch[1]
 
     elsewhere = torch.device("meta")
-    placed = DataParallelTeam((CPU, elsewhere), elsewhere).placed(Batches())
-    ((images, labels),), (unplaced,), (in_order,) = placed.train_batches(3), placed.unplaced(4), placed.eval_batches()
+    placed = DataParallelWorld((CPU, elsewhere), elsewhere).placed(Batches())
+    ((images, labels),), (unplaced,), (eval_batches,) = (
+        placed.train_batches(3),
+        placed.unplaced(4),
+        placed.eval_batches(),
+    )
     assert (images[0].item(), labels.device) == (3, elsewhere)
     assert (unplaced[0][0].item(), unplaced[1].device) == (4, CPU)
-    assert (in_order[0][0].item(), in_order[1].device) == (0, elsewhere)
+    assert (eval_batches[0][0].item(), eval_batches[1].device) == (0, elsewhere)
     images, labels = placed.placed(unplaced)
     assert (images[0].item(), labels.device) == (5, elsewhere)
     placed.prepare(6)
@@ -239,7 +243,7 @@ def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[...
     """By what is known of them: `run_on_gpus(strategy="ddp")`."""
 
     def make(**facts: Any) -> Run:
-        host = GpuHost.model_construct(kind="auto", missing=None, **facts)
+        host = GpuTarget.model_construct(kind="auto", missing=None, **facts)
         return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
 
     return make
@@ -259,7 +263,7 @@ def test_data_parallel_is_refused_before_training(
 ) -> None:
     monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
     run = run_on_gpus(strategy="data_parallel", **facts)
-    with pytest.raises(MistakeError, match=said), distributed.team_for(run, None):
+    with pytest.raises(ConfigError, match=said), distributed.team_for(run, None):
         pytest.fail("it was let through")
 
 
@@ -270,24 +274,24 @@ def test_data_parallel_on_one_gpu_is_a_team_of_one(
     monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
     run = run_on_gpus(strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",))
     with distributed.team_for(run, None) as (_device, team):
-        assert type(team) is Team
+        assert type(team) is World
 
 
 def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of one: with more, the tests above see what comes of it."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
-        ranks = Ranks(0, 1, CPU)
+        ranks = DistributedWorld(0, 1, CPU)
         assert ranks.gather([1.0, 1 / 3]) == [[1.0, 1 / 3]]
         assert ranks.gather(["a", None]) == [["a", None]]
-        assert ranks.from_leader({"a": 1}) == {"a": 1}
-        assert ranks.sum_of(torch.tensor([2.0])).tolist() == [2.0]
+        assert ranks.broadcast_object({"a": 1}) == {"a": 1}
+        assert ranks.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
         monkeypatch.setattr(dist, "barrier", others_are_done := Mock())
         assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
         assert others_are_done.call_count == 2
         assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
-        assert 0 < (Team(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
-        with pytest.raises(MistakeError) as caught:
+        assert 0 < (World(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
+        with pytest.raises(ConfigError) as caught:
             ranks.adapt(nn.BatchNorm1d(2))
     finally:
         dist.destroy_process_group()
@@ -298,11 +302,11 @@ def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_where_no_process_knows_how_much_memory_it_took_none_is_told() -> None:
-    assert Team(torch.device("meta")).peak_memory_bytes() is None
+    assert World(torch.device("meta")).peak_memory_bytes() is None
 
 
 def test_one_device_is_a_team_that_wraps_nothing() -> None:
-    team, network = Team(CPU), nn.Linear(1, 1)
+    team, network = World(CPU), nn.Linear(1, 1)
     assert team.parallel(team.adapt(network)) is network
     assert team.gather([1.0]) == [[1.0]]
-    assert team.from_leader("x") == "x"
+    assert team.broadcast_object("x") == "x"

@@ -12,10 +12,10 @@ import pytest
 from conftest import ROOT
 from pydantic import BaseModel
 
-from photofinish.params import compare as comparing
-from photofinish.params import datasets, devices, networks
-from photofinish.params import experiment as training
-from photofinish.params.reader import read_params
+from photofinish.config import compare as comparing
+from photofinish.config import datasets, devices, networks
+from photofinish.config import experiment as training
+from photofinish.config.reader import read_params
 
 DOCUMENTS = [
     ROOT / "README.md",

@@ -57,9 +57,9 @@ def test_prices_and_references_are_deps_of_compare_alone() -> None:
 
 
 def test_the_templates_of_the_report_and_the_tables_of_accelerators_are_deps_of_compare() -> None:
-    assert {"src/photofinish/report/templates", "src/photofinish/params/tables"} <= set(stage_body("compare")["deps"])
+    assert {"src/photofinish/report/templates", "src/photofinish/config/tables"} <= set(stage_body("compare")["deps"])
 
 
 def test_scores_depend_on_what_was_learned_and_not_on_how_long_it_took() -> None:
     results = [dep for dep in stage_body("evaluate")["deps"] if dep.startswith("results")]
-    assert results == ["results/${key}/cpu/learned", "results/${key}/gpu/learned"]
+    assert results == ["results/${key}/cpu/model", "results/${key}/gpu/model"]

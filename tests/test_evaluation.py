@@ -10,14 +10,14 @@ import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, OwnFiles, digits_plan, learnable_images
 
+from photofinish.config.experiment import Experiment
+from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment
-from photofinish.params.networks import OwnModel
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import (
@@ -36,7 +36,7 @@ Leave = Callable[[torch.nn.Module, Experiment], Path]
 
 
 @pytest.fixture
-def run(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> Run:
+def run(make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path) -> Run:
     return Run("small-mlp", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
 
 
@@ -50,7 +50,7 @@ def leave(packed_split: PackedSplit, make_result: MakeResult, tmp_path: Path) ->
     """The folder that a training of a network leaves."""
 
     def write(network: torch.nn.Module, experiment: Experiment) -> Path:
-        folder, weights, manifest = tmp_path / "cpu" / records.LEARNED, weights_of(network), packed_split.manifest
+        folder, weights, manifest = tmp_path / "cpu" / records.MODEL, weights_of(network), packed_split.manifest
         facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
         own = {"weights_sha256": sha256_of_bytes(weights), "experiment": experiment}
         records.write_record(folder / records.RECORD, make_result().record.model_copy(update=facts | own))
@@ -125,7 +125,7 @@ class Net(nn.Module):
 def test_the_parts_of_ones_own_network_keep_their_precision(
     leave: Leave, own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit
 ) -> None:
-    model = OwnModel(name=own_files.write("net.py", OWN) + ":Net")
+    model = CustomModel(name=own_files.write("net.py", OWN) + ":Net")
     network = build_model(model, (1, 8, 8), 3, seed=5).eval()
     folder = leave(network, make_experiment().model_copy(update={"model": model}))
     scores = evaluate("small-mlp", {"cpu": folder}, packed_split).evaluation.devices["cpu"]
@@ -149,7 +149,7 @@ def test_a_device_that_was_unavailable_is_left_out(
 ) -> None:
     gpu = Run(run.name, "gpu", run.experiment, run.host, run.data, tmp_path / "gpu")
     write_unavailable(gpu, "no accelerator")
-    judged = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.LEARNED}, packed_split)
+    judged = evaluate("small-mlp", {"cpu": learned, "gpu": tmp_path / "gpu" / records.MODEL}, packed_split)
     assert list(judged.evaluation.devices) == list(judged.predicted) == ["cpu"]
 
 

@@ -15,21 +15,21 @@ from safetensors.torch import load_file
 from torchvision.models import get_model
 from training_process import NoTracker
 
+from photofinish.config.base import read_plan
+from photofinish.config.datasets import DatasetPlan, OwnDataset
+from photofinish.config.experiment import Experiment, ExperimentPlan
+from photofinish.config.networks import FetchedWeights, InitialWeights
+from photofinish.config.reader import read_params
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.files import sha256_of_file
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.base import read_plan
-from photofinish.params.datasets import DatasetPlan, OwnDataset
-from photofinish.params.experiment import Experiment, ExperimentPlan
-from photofinish.params.networks import FetchedWeights, InitialWeights
-from photofinish.params.reader import read_params
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 FILES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -66,14 +66,14 @@ def test_an_example_passes_plan(path: Path) -> None:
     write_plan(params, Path("plan"), ROOT / "stages")
     planned = {file.stem: dict(read_plan(file, ExperimentPlan)) for file in Path("plan/experiments").glob("*.json")}
     for name, experiment in params.experiments.items():
-        own_code = planned[name].pop("own_code")
+        custom_code = planned[name].pop("custom_code")
         assert planned[name] == dict(experiment) | {"metrics": ()}
-        assert bool(own_code) == (".py:" in experiment.model.name)
+        assert bool(custom_code) == (".py:" in experiment.model.name)
     assert {read_plan(file, DatasetPlan).name for file in Path("plan/datasets").glob("*.json")} == set(params.datasets)
 
 
 @pytest.mark.parametrize(("example", "name"), experiments_unlike_each_other())
-def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cpu_host: CpuHost) -> None:
+def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cpu_host: CpuTarget) -> None:
     out, experiment = train_an_epoch(example, name, cpu_host)
     record = records.read_training(out)
     assert isinstance(record, records.Training)
@@ -81,7 +81,9 @@ def test_an_experiment_of_an_example_trains_an_epoch(example: str, name: str, cp
     assert [row.epoch for row in records.read_history(out)] == [1]
 
 
-def test_a_tutorials_network_as_a_class_of_ones_own_learns_the_same_bits_as_the_built_in_one(cpu_host: CpuHost) -> None:
+def test_a_tutorials_network_as_a_class_of_ones_own_learns_the_same_bits_as_the_built_in_one(
+    cpu_host: CpuTarget,
+) -> None:
     own, built_in = (
         {tensor.numpy().tobytes() for tensor in load_file(folder / records.WEIGHTS).values()}
         for folder, _ in (train_an_epoch("own-lenet", name, cpu_host) for name in ("own", "built-in"))
@@ -89,7 +91,7 @@ def test_a_tutorials_network_as_a_class_of_ones_own_learns_the_same_bits_as_the_
     assert own == built_in
 
 
-def train_an_epoch(example: str, name: str, host: CpuHost) -> tuple[Path, Experiment]:
+def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Experiment]:
     """On images like its own; the folder of what it learned."""
     params = read_params(ROOT / "examples" / f"{example}.yaml")
     experiment = params.experiments[name].model_copy(update={"epochs": 1})
@@ -103,8 +105,8 @@ def train_an_epoch(example: str, name: str, host: CpuHost) -> tuple[Path, Experi
     if getattr(experiment.model, "weights", None):
         leave_weights(experiment, weights)
     run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"), weights)
-    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-    return run.out / records.LEARNED, experiment
+    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    return run.out / records.MODEL, experiment
 
 
 def pack_images_like(dataset: str, folder: Path) -> None:

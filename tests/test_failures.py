@@ -15,15 +15,15 @@ from conftest import MakeExperiment
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
-from photofinish.params.experiment import Experiment
 from photofinish.training import failures as memory_failures
 from photofinish.training.failures import PeerLostError, failures_explained, too_large_a_network_explained
-from photofinish.training.teams import DataParallelTeam, Team
+from photofinish.training.teams import DataParallelWorld, World
 from photofinish.training.torch_device import CPU
 
 CUDA = torch.device("cuda", 0)
-ON_CPU, ON_CUDA = Team(CPU), Team(CUDA)
+ON_CPU, ON_CUDA = World(CPU), World(CUDA)
 FRUGAL = {"precision": "bf16", "input": {"name": "loader"}}
 _CUDA_OUT_OF_MEMORY = torch.OutOfMemoryError(
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.69 GiB is "
@@ -41,7 +41,7 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
 def explained(make_experiment: MakeExperiment) -> Explained:
     """What is told of an error in an experiment of such settings: `explained(MemoryError(), ON_CPU, batch_size=1)`."""
 
-    def told_of(error: Exception, team: Team = ON_CUDA, **settings: Any) -> str:
+    def told_of(error: Exception, team: World = ON_CUDA, **settings: Any) -> str:
         experiment = make_experiment(**{"batch_size": 1000, **settings})
         with pytest.raises(UserError) as raised, failures_explained("big", experiment, team):
             raise error
@@ -58,7 +58,7 @@ def _a_gpu_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_failures, "device_name", lambda device: f"Some GPU {device.index}")
 
 
-class _OneOfFour(Team):
+class _OneOfFour(World):
     rank, size = 1, 4
 
 
@@ -92,7 +92,7 @@ def test_of_several_processes_each_has_its_share_of_a_batch_in_memory(explained:
 
 @pytest.mark.usefixtures("_a_gpu_in_use")
 def test_of_several_gpus_of_one_process_the_one_that_torch_names_ran_out(explained: Explained) -> None:
-    team = DataParallelTeam(tuple(torch.device("cuda", index) for index in range(3)), CUDA)
+    team = DataParallelWorld(tuple(torch.device("cuda", index) for index in range(3)), CUDA)
     traceback = f"Caught OutOfMemoryError in replica 2 on device 2.\nOriginal Traceback (...):\n{_CUDA_OUT_OF_MEMORY}"
     text = explained(torch.OutOfMemoryError(traceback.replace("GPU 0", "GPU 2")), team)
     assert text.startswith("out of memory on cuda:2 (Some GPU 2): 20.0 GiB more")
@@ -274,7 +274,7 @@ def test_what_fails_in_nccl_itself_is_told_in_its_last_words(explained: Explaine
 
 
 def test_nccl_has_no_other_process_to_lose_where_one_process_uses_several_gpus(explained: Explained) -> None:
-    team = DataParallelTeam((CUDA, torch.device("cuda", 1)), CUDA)
+    team = DataParallelWorld((CUDA, torch.device("cuda", 1)), CUDA)
     told = explained(RuntimeError("NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO)"), team)
     assert told.startswith("NCCL, by which GPUs exchange what they computed, failed: NCCL Error 2: unhandled")
 
@@ -312,7 +312,7 @@ def test_a_lost_process_is_told_apart_from_what_this_one_does(experiment: Experi
         ),
         ("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...", "keeps the GPU to itself"),
         ("CUDA error: invalid device ordinal\nGPU device may be out of range ...", "torch sees fewer GPUs than `plan`"),
-        ("CUDA error: an illegal memory access was encountered\n...", "steps: eager.*CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA error: an illegal memory access was encountered\n...", "cuda_graphs: off.*CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: unspecified launch failure\n...", "unspecified launch failure. See nvidia-smi"),
         (
             "Caught AcceleratorError in replica 1 on device 1.\nOriginal Traceback (most recent call last):\n  ...\n"
@@ -369,5 +369,5 @@ def test_another_fault_stays_what_it_is(experiment: Experiment, error: Any) -> N
 
 def test_of_code_of_ones_own_that_fails_the_experiment_is_named_for_it_may_be_a_loss(experiment: Experiment) -> None:
     named = pytest.raises(UserError, match=r"^experiments\.big: code of its own failed:\n(.*\n)+LookupError: mine$")
-    with named, failures_explained("big", experiment, ON_CPU, runs_own_code=True):
+    with named, failures_explained("big", experiment, ON_CPU, runs_custom_code=True):
         raise LookupError("mine")

@@ -13,7 +13,7 @@ from result_files import pair_of
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.verdict import verdict
-from photofinish.measuring.first_step import fallbacks_counted
+from photofinish.profiling.first_step import fallbacks_counted
 
 SAID = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
 

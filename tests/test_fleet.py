@@ -17,12 +17,12 @@ import pytest
 from conftest import ONE_THREAD, Project, clone_project
 from training_stage import read_until, wait_for
 
-from photofinish.errors import EXIT_INTERRUPTED, MistakeError, UserError
-from photofinish.fleet import spread, worker
-from photofinish.fleet.jobs import clone_at, committed, git
-from photofinish.fleet.worker import check_planned, fleet_code, key_of, require_dask
+from photofinish.config.devices import CpuDevice, Devices
+from photofinish.errors import EXIT_INTERRUPTED, ConfigError, UserError
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.params.devices import CpuDevice, Devices
+from photofinish.remote import spread, worker
+from photofinish.remote.jobs import clone_at, committed, git
+from photofinish.remote.worker import check_planned, fleet_code, key_of, require_dask
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -67,7 +67,7 @@ def test_what_is_no_address_of_a_head_is_refused_before_anything_is_done(
 ) -> None:
     for program, option in ((spread, ["--listen"]), (worker, [])):
         monkeypatch.setattr("sys.argv", ["program", *option, address])
-        with pytest.raises(MistakeError, match=address):
+        with pytest.raises(ConfigError, match=address):
             program.main()
 
 
@@ -182,7 +182,7 @@ def start_worker(head: Project, address: str) -> Iterator[StartWorker]:
         if not root.exists():
             head.git("clone", "--quiet", ".", str(root))
         project = Project(root, head.environment | LIKE_LAB | {"PYTHONPATH": str(root / "src")})
-        started.append(project.start("python", "-m", "photofinish.fleet.worker", address))
+        started.append(project.start("python", "-m", "photofinish.remote.worker", address))
         return started[-1]
 
     yield start
@@ -197,10 +197,10 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
 ) -> None:
     other_code = head.root.with_name("other")
     head.git("clone", "--quiet", ".", str(other_code))
-    with (other_code / "src/photofinish/fleet/worker.py").open("a", encoding="utf-8") as source:
+    with (other_code / "src/photofinish/remote/worker.py").open("a", encoding="utf-8") as source:
         source.write("# other\n")
     workers = {name: start_worker(name) for name in ("first", "second")}
-    spreading = head.start("python", "-m", "photofinish.fleet.spread", "--listen", address)
+    spreading = head.start("python", "-m", "photofinish.remote.spread", "--listen", address)
     clones = {name: head.root.with_name(name) / ".photofinish/worker" for name in workers}
     wait_for(lambda: any(clone.is_dir() for clone in clones.values()) or spreading.poll() is not None)
     assert spreading.poll() is None, spreading.communicate()[0]
@@ -220,7 +220,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head.write_params(params)
     head.commit()
     head.repro("plan")
-    again = head.run("python", "-m", "photofinish.fleet.spread", "--listen", address)
+    again = head.run("python", "-m", "photofinish.remote.spread", "--listen", address)
     assert "0 to be trained" in again.stdout, again.stderr
     assert "Running stage 'evaluate@small'" not in again.stdout
     assert (head.root / "report/index.html").is_file()
@@ -235,7 +235,7 @@ def test_the_head_trains_what_is_its_own_and_ctrl_c_ends_it_with_all_that_it_sta
     endless = {"dataset": "digits", "model": "linear", "epochs": 1_000_000}
     head.write_params({**PARAMS, "devices": ONE_THREAD, "experiments": {"endless": endless}})
     head.commit()
-    with head.start("python", "-m", "photofinish.fleet.spread", "--listen", address) as spreading:
+    with head.start("python", "-m", "photofinish.remote.spread", "--listen", address) as spreading:
         read_until(spreading, "epoch 1/")
         started = psutil.Process(spreading.pid).children(recursive=True)
         assert any("stages/train.py" in process.cmdline() for process in started)

@@ -25,7 +25,7 @@ from photofinish.comparing.bounds import (
     least_memory_bytes,
     least_steps,
 )
-from photofinish.params.compare import SHORT_LIST, Accelerator, accelerators, list_prices
+from photofinish.config.compare import SHORT_LIST, Accelerator, accelerators, list_prices
 from photofinish.results.measurements import Operations, Product
 
 MIB = 2**20
@@ -41,8 +41,8 @@ STEP = Operations(
     parameter_bytes=10 * MIB,
     gradient_bytes=10 * MIB,
     optimizer_bytes=10 * MIB,
-    kept_values=5 * MIB,
-    all_kept_bytes=30 * MIB,
+    saved_activations=5 * MIB,
+    saved_tensor_bytes=30 * MIB,
     batch_bytes=10**6,
     resident_bytes=0,
 )

@@ -14,7 +14,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from photofinish.data.images import LabelledImages
 from photofinish.data.local_files import IMAGE_SUFFIXES
 from photofinish.data.sources import read_raw
-from photofinish.errors import MistakeError
+from photofinish.errors import ConfigError
 
 IN_PARTS = {"parts": {"train": "photos/train", "test": "photos/test"}, "validation": 1}
 
@@ -95,7 +95,7 @@ def test_faulty_files_and_empty_classes_are_reported_together_by_their_paths(pho
     (photos / "owl/text.png").write_text("an owl")
     (photos / "owl/broken.png").symlink_to("nowhere.png")
     write_picture(photos / "owl/wide.png", width=40)
-    with pytest.raises(MistakeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(photos)
     for name in ("emu", "owl/empty.png", "owl/text.png", "owl/broken.png", "owl/wide.png"):
         assert f"\nphotos/{name}: " in str(caught.value)
@@ -103,11 +103,11 @@ def test_faulty_files_and_empty_classes_are_reported_together_by_their_paths(pho
 
 
 def test_a_folder_of_images_without_classes_is_refused(photos: Path) -> None:
-    with pytest.raises(MistakeError, match=r"photos/owl/barn: it must have a folder of images for each class"):
+    with pytest.raises(ConfigError, match=r"photos/owl/barn: it must have a folder of images for each class"):
         read(photos, path="photos/owl/barn", validation=1, test=1)
 
 
 def test_a_class_that_is_only_tested_is_refused(in_parts: Path) -> None:
     write_picture(in_parts / "test/own/a.png")
-    with pytest.raises(MistakeError, match=r"photos/test/own/a\.png: 'own' is no class .*did you mean 'owl'"):
+    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is no class .*did you mean 'owl'"):
         read(in_parts, **IN_PARTS)

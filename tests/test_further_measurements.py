@@ -13,12 +13,12 @@ from training_process import NoTracker
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.measuring import rehearsal
-from photofinish.measuring.attribution import SamplePlan, measure_by_turns, measure_steps, plan_samples
-from photofinish.measuring.first_step import first_batch, first_step, tensor_print
-from photofinish.measuring.rehearsal import WARM_UP_STEPS, forget_optimizer
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
+from photofinish.profiling import scratch
+from photofinish.profiling.attribution import SamplePlan, measure_by_turns, measure_steps, plan_samples
+from photofinish.profiling.first_step import fingerprint_tensor, first_batch, first_step
+from photofinish.profiling.scratch import WARM_UP_STEPS, forget_optimizer
 from photofinish.results import EpochTiming
 from photofinish.results.learned import weights_of
 from photofinish.runs.meters import OverheadMeter
@@ -29,7 +29,7 @@ from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU, memory_format
 from photofinish.training.trainer import Trainer
 
@@ -45,7 +45,7 @@ def trained(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Train
 
 @pytest.fixture
 def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
-    found = first_batch(make_trainer(make_experiment()).training, Team(CPU))
+    found = first_batch(make_trainer(make_experiment()).training, World(CPU))
     assert found is not None
     return found
 
@@ -93,7 +93,7 @@ def test_an_accelerator_works_until_it_is_awake_before_its_steps_are_timed(
     make_experiment: MakeExperiment, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> None:
     """It may have idled since the training, and first runs at a low clock."""
-    monkeypatch.setattr(rehearsal, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(scratch, "is_accelerator", lambda _device: True)
     trainer, steps = make_trainer(make_experiment()), []
     trainer.network.register_forward_pre_hook(lambda *_: steps.append(clock.take(0.03)))
     measure_steps(trainer, SamplePlan(2, 1))
@@ -137,7 +137,7 @@ class _Trainers:
 def repeat(first: Trainer, again: Trainer) -> tuple[list[tuple[EpochTiming, ...]], list[tuple[int, int]]]:
     """The epochs of one repeat, and what was reported of them."""
     experiment = again.experiment.model_copy(update={"repeats": 2})
-    run = Run("small", "cpu", experiment, cast(CpuHost, None), Path(), Path())
+    run = Run("small", "cpu", experiment, cast(CpuTarget, None), Path(), Path())
     done: list[tuple[EpochTiming, ...]] = []
     reported: list[tuple[int, int]] = []
     setup = cast(Setup, _Trainers(run, again))
@@ -181,9 +181,9 @@ def test_the_first_step_is_that_of_the_training(batch: Batch, make_experiment: M
     assert found.loss == loss.item()
     for name, parameter in again.named_parameters():
         assert parameter.grad is not None
-        assert found.gradients[name] == tensor_print(parameter.grad)
+        assert found.gradients[name] == fingerprint_tensor(parameter.grad)
         assert found.gradients[name][0] == pytest.approx(parameter.grad.norm().item(), rel=1e-5)
-        assert found.weights[name] == tensor_print(parameter)
+        assert found.weights[name] == fingerprint_tensor(parameter)
     assert list(found.outputs) == ["0", "1", "2", "3"]
 
 
@@ -237,7 +237,7 @@ def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> N
 def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> None:
     images, labels = batch
 
-    class Pair(Team):
+    class Comparison(World):
         size = 2
 
         def gather(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
@@ -249,7 +249,7 @@ def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> 
         def train_batches(self, _epoch: int):  # type: ignore[no-untyped-def]
             yield batch
 
-    team = Pair(CPU)
+    team = Comparison(CPU)
     whole = first_batch(Once(), team)  # type: ignore[arg-type]
     assert whole is not None
     assert torch.equal(whole[0], images)
@@ -268,18 +268,18 @@ def test_a_tensors_print_tells_it_from_others(change: str) -> None:
         other[[3, 4, 5, 6]] = tensor[[6, 5, 4, 3]]
     if change == "signs":
         other.neg_()
-    assert tensor_print(other) != tensor_print(tensor)
-    assert tensor_print(tensor.view(10, 100).clone()) == tensor_print(tensor)
+    assert fingerprint_tensor(other) != fingerprint_tensor(tensor)
+    assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
 
 
 def test_what_is_not_finite_in_a_tensor_counts_as_0_in_its_print() -> None:
     masked = torch.tensor([1.0, -torch.inf, torch.nan, torch.inf, 2.0])
-    assert tensor_print(masked) == tensor_print(torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0]))
+    assert fingerprint_tensor(masked) == fingerprint_tensor(torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0]))
 
 
 def test_a_tensor_larger_than_a_chunk_has_the_norm_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("photofinish.measuring.first_step._CHUNK", 7)
-    norm, _ = tensor_print(torch.ones(100))
+    monkeypatch.setattr("photofinish.profiling.first_step._CHUNK", 7)
+    norm, _ = fingerprint_tensor(torch.ones(100))
     assert norm == 10.0
 
 
@@ -301,7 +301,7 @@ def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:
 @pytest.mark.parametrize("measurement", ["measure_steps", "first_step"])
 def test_out_of_memory_after_the_training_does_not_cost_the_training(
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -312,7 +312,7 @@ def test_out_of_memory_after_the_training_does_not_cost_the_training(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     def train() -> None:
-        train_run(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_run(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
 
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")

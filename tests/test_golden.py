@@ -29,7 +29,7 @@ from PIL import Image
 pytestmark = pytest.mark.slow
 
 # Names that may change on purpose stand here, and nowhere below.
-MODEL, TIMINGS = "learned", "timed/timings.json"
+MODEL, TIMINGS = "model", "timings/timings.json"
 WEIGHTS, HISTORY, RECORD, FIRST_STEP = "weights.safetensors", "history.csv", "record.json", "first_step.json"
 TRAINER, WORDS = "src/photofinish/training/trainer.py", "src/photofinish/report/report.py"
 PARTS = "attribution.parts"
@@ -202,7 +202,7 @@ def test_every_system_learns_the_same_bits(reproduced: Project, golden: dict[str
         folder = reproduced.root / "results" / name / "cpu" / MODEL
         sha256 = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
         learned[name] = {"weights_sha256": sha256, "history": rows(folder / HISTORY)}
-    assert_frozen(golden, "learned", learned, bits=True)
+    assert_frozen(golden, "model", learned, bits=True)
 
 
 def test_the_comparison_has_the_same_columns_and_values(reproduced: Project, golden: dict[str, Any]) -> None:

@@ -17,18 +17,18 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
+from photofinish.profiling.scratch import warm_up
 from photofinish.results import EpochMetrics
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import CudaRecorder
-from photofinish.training.teams import DataParallelTeam, Ranks, Team, accelerator
+from photofinish.training.teams import DataParallelWorld, DistributedWorld, World, accelerator
 from photofinish.training.torch_device import (
     CPU,
     Clock,
-    apply_policy,
     autocast,
+    configure_torch,
     device_name,
     nvidia_uuid,
     peak_memory_bytes,
@@ -73,7 +73,7 @@ def experiment(**changes: Any) -> Any:
         "model": CNN,
         "loss": None,
         "deterministic": True,
-        "steps": "auto",
+        "cuda_graphs": "auto",
         "optimizer": SimpleNamespace(**SGD),
         "schedule": SimpleNamespace(name="constant"),
         "input": SimpleNamespace(name="resident"),
@@ -97,16 +97,16 @@ def batches(settings: Any, device: torch.device, name: Literal["train", "validat
     return make_batches(settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, *process)
 
 
-def trainer(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
-    apply_policy(device, settings.precision, threads=1)
-    team = team or Team(device)
+def trainer(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
+    configure_torch(device, settings.precision, threads=1)
+    team = team or World(device)
     network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
     training = team.placed(batches(settings, device, "train", team.rank, team.size))
     validation = team.placed(batches(settings, device, "validation", team.rank, team.size))
     return Trainer(settings, network, training, validation, device, team)
 
 
-def run(settings: Any, device: torch.device, team: Team | None = None) -> Trainer:
+def run(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
     trained = trainer(settings, device, team)
     warm_up(trained)
     list(trained.epochs())
@@ -137,7 +137,7 @@ def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
     device: torch.device, source: Any, augmentation: Any
 ) -> None:
     settings = experiment(input=source, augmentation=augmentation)
-    apply_policy(device, settings.precision, threads=1)  # which refuses whatever does not repeat bit for bit
+    configure_torch(device, settings.precision, threads=1)  # which refuses whatever does not repeat bit for bit
     on_cpu, there = (list(batches(settings, place, "train").train_batches(3)) for place in (CPU, device))
     for batch, batch_there in zip(on_cpu, there, strict=True):
         assert {tensor.device.type for tensor in batch_there} == {device.type}
@@ -154,7 +154,7 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
     if device.type != "cuda":
         pytest.skip("PyTorch records no steps here")
-    eager, recorded = (run(experiment(steps=kind, **settings), device) for kind in ("eager", "auto"))
+    eager, recorded = (run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto"))
     assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics
     assert same(weights(recorded.network), weights(eager.network))
@@ -257,7 +257,7 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
     exact = one.double() @ other.double()
     errors = {}
     for precision in ("fp32", "tf32"):
-        apply_policy(device, precision, threads=1)
+        configure_torch(device, precision, threads=1)
         with autocast(device, precision):
             errors[precision] = ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
     assert errors["fp32"] < errors["tf32"] / 10
@@ -301,7 +301,7 @@ two_gpus = pytest.mark.skipif(
 def test_data_parallel_learns_what_one_gpu_learns(first: int, second: int, output: int) -> None:
     devices = torch.device("cuda", first), torch.device("cuda", second)
     alone = run(experiment(), accelerator("cuda"))
-    team = DataParallelTeam(devices, torch.device("cuda", output))
+    team = DataParallelWorld(devices, torch.device("cuda", output))
     parallel = run(experiment(), accelerator("cuda", first), team)
     assert losses(parallel.progress.metrics) == pytest.approx(losses(alone.progress.metrics), rel=0.01, abs=0.01)
     assert parallel.network.state_dict().keys() == alone.network.state_dict().keys()
@@ -320,5 +320,7 @@ def test_two_processes_over_nccl_learn_what_one_gpu_learns(tmp_path: Any) -> Non
 def run_rank(rank: int, size: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     device = accelerator("cuda", rank)
-    torch.save(losses(run(experiment(), device, Ranks(rank, size, device)).progress.metrics), f"{folder}/{rank}.pt")
+    torch.save(
+        losses(run(experiment(), device, DistributedWorld(rank, size, device)).progress.metrics), f"{folder}/{rank}.pt"
+    )
     torch.distributed.destroy_process_group()

@@ -46,7 +46,7 @@ def test_findings_are_printed_and_kept_at_once_and_a_cut_line_is_skipped(
 def test_a_refused_capture_is_a_failure(tmp_path: Path) -> None:
     found = Findings("steps", tmp_path / "steps.jsonl")
     with found.failures_kept("captured steps", "linear"):
-        raise UserError("steps is graph in params.yaml, which can't be: recorded, some gave other bits")
+        raise UserError("cuda_graphs is on in params.yaml, which can't be: recorded, some gave other bits")
     (finding,) = findings.read([tmp_path / "steps.jsonl"])
     assert finding.value == "FAILED"
     assert "other bits" in finding.note

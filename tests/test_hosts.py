@@ -18,12 +18,12 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from photofinish.errors import MistakeError
+from photofinish.config.devices import CpuDevice, Devices, GpuDevice
+from photofinish.errors import ConfigError
 from photofinish.machine import accelerators
 from photofinish.machine import fingerprint as hosts
 from photofinish.machine import host as facts
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.params.devices import CpuDevice, Devices, GpuDevice
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -73,7 +73,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_accelerators(monkeypatch)
 
 
-def host_of(**gpu: Any) -> hosts.GpuHost:
+def host_of(**gpu: Any) -> hosts.GpuTarget:
     """The fingerprint with these settings of the GPU."""
     return hosts.fingerprint(Devices(gpu=GpuDevice(**gpu)))[1]
 
@@ -99,7 +99,7 @@ def keys_of(value: Any) -> set[str]:
 def test_the_fingerprint_is_the_same_at_every_call_and_in_another_process() -> None:
     here = hosts.fingerprint(Devices())
     code = (
-        "from photofinish.machine import fingerprint as hosts; from photofinish.params.devices import Devices; "
+        "from photofinish.machine import fingerprint as hosts; from photofinish.config.devices import Devices; "
         "print(hosts.fingerprint(Devices())[0].model_dump_json())"
     )
     assert hosts.fingerprint(Devices()) == here
@@ -145,7 +145,7 @@ def test_a_variable_changes_the_fingerprint_of_the_devices_whose_speed_or_bits_i
     "code",
     [
         "from photofinish.machine.fingerprint import Devices, fingerprint; fingerprint(Devices())",
-        "import photofinish.params.reader",
+        "import photofinish.config.reader",
         "import photofinish.plan",
         "import photofinish.comparing.pairs",
     ],
@@ -361,13 +361,13 @@ def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], re
 
 @pytest.mark.usefixtures("four_gpus")
 def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
-    with pytest.raises(MistakeError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"):
+    with pytest.raises(ConfigError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"):
         host_of(count="all", strategy="data_parallel", output_device=30)
 
 
 def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_accelerators(monkeypatch, mps=(AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),))
-    with pytest.raises(MistakeError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
+    with pytest.raises(ConfigError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
         host_of(strategy="data_parallel")
 
 

@@ -17,7 +17,7 @@ import pytest
 from source_imports import ROOT, SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
-    "measuring.rehearsal", "models.registry", "results", "training.batches", "training.checkpoint",
+    "profiling.scratch", "models.registry", "results", "training.batches", "training.checkpoint",
     "training.failures", "training.input_paths", "training.optimisation", "training.teams",
     "training.torch_device", "training.trainer",
 )  # fmt: skip
@@ -28,7 +28,7 @@ FREE_OF_TORCH = (
     "comparing.device_results", "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling",
     "comparing.speedups", "comparing.renting", "comparing.verdict",
     "data.packed", "data.split", "machine.energy", "machine.fingerprint",
-    "machine.load", "params.networks", "models.weights_download", "params.reader", "data.local_files",
+    "machine.load", "config.networks", "models.weights_download", "config.reader", "data.local_files",
     "plan", "processes", "report.report", "results.records", "results.references", "tracking.client", "runs.run",
     "runs.stage",
 )  # fmt: skip
@@ -38,9 +38,9 @@ MISSING_ON_BARE_GPU_MACHINES = (
     "sqlalchemy", "alembic", "cloudpickle",
 )  # fmt: skip
 PACKAGES = (
-    ("display", "errors", "files", "wording"), ("processes", "locks", "own_code"), ("source_code",),
-    ("params",), ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("measuring",),
-    ("tracking",), ("runs",), ("comparing",), ("report",), ("fleet",),
+    ("display", "errors", "files", "wording"), ("processes", "locks", "custom_code"), ("source_code",),
+    ("config",), ("machine",), ("data",), ("models",), ("results",), ("plan",), ("training",), ("profiling",),
+    ("tracking",), ("runs",), ("comparing",), ("report",), ("remote",),
 )  # fmt: skip
 
 # Each import starts without the project's own modules, so that none profits from what another has loaded.

@@ -15,7 +15,7 @@ from training_stage import TrainingStage, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ MakeTrainings = Callable[..., Trainings]
 
 @pytest.fixture
 def make_trainings(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
 ) -> MakeTrainings:
     def make(**overrides: Any) -> Trainings:
         return Trainings(TrainingStage.prepare(tmp_path, make_experiment(**overrides), cpu_host, packed_split.folder))
@@ -78,7 +78,7 @@ def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits
     files = [f"epochs/epoch-{epoch:04d}.safetensors" for epoch in (1, 2)]
     assert [name for name in learned if name.startswith("epochs/")] == files
     assert learned[files[-1]] == learned["weights.safetensors"] != learned[files[0]]
-    record = read_record(trainings.stage.out / "learned" / "record.json", Training)
+    record = read_record(trainings.stage.out / "model" / "record.json", Training)
     assert list(record.epoch_weights_sha256) == [sha256_of_bytes(learned[file]) for file in files]
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below
@@ -155,7 +155,7 @@ def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(make_traini
         trainings.start_over()
         trainings.kill(KillBefore(number, RENAMES))
         assert trainings.learn() == learned, f"killed before rename {number}"
-        timings = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
+        timings = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
         assert [len(repeat) for repeat in timings.repeats] == [2, 2]
         repeated = [f"repeat {repeat} of 3" in trainings.output for repeat in (2, 3)]
         assert repeated == {3: [True, True], 4: [False, True], 5: [False, False]}[number]
@@ -187,10 +187,10 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again_and_forced
     trainings = make_trainings(epochs=3, save_weights="every_epoch")
     trainings.environment["DVC_STAGE"] = _DVC_STAGE
     learned = trainings.learn()
-    timings = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
+    timings = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
     assert trainings.learn() == learned
     assert "resumes after epoch 3\n" in trainings.output
-    again = read_record(trainings.stage.out / "timed" / "timings.json", Timings)
+    again = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
     assert again.epochs == timings.epochs
     lock = trainings.folder / "dvc.lock"
     lock.write_text(f"stages:\n  {_DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")

@@ -13,14 +13,14 @@ from result_files import trained
 from safetensors.torch import load as from_safetensors
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment
 from photofinish.results import learned, records
 from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
 from photofinish.runs.views import summarise
-from photofinish.training.teams import Ranks
+from photofinish.training.teams import DistributedWorld
 
 SHAPE, CLASSES = (3, 32, 32), 3
 
@@ -34,7 +34,7 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
 def adapted(experiment: Experiment, tmp_path: Path) -> Iterator[nn.Module]:
     """As one process of several has it; torch converts it on the CPU too, and only refuses to run it there."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    team = Ranks(0, 1, torch.device("cpu"))
+    team = DistributedWorld(0, 1, torch.device("cpu"))
     team.devices = (torch.device("cuda", 0),)
     yield team.adapt(build_model(experiment.model, SHAPE, CLASSES, seed=7))
     dist.destroy_process_group()

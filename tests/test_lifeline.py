@@ -19,7 +19,7 @@ from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
 from training_stage import TrainingStage, contents, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
@@ -166,12 +166,12 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
     assert not [note for (note,) in _rows(project, notes) if "stopped" in note]  # how it had ended
     assert _status_in_mlflow(project) == "FINISHED"
     assert 1 <= len(list((project.root / "mlruns").rglob("checkpoints/epoch-*.pt"))) <= 2
-    timings = read_record(project.root / "results" / "short" / "cpu" / "timed" / "timings.json", Timings)
+    timings = read_record(project.root / "results" / "short" / "cpu" / "timings" / "timings.json", Timings)
     assert len(timings.resumed_at_epochs) == 3
     assert len(timings.epochs) == _EPOCHS
     assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)
 
-    learned = project.root / "results" / "short" / "cpu" / "learned"
+    learned = project.root / "results" / "short" / "cpu" / "model"
     resumed = contents(learned)
     # Though there is still what the run before kept until DVC had it.
     assert f"epoch 1/{_EPOCHS}" in project.repro("--force", "--single-item", "train-cpu@short")
@@ -193,7 +193,7 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
 
 @pytest.mark.parametrize("module", ["photofinish.processes", "photofinish.runs.stage", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment, module: str
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment, module: str
 ) -> None:
     stage = TrainingStage.prepare(tmp_path, make_experiment(), cpu_host, packed_split.folder)
     interrupted = _INTERRUPT_AT_IMPORT.format(module=module, stage=str(ROOT / "stages" / "train.py"))

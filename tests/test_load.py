@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pynvml
 import pytest
 
-from photofinish.machine.load import LoadWindow, MachineWatch, doubts, nvidia_gpu_state
+from photofinish.machine.load import LoadMonitor, LoadWindow, load_warnings, nvidia_gpu_state
 
 BURN_A_CORE = "import time\nwhile time.process_time() < 0.3:\n    pass"
 QUIET = LoadWindow(
@@ -48,17 +48,17 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
     ids=str,
 )
 def test_what_makes_times_unreliable_has_a_reason(figures: dict[str, Any], reasons: list[str]) -> None:
-    assert doubts([QUIET.model_copy(update=figures)]) == reasons
+    assert load_warnings([QUIET.model_copy(update=figures)]) == reasons
 
 
 def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_not_count() -> None:
-    assert doubts([BUSY, *[QUIET] * 4]) == ["other programs used 100% of the cores in 20% of the time"]
-    assert doubts([BUSY, *[QUIET] * 19]) == []
-    assert doubts([]) == []
+    assert load_warnings([BUSY, *[QUIET] * 4]) == ["other programs used 100% of the cores in 20% of the time"]
+    assert load_warnings([BUSY, *[QUIET] * 19]) == []
+    assert load_warnings([]) == []
 
 
 def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
-    observer = MachineWatch(nvidia_gpu_state(None))
+    observer = LoadMonitor(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
     observer.epoch_ended(1, 1)
     observer.training_ended()
@@ -69,7 +69,7 @@ def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
 
 
 def test_a_watch_sees_what_others_do() -> None:
-    observer = MachineWatch(nvidia_gpu_state(None))
+    observer = LoadMonitor(nvidia_gpu_state(None))
     orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
     subprocess.run(["sh", "-c", orphan], capture_output=True, check=True)  # until it closes its output
     observer.look(1, 1)
@@ -77,7 +77,7 @@ def test_a_watch_sees_what_others_do() -> None:
 
 
 def test_short_epochs_share_a_window() -> None:
-    observer = MachineWatch(nvidia_gpu_state(None))
+    observer = LoadMonitor(nvidia_gpu_state(None))
     for epoch in range(1, 1000):
         observer.epoch_ended(1, epoch)
     assert observer.windows == []
@@ -87,7 +87,7 @@ def test_short_epochs_share_a_window() -> None:
 
 
 def test_the_state_of_the_gpu_goes_into_the_window() -> None:
-    observer = MachineWatch(lambda: (1980, ("heat",)))
+    observer = LoadMonitor(lambda: (1980, ("heat",)))
     observer.look(2, 3)
     assert (observer.windows[0].gpu_clock_mhz, observer.windows[0].gpu_slowdowns) == (1980, ("heat",))
 

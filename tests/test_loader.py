@@ -22,13 +22,13 @@ from conftest import MakeExperiment
 from training_process import FORK_SERVER
 from training_stage import wait_for
 
+from photofinish.config.experiment import Augmentation, Experiment, LoaderInput
 from photofinish.errors import EXIT_FAILED, UserError, run_stage
-from photofinish.params.experiment import Augmentation, Experiment, LoaderInput
 from photofinish.training import input_paths
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 WORKERS = 2
@@ -37,7 +37,7 @@ Loaded = Callable[..., Batches]
 
 def explained() -> AbstractContextManager[None]:
     """What explains the failures of an experiment, whichever it is."""
-    return failures_explained("small", cast(Experiment, None), Team(CPU))
+    return failures_explained("small", cast(Experiment, None), World(CPU))
 
 
 def batches_of(experiment: Any, normalise: Normaliser) -> Batches:

@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT, run_stage
 from image_files import write_picture
 
-from photofinish.data.local_files import misplaced, read_csv, sha256_of_local_files
-from photofinish.errors import MistakeError
-from photofinish.params.reader import read_params
+from photofinish.config.reader import read_params
+from photofinish.data.local_files import check_paths, read_csv, sha256_of_local_files
+from photofinish.errors import ConfigError
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -48,7 +48,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(photos: Path) -> dict[str, str]:
-    find_mistakes = partial(misplaced, references=photos.parent / "reference")
+    find_mistakes = partial(check_paths, references=photos.parent / "reference")
     return sha256_of_local_files(read_params(photos.parent / "params.yaml", find_mistakes).datasets)
 
 
@@ -150,7 +150,7 @@ def test_a_path_that_leads_to_something_else_is_refused_by_its_key(photos: Path,
     assert old in PARAMS
     os.mkfifo(photos / "pipe")
     write_params(photos, PARAMS.replace(old, new))
-    with pytest.raises(MistakeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         state(photos)
     assert f"datasets.{key} = " in str(caught.value)
     assert "there is no such" in str(caught.value)
@@ -167,7 +167,7 @@ def test_a_reference_that_is_not_there_is_a_mistake(photos: Path, folders: tuple
     for each in folders:
         (photos.parent / "reference" / each).mkdir(parents=True)
     write_params(photos, PARAMS + "compare:\n  references:\n    - old-bix\n")
-    with pytest.raises(MistakeError) as caught:
+    with pytest.raises(ConfigError) as caught:
         state(photos)
     assert 'params.yaml:10  compare.references.0 = "old-bix"\n' in str(caught.value)
     assert problem in str(caught.value)

@@ -20,8 +20,8 @@ from training_stage import TrainingStage, read_until
 from photofinish import locks
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.locks import NAME, machine_to_itself, sole_writer
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.locks import NAME, exclusive, exclusive_machine
+from photofinish.machine.fingerprint import CpuTarget
 
 _HOLD = """
 import os, sys, time
@@ -80,10 +80,10 @@ def test_the_second_writer_waits_with_a_message_and_ends(
 ) -> None:
     read_until(hold("results/a", "results/b"), "held")
     monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 0.1)
-    with pytest.raises(UserError, match=wanted[-1]), sole_writer(folder, *wanted):
+    with pytest.raises(UserError, match=wanted[-1]), exclusive(folder, *wanted):
         pytest.fail("it was let in")
     assert capsys.readouterr().err == f"waiting: another process is writing {wanted[-1]}\n"
-    with sole_writer(folder, "results/c"):  # the lock of something else
+    with exclusive(folder, "results/c"):  # the lock of something else
         pass
     assert capsys.readouterr().err == ""
 
@@ -108,7 +108,7 @@ def test_the_next_is_let_in_once_the_first_is_done_or_killed(hold: Hold, names: 
 
 
 def test_a_process_that_waits_for_the_machine_ends_on_ctrl_c(folder: Path, hold: Hold) -> None:
-    with machine_to_itself("mine") as waited_seconds:
+    with exclusive_machine("mine") as waited_seconds:
         assert waited_seconds < 0.5
         waiting = hold()
         assert waiting.stderr is not None
@@ -122,7 +122,7 @@ def test_a_process_that_waits_for_the_machine_ends_on_ctrl_c(folder: Path, hold:
 def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:
     before = os.umask(0o077)
     try:
-        with machine_to_itself("mine"):
+        with exclusive_machine("mine"):
             pass
     finally:
         os.umask(before)
@@ -131,7 +131,7 @@ def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuHost, make_experiment: MakeExperiment
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
 ) -> None:
     stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=200), cpu_host, packed_split.folder)
     with stage.fork() as first:

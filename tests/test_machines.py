@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, MakeExperiment
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.devices import CpuDevice, Devices
+from photofinish.config.reader import Params, read_params
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_bytes_atomically
-from photofinish.machine.fingerprint import CpuHost, Machine, differences, fingerprint, read_machines, unknown_machines
-from photofinish.params.devices import CpuDevice, Devices
-from photofinish.params.reader import Params, read_params
+from photofinish.machine.fingerprint import CpuTarget, Machine, fingerprint, mismatches, read_machines, unknown_machines
 from photofinish.plan import write_plan
 from photofinish.runs.stage import train
 
@@ -52,17 +52,17 @@ def read(params_file: Path, machines: Path, name: str) -> Params:
 def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path, machines: Path, lab: Machine) -> None:
     params, folder = read(params_file, machines, "lab"), params_file.parent / "plan"
     write_plan(params, folder, ROOT / "stages", read_machines(params.devices, machines))
-    planned = CpuHost.model_validate_json((folder / "hosts/cpu.json").read_bytes())
+    planned = CpuTarget.model_validate_json((folder / "hosts/cpu.json").read_bytes())
     assert (planned.cpu, planned.threads) == (lab.cpu, 96)
     gpu_here = fingerprint(Devices())[1].model_dump(mode="json")
     assert json.loads((folder / "hosts/gpu.json").read_bytes()) == gpu_here
 
 
 def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(params_file: Path, machines: Path) -> None:
-    with pytest.raises(MistakeError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
+    with pytest.raises(ConfigError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
-    with pytest.raises(MistakeError, match=r"has no machine yet: `make machine NAME=lab`"):
+    with pytest.raises(ConfigError, match=r"has no machine yet: `make machine NAME=lab`"):
         read(params_file, machines, "lab")
 
 
@@ -76,16 +76,16 @@ def test_make_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, na
 
 def test_a_file_that_is_no_machine_is_refused(params_file: Path, machines: Path) -> None:
     (machines / "lab.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(MistakeError, match=r"lab.json can't be read as a machine"):
+    with pytest.raises(ConfigError, match=r"lab.json can't be read as a machine"):
         read_machines(read(params_file, machines, "lab").devices, machines)
 
 
 def test_a_machine_is_what_was_planned_for_it_and_another_one_differs_by_name(lab: Machine) -> None:
     devices = Devices(cpu=CpuDevice(machine="lab"))
     planned, _ = fingerprint(devices, {"lab": lab})
-    assert differences(planned, lab) == []
+    assert mismatches(planned, lab) == []
     cores = Machine.here().cpu.usable_cores
-    assert f"cpu.usable_cores: 96, not {cores}" in differences(planned, Machine.here())
+    assert f"cpu.usable_cores: 96, not {cores}" in mismatches(planned, Machine.here())
 
 
 def test_a_stage_of_dvc_trains_nothing_that_is_planned_for_another_machine(

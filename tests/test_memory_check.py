@@ -11,14 +11,14 @@ import pytest
 from conftest import MakeExperiment
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError
+from photofinish.errors import ConfigError
 from photofinish.machine import memory
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.memory import (
     Room,
     SplitSize,
     available_memory_bytes,
-    refuse_too_large,
+    check_memory_needed,
     resident_bytes,
     room_now,
 )
@@ -27,16 +27,16 @@ from photofinish.runs.run import Run
 GIB = 2**30
 
 
-def gpu_host(*memory_bytes: int | None) -> GpuHost:
+def gpu_host(*memory_bytes: int | None) -> GpuTarget:
     accelerators = [{"kind": "cuda", "name": "Some GPU", "memory_bytes": size, "driver": "1"} for size in memory_bytes]
     facts = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": None, "threads": 1}
-    return GpuHost.model_validate_json(
+    return GpuTarget.model_validate_json(
         json.dumps({**facts, "accelerators": accelerators, "cpu": None, "software": None})
     )
 
 
 @pytest.fixture
-def run(make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path) -> Run:
+def run(make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path) -> Run:
     return Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
 
 
@@ -69,25 +69,25 @@ def test_a_border_for_random_crops_counts_and_other_types_keep_their_size(
 
 def test_the_message_names_the_key_both_figures_and_the_alternative(make_experiment: MakeExperiment) -> None:
     size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
-    with pytest.raises(MistakeError) as refused:
-        refuse_too_large("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
+    with pytest.raises(ConfigError) as refused:
+        check_memory_needed("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
     for text in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
         assert text in str(refused.value)
     border = r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
-    with pytest.raises(MistakeError, match=border):
-        refuse_too_large("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
+    with pytest.raises(ConfigError, match=border):
+        check_memory_needed("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
 
 
 def test_processes_that_share_the_memory_hold_a_copy_each_and_the_loader_none(make_experiment: MakeExperiment) -> None:
     size = SplitSize((1, 16, 16), train=900, validation=100)
-    refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
-    with pytest.raises(MistakeError, match="once in each of 2 processes"):
-        refuse_too_large("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
-    refuse_too_large("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
+    check_memory_needed("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
+    with pytest.raises(ConfigError, match="once in each of 2 processes"):
+        check_memory_needed("small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)])
+    check_memory_needed("small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)])
 
 
 def test_room_is_the_gpus_own_memory_or_what_is_free_of_the_main_memory(
-    cpu_host: CpuHost, monkeypatch: pytest.MonkeyPatch
+    cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB)
     for host, processes, sizes in (
@@ -102,7 +102,7 @@ def test_a_training_is_refused_before_it_loads_anything(run: Run, monkeypatch: p
     run.check()
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
     monkeypatch.setattr(np, "load", None)
-    with pytest.raises(MistakeError, match=r"experiments\.small\.input"):
+    with pytest.raises(ConfigError, match=r"experiments\.small\.input"):
         run.check()
 
 
@@ -110,12 +110,12 @@ def test_memory_that_other_programs_hold_on_the_device_is_not_free(run: Run, mon
     import torch
 
     from photofinish.runs import setup
-    from photofinish.training.teams import Team
+    from photofinish.training.teams import World
 
     run, meta = replace(run, device="gpu"), torch.device("meta")
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
-    with pytest.raises(MistakeError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
-        setup.Setup(run, meta, Team(meta))
+    with pytest.raises(ConfigError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
+        setup.Setup(run, meta, World(meta))
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])

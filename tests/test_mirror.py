@@ -88,8 +88,8 @@ def test_a_result_is_mirrored_once_and_completely(store: Store, results: Path, m
     assert run.data.tags[documents.TAG_RESTORED] == "true"
     assert steps(store, run) == Counter((point.key, point.step) for point in document.points)
     assert artifacts(store, run) >= {
-        *(f"learned/{name}" for name in (records.RECORD, records.HISTORY, records.WEIGHTS)),
-        f"timed/{records.TIMINGS}",
+        *(f"model/{name}" for name in (records.RECORD, records.HISTORY, records.WEIGHTS)),
+        f"timings/{records.TIMINGS}",
         f"evaluation/{records.EVALUATION}",
     }
     (dataset,) = run.inputs.dataset_inputs
@@ -100,7 +100,7 @@ def test_a_result_is_mirrored_once_and_completely(store: Store, results: Path, m
 def test_the_run_of_the_result_on_disk_is_marked_also_when_an_earlier_one_comes_back(
     store: Store, results: Path
 ) -> None:
-    timings_file = results / NAME / "cpu" / records.TIMED / records.TIMINGS
+    timings_file = results / NAME / "cpu" / records.TIMINGS_FOLDER / records.TIMINGS
     timings = records.read_record(timings_file, records.Timings)
     for total_seconds in (30.0, 40.0, 30.0):  # as `dvc checkout` brings a result back
         records.write_record(timings_file, timings.model_copy(update={"total_seconds": total_seconds}))
@@ -189,7 +189,7 @@ def test_an_earlier_or_later_attempt_is_not_taken_for_the_run_of_a_result(
 def test_a_result_whose_training_process_is_still_telling_it_is_left_to_that_process(
     store: Store, results: Path
 ) -> None:
-    timings_file = results / NAME / "cpu" / records.TIMED / records.TIMINGS
+    timings_file = results / NAME / "cpu" / records.TIMINGS_FOLDER / records.TIMINGS
     timings = records.read_record(timings_file, records.Timings)
     began_seconds = psutil.Process().create_time()
     epochs = tuple(replace(epoch, ended_at_unix_seconds=began_seconds + 1) for epoch in timings.epochs)
@@ -225,31 +225,31 @@ def test_a_run_left_running_is_closed_only_if_its_process_is_gone(store: Store, 
 
 
 @pytest.fixture
-def sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def to_device(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Filled with the artifact folders that are sent to MLflow."""
-    sent: list[str] = []
+    to_device: list[str] = []
     for name in ("log_artifact", "log_artifacts"):
         original = getattr(store.client, name)
 
         def note(run_id: str, path: str, folder: str, original: Any = original) -> None:
             original(run_id, path, folder)
-            sent.append(folder)
+            to_device.append(folder)
 
         monkeypatch.setattr(store.client, name, note)
-    return sent
+    return to_device
 
 
 def test_scores_that_come_later_complete_the_same_run_and_only_they_are_sent(
-    store: Store, results: Path, make_result: MakeResult, sent: list[str]
+    store: Store, results: Path, make_result: MakeResult, to_device: list[str]
 ) -> None:
     sync_experiments(store, [NAME], results)
     trained = run_on(store, "cpu")
-    assert sent == ["learned", "timed"]
+    assert to_device == ["model", "timings"]
     for accuracy in (0.75, 0.5):
-        sent.clear()
+        to_device.clear()
         write_scores(results, make_result(NAME, accuracy=accuracy))
         assert sync_experiments(store, [NAME], results) == 1
-        assert sent == ["evaluation"]
+        assert to_device == ["evaluation"]
     evaluated = run_on(store, "cpu")
     assert evaluated.info.run_id == trained.info.run_id
     assert len(evaluated.data.metrics) == len(trained.data.metrics) + 3
@@ -265,7 +265,7 @@ def test_what_was_cut_off_is_sent_when_mlflow_is_back(
         log_artifacts = store.client.log_artifacts
 
         def fail_at_timings(run_id: str, path: str, folder: str) -> None:
-            if folder == "timed":
+            if folder == "timings":
                 raise ConnectionError("gone")
             log_artifacts(run_id, path, folder)
 
@@ -307,7 +307,7 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
     sync_experiments(store, [NAME], results)
     (output,) = run_on(store, "cpu").outputs.model_outputs
     loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
-    learned = results / NAME / "cpu" / records.LEARNED
+    learned = results / NAME / "cpu" / records.MODEL
     record = records.read_record(learned / records.RECORD, records.Training)
     network = build_model(record.experiment.model, (1, 8, 8), 2, seed=0)
     network.load_state_dict(load_file(learned / records.WEIGHTS))
@@ -318,7 +318,7 @@ def test_the_model_loads_without_an_accelerator_and_answers_as_the_weights_do(
 
 
 def test_damaged_weights_are_named(store: Store, results: Path) -> None:
-    path = results / NAME / "cpu" / records.LEARNED / records.WEIGHTS
+    path = results / NAME / "cpu" / records.MODEL / records.WEIGHTS
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match=rf"{path} is damaged"):
         sync_experiments(store, [NAME], results)

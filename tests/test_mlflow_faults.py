@@ -32,7 +32,7 @@ from training_stage import TrainingStage, contents, read_until
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.tracking import sync
 from photofinish.tracking.documents import TAG_RESTORED
 
@@ -105,7 +105,7 @@ class Tracked:
 @pytest.fixture(scope="session")
 def make_tracked(
     packed_split: PackedSplit,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
     empty_database: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -207,7 +207,7 @@ def test_after_the_project_moved_its_runs_are_sent_again_with_artifacts_and_mode
     assert f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" in output
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.artifact_uri.startswith(trained.stage.folder.as_uri())
-    assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"learned", "timed"}
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"model", "timings"}
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.artifact_location.startswith(trained.stage.folder.as_uri())
     assert not mlflow.pytorch.load_model(model.artifact_location).training
@@ -238,7 +238,7 @@ def test_with_a_server_that_hangs_training_is_little_delayed_and_the_next_sync_s
     assert delay_seconds(output) <= MOST_DELAY_SECONDS
     assert output.count("MLflow: ") == 1
     assert "Traceback" not in output
-    assert contents(tracked.stage.out / "learned") == contents(trained_once.stage.out / "learned")
+    assert contents(tracked.stage.out / "model") == contents(trained_once.stage.out / "model")
     tracked.sync()
     assert tracked.run().data.tags[TAG_RESTORED] == "true"
 

@@ -9,9 +9,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
+from photofinish.config.networks import Model
 from photofinish.errors import UserError
 from photofinish.models.registry import Shape, build_model, count_parameters
-from photofinish.params.networks import Model
 
 MNIST: Shape = (1, 28, 28)
 CIFAR: Shape = (3, 32, 32)

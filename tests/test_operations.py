@@ -8,7 +8,8 @@ from conftest import MakeTrainer
 from torch import nn
 
 from photofinish.comparing.bounds import least_steps
-from photofinish.measuring.operations import (
+from photofinish.config.compare import Accelerator
+from photofinish.profiling.operations import (
     Direction,
     StepCount,
     count_operations,
@@ -16,7 +17,6 @@ from photofinish.measuring.operations import (
     grouped,
     least_multiplications,
 )
-from photofinish.params.compare import Accelerator
 
 IMAGES = 4
 
@@ -43,7 +43,7 @@ def test_a_linear_layer_is_a_product_forward_and_one_for_its_weights_and_the_fir
     assert sorted(moved(found)[2:]) == sorted(
         [(IMAGES * 5 + 100, IMAGES * 20), (IMAGES * (5 + 20), 100), (IMAGES * (20 + 10), 200)]
     )
-    assert found.kept_values == IMAGES * (10 + 20)
+    assert found.saved_activations == IMAGES * (10 + 20)
 
 
 def test_a_convolution_counts_what_meets_the_image_or_less_by_another_basis() -> None:
@@ -102,8 +102,8 @@ def test_what_layers_need_again_is_kept_once_and_masks_are_not() -> None:
         nn.MaxPool2d(2),
     )  # fmt: skip
     found, image = counted(layers, 1, 8, 8), IMAGES * 64
-    assert found.kept_values == image + 2 * 2 * image  # into both convolutions and the normalisation
-    assert found.all_kept_bytes > 4 * found.kept_values
+    assert found.saved_activations == image + 2 * 2 * image  # into both convolutions and the normalisation
+    assert found.saved_tensor_bytes > 4 * found.saved_activations
 
 
 def test_one_input_of_two_layers_is_kept_once() -> None:
@@ -115,7 +115,7 @@ def test_one_input_of_two_layers_is_kept_once() -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return self.one(images) + self.other(images)
 
-    assert counted(Branches(), 10).kept_values == IMAGES * 10
+    assert counted(Branches(), 10).saved_activations == IMAGES * 10
 
 
 def test_in_a_short_precision_as_many_values_are_kept() -> None:
@@ -126,7 +126,7 @@ def test_in_a_short_precision_as_many_values_are_kept() -> None:
             return network(images).float().sum()
 
     found = count_step(network, loss)
-    assert found.kept_values == IMAGES * (16 + 32)
+    assert found.saved_activations == IMAGES * (16 + 32)
     assert found.flops == 2 * IMAGES * 16 * 32 * 5
 
 
@@ -155,7 +155,11 @@ def test_a_step_in_a_short_precision_computes_as_much(trainer_of: MakeTrainer, p
         count_operations(trainer_of(precision=each, model={"name": "cnn", "channels": (4,), "hidden": ()}))
         for each in ("fp32", precision)
     )
-    assert (short.flops, short.products, short.kept_values) == (whole.flops, whole.products, whole.kept_values)
+    assert (short.flops, short.products, short.saved_activations) == (
+        whole.flops,
+        whole.products,
+        whole.saved_activations,
+    )
     assert short.optimizer_bytes == whole.optimizer_bytes
 
 

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from photofinish.errors import MistakeError, UserError
-from photofinish.params import experiment as params
+from photofinish.config import experiment as params
+from photofinish.errors import ConfigError, UserError
 from photofinish.training import optimisation
-from photofinish.training.optimisation import Loss, RateSlots, Schedule, build_optimizer, refuse_other_count
+from photofinish.training.optimisation import DeviceLearningRates, Loss, Schedule, build_optimizer, check_class_weights
 from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
@@ -192,7 +192,7 @@ def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at
 def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_another(name: str) -> None:
     parameter = nn.Parameter(torch.ones(1))
     optimizer = build_optimizer(optimizer_settings(name), [parameter])
-    schedule, slots = schedule_for("constant", optimizer), RateSlots(2, CPU)
+    schedule, slots = schedule_for("constant", optimizer), DeviceLearningRates(2, CPU)
     parameter.grad = torch.ones(1)
     for rates in ([0.0, 0.5], [0.25, 0.0]):
         slots.fill(rates)
@@ -272,12 +272,12 @@ def test_a_label_is_named_only_above_even_odds() -> None:
 )
 def test_a_weight_for_another_number_of_classes_is_refused_with_their_order(names: tuple[str, ...], told: str) -> None:
     weighted = params.CrossEntropy(name="cross_entropy", weight=(1.0, 2.0))
-    refuse_other_count(weighted, ("cat", "dog"))
-    with pytest.raises(MistakeError) as caught:
-        refuse_other_count(weighted, names)
+    check_class_weights(weighted, ("cat", "dog"))
+    with pytest.raises(ConfigError) as caught:
+        check_class_weights(weighted, names)
     assert str(caught.value).startswith(f"loss.weight has 2 numbers, and there are {len(names)} classes: give one for")
     assert str(caught.value).endswith(told)
 
 
 def test_what_ones_own_loss_calls_its_weight_is_its_own_matter() -> None:
-    refuse_other_count(params.OwnLoss.model_validate({"name": "loss.py:loss", "weight": [1.0, 2.0]}), ("a", "b", "c"))
+    check_class_weights(params.OwnLoss.model_validate({"name": "loss.py:loss", "weight": [1.0, 2.0]}), ("a", "b", "c"))

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from conftest import OwnFiles
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.reader import read_params
+from photofinish.custom_code import Reference
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.own_code import Reference
-from photofinish.params.reader import read_params
 from photofinish.plan import faults_in_own_code
-from photofinish.source_code import code_of_users, refuse_changed_code
+from photofinish.source_code import check_code_unchanged, code_of_users
 
 NET = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, width, depth=2, *, classes): pass\n"
 LOSSES = "def focal(outputs, labels, gamma=2.0): ...\nclass Focal:\n    def __init__(self, gamma): ...\n"
@@ -35,7 +35,7 @@ def told_of(own_files: OwnFiles, **settings: Any) -> str:
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
         read_params(path, faults_in_own_code)
-    except MistakeError as error:
+    except ConfigError as error:
         return str(error)
     return ""
 
@@ -151,17 +151,17 @@ def test_two_files_that_python_would_take_for_one_are_refused(own_files: OwnFile
     for name in ("a/net.py", "b/loss.py"):
         own_files.write(name, "import tools\n")
         own_files.write(f"{name[0]}/tools.py", "")
-    with pytest.raises(MistakeError, match=r"tools\.py and .*tools\.py have the same name"):
+    with pytest.raises(ConfigError, match=r"tools\.py and .*tools\.py have the same name"):
         code_of_users([Reference.of("./a/net.py:Net"), Reference.of("./b/loss.py:Loss")])
 
 
 def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) -> None:
     name = own_files.write("net.py", NET)
     code = code_of_users([Reference.of(f"{name}:Net")])
-    refuse_changed_code(code)
+    check_code_unchanged(code)
     own_files.write("net.py", f"{NET}# a comment\n")
     with pytest.raises(UserError, match=r"net\.py is not what it was when `plan` read it"):
-        refuse_changed_code(code)
+        check_code_unchanged(code)
 
 
 RAISES = {

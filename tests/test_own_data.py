@@ -15,15 +15,15 @@ import yaml
 from conftest import PARTS, MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
-from photofinish.data.local_files import misplaced, sha256_of_local_files
+from photofinish.config.datasets import LONGEST_CLASS_NAME, DatasetPlan, DigitsDataset, OwnDataset
+from photofinish.config.reader import read_params
+from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.data.reading import named_targets
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
-from photofinish.errors import MistakeError, UserError
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.datasets import LONGEST_CLASS_NAME, DatasetPlan, DigitsDataset, OwnDataset
-from photofinish.params.reader import read_params
+from photofinish.errors import ConfigError, UserError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import faults_in_own_code
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate
@@ -53,7 +53,7 @@ def pack(own_files: OwnFiles) -> Pack:
         sizes = {"validation": 0.25, "test": 0.25} | settings
         dataset = OwnDataset.model_validate_json(json.dumps({"source": f"{file}:{name}", **sizes}))
         code = code_of_users([dataset.reference])
-        plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, own_code=code)
+        plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
         raw, out = own_files.folder / "data/raw/scans", own_files.folder / "data/splits/scans"
         download(plan, raw)
         split(plan, read_raw(plan, raw), out)
@@ -192,7 +192,7 @@ def test_a_source_with_parts_of_its_own_is_made_for_each(pack: Pack) -> None:
 
 @pytest.mark.parametrize("sizes", [{"validation": None, "test": None}, {"validation": 4, "test": None}])
 def test_a_faulty_item_is_told_with_its_part(pack: Pack, sizes: dict[str, Any]) -> None:
-    with pytest.raises(MistakeError, match=r"(?s)\ntest item 2: it raises.*ZeroDivisionError"):
+    with pytest.raises(ConfigError, match=r"(?s)\ntest item 2: it raises.*ZeroDivisionError"):
         pack(BY_PART.replace("np.array([", "np.array([1 // (self.start + i - 202) * "), **sizes)
 
 
@@ -201,7 +201,7 @@ def test_an_item_in_two_parts_that_it_makes_is_refused_unless_it_is_allowed(
 ) -> None:
     shared = BY_PART.replace("(200, 4)", "(18, 4)")
     told = "test items that are train items too: 2 of 4, such as row 18 and row 26"
-    with pytest.raises(MistakeError, match=rf"{told}.*datasets\.scans\.allow_duplicates: true"):
+    with pytest.raises(ConfigError, match=rf"{told}.*datasets\.scans\.allow_duplicates: true"):
         pack(shared, validation=None, test=None)
     pack(shared, validation=None, test=None, allow_duplicates=True)
     assert f"note: {told}" in capsys.readouterr().out
@@ -222,7 +222,7 @@ def test_a_worker_that_is_lost_is_told_with_how_many_there_were(pack: Pack) -> N
 @pytest.mark.parametrize("attribute", ["classes", "target_names"])
 def test_parts_that_number_their_classes_each_for_itself_are_refused(pack: Pack, attribute: str) -> None:
     own_names = f"        self.{attribute} = ['a', 'b', 'c'] if part == 'train' else ['a', 'c']\n"
-    with pytest.raises(MistakeError, match=f"its validation part has other `{attribute}` than its train"):
+    with pytest.raises(ConfigError, match=f"its validation part has other `{attribute}` than its train"):
         pack(BY_PART.replace("[part]\n", f"[part]\n{own_names}"), validation=None, test=None)
 
 
@@ -277,7 +277,7 @@ TABLE = items("return np.array([float(i), 9.0]), i % 2")
     ],
 )
 def test_a_mean_that_makes_no_sense_is_refused(pack: Pack, source: str, told: str) -> None:
-    with pytest.raises(MistakeError, match=rf"datasets\.scans\.mean {told}"):
+    with pytest.raises(ConfigError, match=rf"datasets\.scans\.mean {told}"):
         pack(source, mean=[1.5], std=[1])
 
 
@@ -300,21 +300,21 @@ LONGEST = "x" * LONGEST_CLASS_NAME
 @pytest.mark.parametrize("names", [["a", "a"], ["a", ""], ["a", f"{LONGEST}x"]])
 def test_names_that_name_nothing_alone_are_refused(names: list[str]) -> None:
     told = f"^x: its attribute `classes` must have another name for each, of 1 to {LONGEST_CLASS_NAME} characters$"
-    with pytest.raises(MistakeError, match=told):
+    with pytest.raises(ConfigError, match=told):
         named_targets("x", [np.array(0)], SimpleNamespace(classes=names))
 
 
 @pytest.mark.parametrize(("dtype", "attribute"), [(np.float32, "target_names"), (np.int64, "classes")])
 def test_as_many_names_are_wanted_as_targets_have_numbers(dtype: type, attribute: str) -> None:
     named = SimpleNamespace(**{attribute: ["a", "b", "c"]})
-    with pytest.raises(MistakeError, match=r"^x: .* 2 \w+, .* 3 names"):
+    with pytest.raises(ConfigError, match=r"^x: .* 2 \w+, .* 3 names"):
         named_targets("x", [np.array([0, 1], dtype)], named)
 
 
 def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
     pack(image_and("i % 2"))
     dataset = OwnDataset.model_validate({"source": "./scans.py:Scans", "validation": 4, "test": 4})
-    plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, own_code={"scans.py": "0" * 64})
+    plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code={"scans.py": "0" * 64})
     with pytest.raises(UserError, match=r"scans\.py is not what it was"):
         read_raw(plan, own_files.folder / "data/raw/scans")
 
@@ -336,9 +336,9 @@ def told_of(own_files: OwnFiles, **dataset: Any) -> str:
             }
         ),
     )
-    with pytest.raises(MistakeError) as error:
+    with pytest.raises(ConfigError) as error:
         read_params(
-            own_files.folder / "params.yaml", lambda params: misplaced(params, own_files.folder), faults_in_own_code
+            own_files.folder / "params.yaml", lambda params: check_paths(params, own_files.folder), faults_in_own_code
         )
     return str(error.value)
 
@@ -417,7 +417,7 @@ def test_any_shape_is_trained_on_and_judged_the_same_by_both_input_paths(
     pack: Pack,
     own_files: OwnFiles,
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     item: str,
     model: dict[str, Any],
     network: str,
@@ -439,14 +439,14 @@ def test_any_shape_is_trained_on_and_judged_the_same_by_both_input_paths(
         assert "first_batch.png" not in learned
         weights.append(learned[records.WEIGHTS])
     assert weights[0] == weights[1]
-    scores = evaluate("small", {"cpu": stage.out / records.LEARNED}, packed).evaluation.devices["cpu"]
+    scores = evaluate("small", {"cpu": stage.out / records.MODEL}, packed).evaluation.devices["cpu"]
     assert scores.test_accuracy == 1
 
 
 def test_augmentation_is_refused_for_what_is_no_image(
-    pack: Pack, make_experiment: MakeExperiment, cpu_host: CpuHost
+    pack: Pack, make_experiment: MakeExperiment, cpu_host: CpuTarget
 ) -> None:
     experiment = make_experiment(augmentation={"flip": 0.5})
     run = Run("small", "cpu", experiment, cpu_host, pack(items("return np.zeros(3), i % 2")).folder, Path("out"))
-    with pytest.raises(MistakeError, match=r"small\.augmentation is for images .* float32 of shape \(3,\)"):
+    with pytest.raises(ConfigError, match=r"small\.augmentation is for images .* float32 of shape \(3,\)"):
         run.check()

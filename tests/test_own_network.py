@@ -10,11 +10,11 @@ import torch
 from conftest import MakeExperiment, OwnFiles
 from torch import nn
 
+from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.measuring.first_step import refuse_what_cannot_be_trained
-from photofinish.models.own import refuse_another_network
+from photofinish.models.own import check_same_network
 from photofinish.models.registry import build_model
-from photofinish.params.networks import OwnModel
+from photofinish.profiling.first_step import validate_custom_model
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
@@ -46,7 +46,7 @@ def build(own_files: OwnFiles) -> Build:
     """The network that Net in a file of this source gives: `build(source, classes=4, width=5)`."""
 
     def network(source: str, *, shape: Shape = SHAPE, classes: int = CLASSES, seed: int = 0, **given: int) -> nn.Module:
-        model = OwnModel.model_validate({"name": own_files.write("net.py", source) + ":Net", **given})
+        model = CustomModel.model_validate({"name": own_files.write("net.py", source) + ":Net", **given})
         return build_model(model, shape, classes, seed)
 
     return network
@@ -58,9 +58,9 @@ def try_it(build: Build, make_experiment: MakeExperiment) -> Try:
 
     def run(source: str) -> None:
         network = build(source)
-        refuse_another_network("./net.py:Net", network, lambda: build(source))
+        check_same_network("./net.py:Net", network, lambda: build(source))
         experiment = make_experiment(model={"name": "./net.py:Net"})
-        refuse_what_cannot_be_trained(experiment, network, Loss(None, "classes", CPU), a_batch(), CLASSES)
+        validate_custom_model(experiment, network, Loss(None, "classes", CPU), a_batch(), CLASSES)
 
     return run
 
@@ -203,18 +203,18 @@ def test_a_neighbour_and_a_package_around_the_file_are_imported_as_python_does(o
     own_files.write("nets/__init__.py", "")
     own_files.write("nets/parts.py", "WIDTH = 5\n")
     source = f"from .parts import WIDTH\n{HEAD}def Net(classes):\n    return nn.Linear(WIDTH, classes)\n"
-    network = build_model(OwnModel(name=own_files.write("nets/net.py", source) + ":Net"), SHAPE, CLASSES, seed=0)
+    network = build_model(CustomModel(name=own_files.write("nets/net.py", source) + ":Net"), SHAPE, CLASSES, seed=0)
     assert next(network.parameters()).shape == (3, 5)
 
 
 def test_a_network_of_timm_is_made_for_the_images_and_classes_there_are() -> None:
     pytest.importorskip("timm")
-    network = build_model(OwnModel.model_validate({"name": "timm:resnet10t"}), (1, 32, 32), CLASSES, seed=0)
+    network = build_model(CustomModel.model_validate({"name": "timm:resnet10t"}), (1, 32, 32), CLASSES, seed=0)
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, CLASSES)
 
 
 def test_a_network_of_an_installed_package_is_one_s_own_too() -> None:
-    model = OwnModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
+    model = CustomModel.model_validate({"name": "torch.nn:Linear", "in_features": 4, "out_features": 2})
     assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (2, 4)
 
 
@@ -226,7 +226,7 @@ def test_a_loss_that_keeps_something_between_its_calls_is_told_before_the_traini
     network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat: .* for the same outputs"):
-        refuse_what_cannot_be_trained(experiment, network, loss, a_batch(), CLASSES)
+        validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
 
 
 def test_an_operation_without_a_deterministic_implementation_names_the_setting(try_it: Try) -> None:

@@ -12,11 +12,11 @@ import torch
 import yaml
 from conftest import ROOT, MakeExperiment, OwnFiles
 
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import ExperimentPlan
+from photofinish.config.reader import read_params
 from photofinish.data import PartName
-from photofinish.errors import MistakeError, UserError
-from photofinish.params.base import read_plan
-from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import read_params
+from photofinish.errors import ConfigError, UserError
 from photofinish.plan import faults_in_own_code, write_plan
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -138,7 +138,7 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     params = read_params(params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code)
     write_plan(params, own_files.folder / "plan", ROOT / "stages")
     plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
-    assert {"t.py", "package numpy", "package torch"} == plan.own_code.keys()
+    assert {"t.py", "package numpy", "package torch"} == plan.custom_code.keys()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,6 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     ],
 )  # fmt: skip
 def test_plan_tells_what_is_wrong_with_it(own_files: OwnFiles, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(MistakeError) as error:
+    with pytest.raises(ConfigError) as error:
         read_params(params_with(own_files, **given), faults_in_own_code)
     assert told in str(error.value)

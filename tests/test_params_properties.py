@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_imports import ROOT
 
-from photofinish.errors import MistakeError
-from photofinish.params.reader import Params, read_params
+from photofinish.config.reader import Params, read_params
+from photofinish.errors import ConfigError
 
 GOOD: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 WORDS = st.sampled_from(["sgd", "adam", "linear", "mlp", "digits", "auto", "name", "lr", "betas", "hidden", "epochs"])
@@ -32,7 +32,7 @@ def read_or_refuse(params_file: Path, text: str) -> Params | None:
     params_file.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
         return read_params(params_file)
-    except MistakeError as error:
+    except ConfigError as error:
         message = str(error)
     assert message.startswith(str(params_file))
     return None

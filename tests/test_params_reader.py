@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from source_imports import ROOT
 
-from photofinish.errors import MistakeError
-from photofinish.params.experiment import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
-from photofinish.params.networks import LinearModel, MlpModel
-from photofinish.params.reader import Params, read_params
+from photofinish.config.experiment import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
+from photofinish.config.networks import LinearModel, MlpModel
+from photofinish.config.reader import Params, read_params
+from photofinish.errors import ConfigError
 
 GOOD = """\
 defaults:
@@ -142,7 +142,7 @@ def changed(*changes: tuple[str, str]) -> str:
 
 def mistakes_in(params_file: Path, text: str) -> list[tuple[str, str]]:
     """Return the place and the problem of each."""
-    with pytest.raises(MistakeError) as raised:
+    with pytest.raises(ConfigError) as raised:
         read(params_file, text)
     heading, *lines = str(raised.value).splitlines()
     places, problems = lines[::2], lines[1::2]
@@ -184,17 +184,17 @@ def test_what_is_no_mapping_is_reported_with_the_keys_it_must_have(params_file: 
     ],
 )
 def test_invalid_yaml_is_reported_with_its_line(params_file: Path, text: str, line: int) -> None:
-    with pytest.raises(MistakeError, match=rf"params\.yaml:{line}  this is not valid YAML"):
+    with pytest.raises(ConfigError, match=rf"params\.yaml:{line}  this is not valid YAML"):
         read(params_file, text)
 
 
 @pytest.mark.parametrize("text", ["a: 2024-13-45\n", "a: \0\n", "größe".encode("latin-1")])
 def test_a_file_that_cannot_be_read_is_named(params_file: Path, text: str | bytes) -> None:
     params_file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(MistakeError, match=r"params\.yaml"):
+    with pytest.raises(ConfigError, match=r"params\.yaml"):
         read_params(params_file)
     params_file.unlink()
-    with pytest.raises(MistakeError, match=r"params\.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"params\.yaml: there is no such file"):
         read_params(params_file)
 
 

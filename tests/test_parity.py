@@ -14,14 +14,14 @@ from torch import nn
 
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.parity import Parity, mcnemar_p_value, parity
+from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.measuring.first_step import first_batch, first_step
 from photofinish.models.registry import build_model
-from photofinish.params.networks import CnnModel, TorchvisionModel
+from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.results.learned import weights_of
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 Learn = Callable[..., Trained]
@@ -46,7 +46,7 @@ def learn(
         initial_sha256 = sha256_of_bytes(weights_of(networks[0]))
         trainer = make_trainer(experiment, networks[0])
         torch.set_num_threads(threads)
-        batch = first_batch(trainer.training, Team(CPU))
+        batch = first_batch(trainer.training, World(CPU))
         assert batch is not None
         labels = packed_split.labels("train")
         start = first_step(networks[1], trainer.criterion, batch, CPU, experiment.precision, labels, experiment.seed)
@@ -72,14 +72,14 @@ def learn(
 
 def parting(found: Parity) -> tuple[str, str]:
     assert found.likeness == "different"
-    assert found.parts_at is not None
-    return found.parts_at.name, found.parts_at.finding
+    assert found.first_divergence is not None
+    return found.first_divergence.name, found.first_divergence.finding
 
 
 def test_the_same_training_twice_is_identical(learn: Learn) -> None:
     found = parity(learn(), learn())
     assert found.likeness == "identical"
-    assert found.parts_at is None
+    assert found.first_divergence is None
     assert {layer.finding for layer in found.layers if layer.name != "test accuracy"} == {"the same"}
 
 
@@ -199,7 +199,7 @@ def test_convolutions_of_another_library_are_equivalent(step: Step, name: str, p
     with torch.backends.mkldnn.flags(enabled=False):
         without = step(build(), precision)
     found = parity(with_onednn, without)
-    assert (found.likeness, found.parts_at) == ("equivalent within rounding", None)
+    assert (found.likeness, found.first_divergence) == ("equivalent within rounding", None)
 
 
 def wrong_weight(network: nn.Module) -> None:
@@ -268,7 +268,7 @@ def test_what_rounding_explains_is_told_layer_by_layer_with_how_far_it_goes(make
     history = changed_history(cpu, training_loss=(1.0, 0.502, 1 / 3))
     found = parity(cpu, replace(gpu, history=history, predictions=Predictions(actual, predicted)))
     told = "75.00% on the CPU, 87.50% on the GPU; McNemar's exact p = 1"
-    assert (found.likeness, found.mcnemar_p, found.parts_at) == ("equivalent within rounding", 1.0, None)
+    assert (found.likeness, found.mcnemar_p, found.first_divergence) == ("equivalent within rounding", 1.0, None)
     assert table(found) == {
         "settings": ALIKE,
         "data": ALIKE,

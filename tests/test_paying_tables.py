@@ -8,17 +8,17 @@ import pytest
 from conftest import MakeResult
 from result_files import pair_of, paired, trained
 
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series
+from photofinish.config.compare import Comparing, Prices
 from photofinish.machine.energy import Energy
-from photofinish.params.compare import Comparing, Prices
 from photofinish.report.tables import paying_table, series_table
 
 PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.6))
 
 
 @pytest.fixture
-def pair(make_result: MakeResult) -> Pair:
+def pair(make_result: MakeResult) -> Comparison:
     """On the GPU an epoch takes a second less, validation included, and the start-up 4.5 s more."""
     gpu = trained(make_result, device="gpu", epoch_seconds=(0.9,) * 5, total_seconds=20.0)
     energy = Energy(of="gpu", status="measured", joules=500.0, source="nvml")
@@ -26,12 +26,12 @@ def pair(make_result: MakeResult) -> Pair:
     return pair_of(make_result(epoch_seconds=(1.9,) * 5), replace(gpu, timings=timings))
 
 
-def cells(pair: Pair, settings: Comparing) -> dict[str, list[str]]:
+def cells(pair: Comparison, settings: Comparing) -> dict[str, list[str]]:
     rows = paying_table([replace(pair, settings=settings)])
     return {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in rows}
 
 
-def test_every_question_has_a_row(pair: Pair) -> None:
+def test_every_question_has_a_row(pair: Comparison) -> None:
     table = cells(pair, PRICED)
     assert {of: row[:2] for of, row in table.items()} == {
         "start-up repaid": ["2.50 s", "7.00 s"],
@@ -45,7 +45,7 @@ def test_every_question_has_a_row(pair: Pair) -> None:
     assert table["energy of the epochs"][2].endswith("; GPU: measured: the GPU (NVML)")
 
 
-def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Pair) -> None:
+def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Comparison) -> None:
     table = cells(pair, Comparing(target_accuracy=0.99))
     assert table["time to 0.99 validation accuracy"] == ["n/a", "n/a", "not reached; the best is 0.5"]
     assert "energy to 0.99 validation accuracy" not in table

@@ -134,7 +134,7 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_learns_the_same
     _dvc(project, "exp", "apply", "longer")
     assert _stages_run(project.repro()) == _EVERY_TIME
     for device in ("cpu", "gpu"):
-        here, elsewhere = (contents(project.root / "results" / name / device / "learned") for name in (_OWN, _INHERITS))
+        here, elsewhere = (contents(project.root / "results" / name / device / "model") for name in (_OWN, _INHERITS))
         assert here == elsewhere != {}
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
@@ -169,7 +169,7 @@ def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report
 
 
 def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_restored(project: Project) -> None:
-    timings = project.root / "results" / _OWN / "cpu" / "timed"
+    timings = project.root / "results" / _OWN / "cpu" / "timings"
     before = contents(timings)
     training = f"train-cpu@{_OWN}"
     assert _stages_run(project.repro(training, OMP_NUM_THREADS="2")) == {*_EVERY_TIME, training}

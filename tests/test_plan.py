@@ -13,16 +13,16 @@ import pytest
 from conftest import ROOT, run_stage
 from image_files import write_picture
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.base import read_plan
+from photofinish.config.compare import ComparePlan
+from photofinish.config.datasets import DatasetPlan
+from photofinish.config.experiment import ExperimentPlan
+from photofinish.config.reader import read_params
+from photofinish.errors import ConfigError, UserError
 from photofinish.machine import fingerprint, host
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import CPU_VARIABLES, GPU_VARIABLES
-from photofinish.params.base import read_plan
-from photofinish.params.compare import ComparePlan
-from photofinish.params.datasets import DatasetPlan
-from photofinish.params.experiment import ExperimentPlan
-from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -94,14 +94,14 @@ def test_what_was_planned_is_read_back_as_it_was(params_file: Path, folder: Path
     adam = ExperimentPlan(**dict(params.experiments["adam"]))
     assert read_plan(folder / "experiments/adam.json", ExperimentPlan) == adam
     assert read_plan(folder / "datasets/few-digits.json", DatasetPlan).dataset == params.datasets["few-digits"]
-    assert read_plan(folder / "hosts/cpu.json", CpuHost).threads >= 1
-    assert read_plan(folder / "hosts/gpu.json", GpuHost).if_missing == "skip"
+    assert read_plan(folder / "hosts/cpu.json", CpuTarget).threads >= 1
+    assert read_plan(folder / "hosts/gpu.json", GpuTarget).if_missing == "skip"
     order_in_params_yaml = ("linear", "long", "adam")
     assert read_plan(folder / "compare.json", ComparePlan).experiments == order_in_params_yaml
 
 
 def test_the_old_key_mirror_is_refused_with_the_key_that_replaces_it(folder: Path) -> None:
-    with pytest.raises(MistakeError, match=r"(?s)params\.yaml:1  mirror.*root"):
+    with pytest.raises(ConfigError, match=r"(?s)params\.yaml:1  mirror.*root"):
         planned_anew(folder, f"mirror: /data\n{PARAMS}")
     assert written_since(folder) == set()
 
@@ -178,7 +178,7 @@ def test_another_gpu_begins_the_gpu_anew_and_one_that_is_gone_is_told(
         assert planned_anew(folder) == set()
     monkeypatch.setattr(fingerprint, "all_accelerators", lambda: {"cuda": "it fell off the bus"})
     assert planned_anew(folder) == {"hosts/gpu.json"}
-    assert read_plan(folder / "hosts/gpu.json", GpuHost).missing == "cuda: it fell off the bus"
+    assert read_plan(folder / "hosts/gpu.json", GpuTarget).missing == "cuda: it fell off the bus"
 
 
 def test_another_count_of_cores_begins_the_cpu_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_another_count_of_cores_begins_the_cpu_anew(folder: Path, monkeypatch: p
     monkeypatch.setattr(host, "read_or_empty", lambda path: "" if path.is_relative_to("/sys") else read(path))
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda _process: set(range(97)))
     assert "hosts/cpu.json" in planned_anew(folder)
-    assert read_plan(folder / "hosts/cpu.json", CpuHost).threads == 97
+    assert read_plan(folder / "hosts/cpu.json", CpuTarget).threads == 97
 
 
 def test_an_image_of_the_users_that_changes_begins_its_data_set_anew(folder: Path) -> None:

@@ -19,10 +19,10 @@ from torch import nn
 from photofinish.comparing.bounds import ceiling
 from photofinish.comparing.device_results import Recorded
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.measuring.attribution import SamplePlan, attribute, measure_steps, plan_attribution
+from photofinish.config.experiment import Experiment, ResidentInput
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment, ResidentInput
+from photofinish.profiling.attribution import SamplePlan, measure_steps, plan_attribution, profile_step
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -40,7 +40,7 @@ class Job:
     """What a remedy may change, and what the work takes."""
 
     experiment: Experiment
-    host: CpuHost
+    host: CpuTarget
     startup_seconds: float = 0.01
     loading_seconds: float = 0.001
     """of a batch, where there is a loader"""
@@ -89,7 +89,7 @@ Measure = Callable[[Job], Recorded]
 
 
 @pytest.fixture
-def job(make_experiment: MakeExperiment, cpu_host: CpuHost) -> Callable[..., Job]:
+def job(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> Callable[..., Job]:
     """A job on a machine with so many cores, of which one thread uses one."""
 
     def make(cores: int = 1, settings: dict[str, Any] | None = None, **times: float) -> Job:
@@ -139,7 +139,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "startup_seconds": job.startup_seconds,
             "total_seconds": job.startup_seconds + passed_seconds(epochs),
             "steady_state": measure_steps(trainer, SAMPLES),
-            "attribution": attribute(trainer, plan, resident if is_loader else None),
+            "attribution": profile_step(trainer, plan, resident if is_loader else None),
             "host": job.host,
         }
         record = made_up.record.model_copy(update={"experiment": experiment})

@@ -17,11 +17,11 @@ from conftest import MakeResult
 from result_files import BUSY, paired, trained, with_record, with_timings, write_result, write_scores
 
 from photofinish.comparing.device_results import DeviceResult, Trained
-from photofinish.comparing.pairs import Elsewhere, same_training
+from photofinish.comparing.pairs import ReferenceComparison, same_training
 from photofinish.comparing.verdict import in_a_sentence
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.networks import CustomModel
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes, to_json
-from photofinish.params.networks import OwnModel
 from photofinish.report.tables import elsewhere_table
 from photofinish.results import references
 from photofinish.results.references import (
@@ -65,7 +65,7 @@ def recorded(result: Trained, machine: str | None = None) -> Reference:
     return reference_of(result.experiment, result.record, result.timings, result.scores, list(result.history), machine)
 
 
-def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Elsewhere]:
+def elsewhere(here: list[DeviceResult], *references: Reference) -> list[ReferenceComparison]:
     return [found for pair in paired(here, None, references) for found in pair.elsewhere]
 
 
@@ -208,7 +208,9 @@ def test_what_must_be_the_same_for_a_reference_to_be_shown(
 ) -> None:
     assert bool(elsewhere(here, recorded(with_settings(gpu_elsewhere, **settings)))) is same
     record = gpu_elsewhere.record
-    code = [record.model_copy(update={"own_code": {"net.py": net, "package torch": version}}) for net, version in CODE]
+    code = [
+        record.model_copy(update={"custom_code": {"net.py": net, "package torch": version}}) for net, version in CODE
+    ]
     assert [same_training(code[0], each) for each in code] == [True, True, False]
     for field in ("data_sha256", "published_weights_sha256"):
         assert not same_training(record, record.model_copy(update={field: "e" * 64}))
@@ -219,13 +221,13 @@ def test_a_record_tells_no_folder_outside_of_the_project_and_is_of_the_same_trai
 ) -> None:
     code = {"net.py": "a", "../jane/lib/layers.py": "b", "package torch": "2"}
     vocabulary = {"vocabulary": "~jane/words.txt", "further": "file:///home/jane/more.txt"}
-    model = OwnModel.model_validate({"name": "/home/jane/net.py:Net", **vocabulary, "depth": 2})
+    model = CustomModel.model_validate({"name": "/home/jane/net.py:Net", **vocabulary, "depth": 2})
     mine = with_settings(gpu_elsewhere, model=model)
-    mine = with_record(mine, own_code=code)
+    mine = with_record(mine, custom_code=code)
     written = recorded(mine)
     path = write_reference(tmp_path, written)
     assert "jane" not in path.read_text(encoding="utf-8")
-    assert written.training.own_code == {"net.py": "a", "b": "b", "package torch": "2"}
+    assert written.training.custom_code == {"net.py": "a", "b": "b", "package torch": "2"}
     assert written.training.experiment.model.model_dump(exclude_defaults=True) == {
         "name": "net.py:Net",
         "vocabulary": "words.txt",
@@ -233,7 +235,7 @@ def test_a_record_tells_no_folder_outside_of_the_project_and_is_of_the_same_trai
         "depth": 2,
     }
     assert same_training(read_references(tmp_path, "all")[0].training, mine.record)
-    other = mine.record.model_copy(update={"own_code": code | {"../jane/lib/layers.py": "c"}})
+    other = mine.record.model_copy(update={"custom_code": code | {"../jane/lib/layers.py": "c"}})
     assert not same_training(written.training, other)
 
 
@@ -318,5 +320,5 @@ def test_the_command_records_the_projects_results_or_those_of_the_folders_it_is_
 def test_without_results_it_is_said_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no experiments: run `dvc repro` first"):
         record_all(tmp_path / "plan", tmp_path, tmp_path, None)
-    with pytest.raises(MistakeError, match=r"--machine \.\./x: a name is"):
+    with pytest.raises(ConfigError, match=r"--machine \.\./x: a name is"):
         record_all(tmp_path, tmp_path, tmp_path, "../x")

@@ -13,11 +13,11 @@ from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.bounds import least_steps
-from photofinish.comparing.pairs import Pair
-from photofinish.comparing.renting import at_least, front, price_of
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.renting import at_least, pareto_front, price_of
 from photofinish.comparing.verdict import verdict
-from photofinish.params.compare import Comparing, Prices, accelerators
-from photofinish.params.experiment import LoaderInput
+from photofinish.config.compare import Comparing, Prices, accelerators
+from photofinish.config.experiment import LoaderInput
 from photofinish.report.report import write_report
 from photofinish.report.rows import COLUMNS, renting_rows
 from photofinish.report.tables import renting_table
@@ -26,18 +26,18 @@ from photofinish.results.measurements import Operations, Product
 GIB = 2**30
 STEP = Operations(
     images=16, flops=10**12, products=(Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),),
-    parameter_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=GIB, kept_values=GIB // 2, all_kept_bytes=3 * GIB,
+    parameter_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=GIB, saved_activations=GIB // 2, saved_tensor_bytes=3 * GIB,
     batch_bytes=0, resident_bytes=GIB,
 )  # fmt: skip
 EPOCHS = 5
-MakePair = Callable[..., Pair]
+MakePair = Callable[..., Comparison]
 
 
 @pytest.fixture
 def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakePair:
     """Five epochs of 38 steps of 10 ms on the CPU; 2.25 s of start-up but for its warm-up."""
 
-    def make(operations: Operations | None = STEP, **settings: Any) -> Pair:
+    def make(operations: Operations | None = STEP, **settings: Any) -> Comparison:
         made_up = trained(
             make_result, epoch_seconds=(0.38,) * EPOCHS, step_seconds=(0.01,) * 5, total_seconds=4.4,
             attribution=made_up_attribution(0.0),
@@ -143,7 +143,11 @@ def test_a_cost_is_told_as_a_bound() -> None:
 
 
 def test_the_front_is_what_no_other_is_both_quicker_and_cheaper_than() -> None:
-    assert front([(3.0, 1.0), (1.0, 5.0), (2.0, 5.0), (2.5, 2.0), (4.0, 1.0)]) == [(1.0, 5.0), (2.5, 2.0), (3.0, 1.0)]
+    assert pareto_front([(3.0, 1.0), (1.0, 5.0), (2.0, 5.0), (2.5, 2.0), (4.0, 1.0)]) == [
+        (1.0, 5.0),
+        (2.5, 2.0),
+        (3.0, 1.0),
+    ]
 
 
 def test_the_verdict_the_table_and_the_picture_tell_bounds_and_the_day_of_their_prices(

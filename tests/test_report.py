@@ -15,7 +15,7 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_timings
 
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
 from photofinish.report import words
 from photofinish.report.report import MOST_MARKDOWN_CHARACTERS, MOST_SHOWN, number_columns, write_for_dvc, write_report
@@ -69,13 +69,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def pair(make_result: MakeResult) -> list[Pair]:
+def pair(make_result: MakeResult) -> list[Comparison]:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU")
     return [pair_of(make_result(), gpu)]
 
 
 @pytest.fixture
-def without_gpu(make_result: MakeResult) -> list[Pair]:
+def without_gpu(make_result: MakeResult) -> list[Comparison]:
     return [pair_of(make_result(), make_result(device="gpu", unavailable=REASON))]
 
 
@@ -95,7 +95,7 @@ def test_the_page_loads_nothing_and_its_links_lead_somewhere(
     assert "default-src 'none'" in page.text
 
 
-def test_the_page_has_every_figure_of_both_devices(pair: list[Pair], tmp_path: Path) -> None:
+def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_path: Path) -> None:
     cpu, gpu = pair[0].trained
     steps = StepsTaken(kind="graph", at_once=130, why="some were tried")
     write_report([pair_of(cpu, with_timings(gpu, steps_taken=steps))], tmp_path)
@@ -128,7 +128,7 @@ def test_the_page_says_where_two_models_differ(make_result: MakeResult, tmp_path
     assert verdicts["test accuracy"] == "the same"
 
 
-def test_a_gpu_that_was_not_there_is_listed_with_the_reason(without_gpu: list[Pair], tmp_path: Path) -> None:
+def test_a_gpu_that_was_not_there_is_listed_with_the_reason(without_gpu: list[Comparison], tmp_path: Path) -> None:
     write_report(without_gpu, tmp_path)
     page = Page(tmp_path)
     assert page.column("Figures", "GPU")["why not trained"] == REASON
@@ -220,7 +220,7 @@ def test_the_markdown_fits_into_a_comment_at_any_number(make_result: MakeResult,
         assert ("The rest is on the page" in text) == (count == 300)
 
 
-def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_path: Path) -> None:
+def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Comparison], tmp_path: Path) -> None:
     write_report(pair, tmp_path)
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert list(table.columns) == list(COLUMNS["comparison.csv"])
@@ -233,7 +233,7 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Pair], tmp_pat
     assert speedups.loc["epoch", ["low", "high"]].isna().all()
 
 
-def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Pair], tmp_path: Path) -> None:
+def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Comparison], tmp_path: Path) -> None:
     write_json_atomically(tmp_path / "metrics" / "former.json", {})
     write_report(pair, tmp_path)
     write_for_dvc(pair, tmp_path, tmp_path / "metrics", tmp_path / "plots")
@@ -261,7 +261,7 @@ def test_a_loss_that_is_no_number_is_left_out_everywhere(make_result: MakeResult
 
 
 def test_the_report_is_a_function_of_the_results(
-    pair: list[Pair], without_gpu: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: list[Comparison], without_gpu: list[Comparison], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_report(pair, tmp_path / "first")
     monkeypatch.setattr("platform.node", lambda: "another machine")

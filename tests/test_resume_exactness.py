@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import MakeExperiment, MakeTrainer, network_with_state
 
-from photofinish.measuring.rehearsal import warm_up
-from photofinish.params.experiment import Experiment
+from photofinish.config.experiment import Experiment
+from photofinish.profiling.scratch import warm_up
 from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 

@@ -11,18 +11,18 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import BreakEven, all_series, crossing
 from photofinish.report.rows import scaling_rows
 
-Timed = Callable[..., Pair]
+Timed = Callable[..., Comparison]
 
 
 @pytest.fixture
 def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
     """One experiment on both devices: `timed("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
 
-    def make(name: str, cpu: Sequence[float], gpu: Sequence[float] | None, **settings: Any) -> Pair:
+    def make(name: str, cpu: Sequence[float], gpu: Sequence[float] | None, **settings: Any) -> Comparison:
         experiment = make_experiment(**{"epochs": len(cpu), **settings})
         results = [
             trained(make_result, name, device, epoch_seconds=tuple(epochs))
@@ -34,7 +34,7 @@ def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
     return make
 
 
-def with_speedups(timed: Timed, speedups: dict[int, float], epochs: int = 5) -> list[Pair]:
+def with_speedups(timed: Timed, speedups: dict[int, float], epochs: int = 5) -> list[Comparison]:
     """Batch sizes whose epochs take the GPU a second each time."""
     return [
         timed(f"small-b{size}", (speedup,) * epochs, (1.0,) * epochs, batch_size=size)
@@ -42,7 +42,7 @@ def with_speedups(timed: Timed, speedups: dict[int, float], epochs: int = 5) -> 
     ]
 
 
-def break_even(pairs: list[Pair]) -> BreakEven:
+def break_even(pairs: list[Comparison]) -> BreakEven:
     (series,) = all_series(pairs)
     return series.break_even
 

@@ -15,17 +15,17 @@ import torch
 from conftest import ROOT
 from torch import nn
 
+from photofinish.config.datasets import DatasetPlan
+from photofinish.config.experiment import Experiment
+from photofinish.config.reader import read_params
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.models.registry import build_model, count_parameters
-from photofinish.params.datasets import DatasetPlan
-from photofinish.params.experiment import Experiment
-from photofinish.params.reader import read_params
 from photofinish.training.batches import Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
 REAL_DATA = ROOT.parent / "shared" / "datasets"
@@ -74,7 +74,7 @@ def experiment_of(example: str, name: str, *, epochs: int) -> Experiment:
 def accuracies_on_the_test_images(experiment: Experiment, packed: PackedSplit) -> list[float]:
     """Train, and tell the accuracy on the test images after each epoch."""
     manifest = packed.manifest
-    apply_policy(CPU, experiment.precision, threads=1)
+    configure_torch(CPU, experiment.precision, threads=1)
     network = build_model(experiment.model, manifest.shape, len(manifest.class_names), experiment.seed)
     normalise = Normaliser(manifest.mean, manifest.std)
 

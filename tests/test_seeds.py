@@ -16,19 +16,19 @@ from result_files import pair_of
 from training_process import NoTracker
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import read_pair, set_beside
+from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.comparing.parity import Spread, chance_in_words, over_seeds
 from photofinish.comparing.verdict import verdict
+from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.compare import Comparing
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.report.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -38,7 +38,7 @@ Train = Callable[..., Path]
 @pytest.fixture
 def train(
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -48,8 +48,8 @@ def train(
 
     def train(name: str, **settings: Any) -> Path:
         run = Run(name, "cpu", make_experiment(**settings), cpu_host, packed_split.folder, tmp_path / name / "cpu")
-        train_run(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-        return run.out / records.LEARNED
+        train_run(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        return run.out / records.MODEL
 
     return train
 
@@ -107,9 +107,9 @@ def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit)
     learned = train("small", seeds=3, epochs=2)
     results = learned.parent.parent.parent
     gone = records.Unavailable(device="gpu", experiment=records.read_training(learned).experiment, reason="none")
-    records.write_record(results / "small" / "gpu" / records.LEARNED / records.RECORD, gone)
+    records.write_record(results / "small" / "gpu" / records.MODEL / records.RECORD, gone)
     write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
-    (pair,) = set_beside([read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ())
+    (pair,) = with_settings([read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ())
     scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
     table = {row["of"]: row for row in seeds_table([pair])}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"

@@ -21,9 +21,9 @@ from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
 from result_files import trained, write_scores, write_trained
 from torch.nn.functional import cross_entropy
 
+from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.params.networks import OwnModel
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import evaluate
@@ -51,18 +51,18 @@ def own_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPa
         "    def __init__(self, classes):\n"
         "        super().__init__(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))\n"
     )
-    model = OwnModel(name=own_files.write("net.py", source) + ":Net")
-    path = results / NAME / "cpu" / records.LEARNED / records.RECORD
+    model = CustomModel(name=own_files.write("net.py", source) + ":Net")
+    path = results / NAME / "cpu" / records.MODEL / records.RECORD
     record = records.read_record(path, records.Training)
-    experiment, own_code = record.experiment.model_copy(update={"model": model}), code_of_users([model.reference])
-    records.write_record(path, record.model_copy(update={"experiment": experiment, "own_code": own_code}))
+    experiment, custom_code = record.experiment.model_copy(update={"model": model}), code_of_users([model.reference])
+    records.write_record(path, record.model_copy(update={"experiment": experiment, "custom_code": custom_code}))
     return results
 
 
 def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
     store: Store, own_results: Path, packed_split: PackedSplit, own_files: OwnFiles, tmp_path: Path
 ) -> None:
-    expected = evaluate(NAME, {"cpu": own_results / NAME / "cpu" / records.LEARNED}, packed_split).predicted["cpu"]
+    expected = evaluate(NAME, {"cpu": own_results / NAME / "cpu" / records.MODEL}, packed_split).predicted["cpu"]
     sync_experiments(store, [NAME], own_results, with_models=False)  # as `compare` does
     assert not store.find_runs()[0].outputs.model_outputs
     sync_experiments(store, [NAME], own_results)
@@ -112,7 +112,7 @@ print(json.dumps(model.predict((np.load("images.npy") / 255).astype(np.float32))
 def results(tmp_path: Path, make_result: MakeResult, make_trainer: MakeTrainer, packed_split: PackedSplit) -> Path:
     """A training on the small data set, with the weights that it came to."""
     result, manifest = trained(make_result, NAME), packed_split.manifest
-    folder = write_trained(tmp_path / "results", result) / records.LEARNED
+    folder = write_trained(tmp_path / "results", result) / records.MODEL
     trainer = make_trainer(result.record.experiment)
     list(trainer.epochs())
     weights = weights_of(trainer.network)
@@ -159,7 +159,7 @@ def predictions(answer: InvocationsResponse) -> Any:
 def test_a_served_model_is_as_accurate_on_the_test_images_as_evaluate_found(
     store: Store, results: Path, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged = evaluate(NAME, {"cpu": results / NAME / "cpu" / records.LEARNED}, packed_split)
+    judged = evaluate(NAME, {"cpu": results / NAME / "cpu" / records.MODEL}, packed_split)
     expected = judged.predicted["cpu"]
     assert judged.evaluation.devices["cpu"].test_accuracy > 0.9  # by chance, 1 in 3
     sync_experiments(store, [NAME], results)

@@ -10,15 +10,15 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.errors import ConfigError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 
-class _OneOfTwo(Team):
+class _OneOfTwo(World):
     rank, size = 1, 2
 
 
@@ -31,21 +31,21 @@ class _OneOfTwo(Team):
     ],
 )
 def test_a_network_that_does_not_fit_the_images_is_a_mistake_of_its_experiment(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, model: dict[str, Any], said: str
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, model: dict[str, Any], said: str
 ) -> None:
     experiment = make_experiment(model=model)
     run = Run("tiny", "cpu", experiment, cpu_host, packed_split.folder, Path())
-    with pytest.raises(MistakeError, match=said):
-        Setup(run, CPU, Team(CPU)).new_trainer()
+    with pytest.raises(ConfigError, match=said):
+        Setup(run, CPU, World(CPU)).new_trainer()
 
 
 @pytest.mark.parametrize("augmentation", [{}, {"flip": 0.5, "crop_padding": 2}], ids=["as they are", "augmented"])
 def test_the_first_batch_is_shown_whole_where_a_process_trains_on_a_share_of_it(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, augmentation: dict[str, Any]
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, augmentation: dict[str, Any]
 ) -> None:
     experiment = make_experiment(augmentation=augmentation)
     run = Run("tiny", "cpu", experiment, cpu_host, packed_split.folder, Path())
-    alone, shared = Setup(run, CPU, Team(CPU)), Setup(run, CPU, _OneOfTwo(CPU))
+    alone, shared = Setup(run, CPU, World(CPU)), Setup(run, CPU, _OneOfTwo(CPU))
     whole, shown, share = (
         next(iter(batches.train_batches(0))) for batches in (alone.training, shared.whole_batches(), shared.training)
     )

@@ -14,7 +14,7 @@ import pytest
 from conftest import MakeResult
 from result_files import trained, write_trained
 
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
 from photofinish.tracking import documents
 from photofinish.tracking.documents import training_document
@@ -41,7 +41,7 @@ def results(tmp_path: Path, make_result: MakeResult) -> Path:
 
 def timed(results: Path, **changes: Any) -> Path:
     """The same result, but for what is told of when and where."""
-    path = results / NAME / "cpu" / records.TIMED / records.TIMINGS
+    path = results / NAME / "cpu" / records.TIMINGS_FOLDER / records.TIMINGS
     records.write_record(path, records.read_record(path, records.Timings).model_copy(update=changes))
     return results
 
@@ -51,7 +51,7 @@ def current(store: Store) -> dict[str, str]:
 
 
 def test_another_machines_result_stays_current_beside_this_ones_and_its_own_earlier_one_does_not(
-    shared: Store, results: Path, cpu_host: CpuHost
+    shared: Store, results: Path, cpu_host: CpuTarget
 ) -> None:
     sync_experiments(shared, [NAME], results)
     larger = cpu_host.model_copy(update={"cpu": replace(cpu_host.cpu, usable_cores=96)})

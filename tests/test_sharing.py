@@ -11,23 +11,23 @@ from conftest import MakeResult
 from result_files import paired, trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import shared_trainings
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.report.report import write_report
 from photofinish.results.references import hardware, reference_of
 
 
 def shared_by(result: Trained, processes: int, threads: int = 1) -> Trained:
     host = result.timings.host
-    assert isinstance(host, CpuHost)
+    assert isinstance(host, CpuTarget)
     host = host.model_copy(update={"processes": processes, "threads": threads})
     timings = result.timings.model_copy(update={"host": host, "device_count": processes})
     return replace(result, timings=timings)
 
 
 @pytest.fixture
-def pairs(make_result: MakeResult) -> list[Pair]:
+def pairs(make_result: MakeResult) -> list[Comparison]:
     """One process here; two and four in records, and one that has other threads."""
     runs = [
         shared_by(trained(make_result, epoch_seconds=(seconds,) * 6), *sharing)
@@ -41,7 +41,7 @@ def pairs(make_result: MakeResult) -> list[Pair]:
     return paired([runs[0], none], None, references)
 
 
-def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs: list[Pair]) -> None:
+def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs: list[Comparison]) -> None:
     found = shared_trainings(pairs)
     assert [(each.count, each.machine) for each in found] == [
         (1, None),
@@ -56,7 +56,7 @@ def test_efficiency_is_the_gain_over_the_fewest_by_how_many_more_there_are(pairs
         assert low < each.efficiency < high
 
 
-def test_the_fewest_need_not_be_one(pairs: list[Pair]) -> None:
+def test_the_fewest_need_not_be_one(pairs: list[Comparison]) -> None:
     of_two = pairs[0].references[0].model_copy(update={"machine": "other"})
     cpu = shared_by(pairs[0].cpu, 4)
     found = shared_trainings(paired([cpu, pairs[0].gpu], None, [of_two]))
@@ -73,7 +73,7 @@ def test_gpus_are_of_one_kind_whatever_threads_their_processes_have(make_result:
     assert [each.count for each in shared_trainings(paired([cpu, one], None, [record]))] == [1, 2]
 
 
-def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
+def test_hardware_tells_how_it_was_shared(pairs: list[Comparison]) -> None:
     names = [hardware(each.device, each.timings) for each in shared_trainings(pairs)]
     name = pairs[0].cpu.timings.device_name
     assert names == [
@@ -83,7 +83,7 @@ def test_hardware_tells_how_it_was_shared(pairs: list[Pair]) -> None:
     ]
 
 
-def test_the_report_shows_it_only_where_more_than_one_number_was_tried(pairs: list[Pair], tmp_path: Path) -> None:
+def test_the_report_shows_it_only_where_more_than_one_number_was_tried(pairs: list[Comparison], tmp_path: Path) -> None:
     write_report(pairs, tmp_path)
     assert list(pd.read_csv(tmp_path / "sharing.csv")["efficiency"]) == [1.0, 0.8, 0.5]
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -17,12 +17,12 @@ from image_files import plan_of
 from pydantic import ValidationError
 from result_files import change_a_digit
 
+from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, LabelledImages
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import divide, split
-from photofinish.errors import MistakeError, UserError
-from photofinish.params.datasets import DatasetPlan
+from photofinish.errors import ConfigError, UserError
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
 FILES = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels")]
@@ -91,7 +91,7 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
 ) -> None:
     try:
         rows = divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed)
-    except (MistakeError, ValidationError):  # the schema refuses fractions that make up the whole
+    except (ConfigError, ValidationError):  # the schema refuses fractions that make up the whole
         return
     assert sorted(row for part in rows.values() for row in part.tolist()) == list(range(len(labels)))
     assert all(len(part) for part in rows.values())
@@ -131,23 +131,23 @@ def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
     labels: list[int], test: int, part: str, why: str
 ) -> None:
     told = rf"a {part} part of \d+ images can't be drawn evenly in params\.yaml, datasets\.small: {why}"
-    with pytest.raises(MistakeError, match=told):
+    with pytest.raises(ConfigError, match=told):
         divide_labels(np.array(labels, dtype=np.int64), validation=6, test=test, seed=0)
 
 
 def test_a_part_is_drawn_or_the_sources_own_and_never_both_or_neither() -> None:
     both = "datasets.small.test is of no use in params.yaml: the source has such a part"
-    with pytest.raises(MistakeError, match=f"^{re.escape(both)}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(both)}$"):
         divide(with_duplicates(), digits_plan())
     neither = "datasets.birds.test is required in params.yaml: the source has no such part"
-    with pytest.raises(MistakeError, match=f"^{re.escape(neither)}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(neither)}$"):
         divide(with_duplicates(own_parts=False), local_plan())
 
 
 def test_a_class_of_a_single_image_is_named() -> None:
     labels = np.array([0] * 30 + [1] * 30 + [2], dtype=np.int64)
     raw = from_array(np.zeros((61, 1, 1, 1), dtype=np.uint8), labels, ("pasta", "pizza", "piza"))
-    with pytest.raises(MistakeError, match="there is only one image left of 'piza'"):
+    with pytest.raises(ConfigError, match="there is only one image left of 'piza'"):
         divide(raw, digits_plan())
 
 
@@ -191,11 +191,11 @@ def test_an_image_in_two_parts_that_the_user_made_is_refused_unless_it_is_allowe
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warning = "test images that are train images too: 2 of 20, such as photos/6.png and photos/105.png"
-    with pytest.raises(MistakeError, match=rf"{warning}.*datasets\.birds\.allow_duplicates: true"):
+    with pytest.raises(ConfigError, match=rf"{warning}.*datasets\.birds\.allow_duplicates: true"):
         split(local_plan(), with_duplicates(), tmp_path / "refused")
     assert not (tmp_path / "refused/manifest.json").exists()
     two_parts = replace(with_duplicates(), own_parts={"train": np.arange(100), "test": np.arange(100, 120)})
-    with pytest.raises(MistakeError, match=warning):
+    with pytest.raises(ConfigError, match=warning):
         split(plan_of(source="folder", parts={"train": "a", "test": "b"}, validation=0.1), two_parts, tmp_path / "two")
     split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
     assert f"note: {warning}" in capsys.readouterr().out.splitlines()

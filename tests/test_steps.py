@@ -28,10 +28,10 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
-from photofinish.measuring import rehearsal
-from photofinish.measuring.rehearsal import warm_up
-from photofinish.params.experiment import Experiment
+from photofinish.profiling import scratch
+from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
 from photofinish.runs.repeats import repeat_training
 from photofinish.training import steps
@@ -150,10 +150,10 @@ def test_what_is_recorded_already_is_recorded_anew_for_a_state_that_is_loaded(
     assert weights_of(late.network) == weights_of(whole.network)
 
 
-@pytest.mark.parametrize("kind", ["eager", "auto"])
+@pytest.mark.parametrize("kind", ["off", "auto"])
 def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: str) -> None:
     """Else its memory, and its loader's workers, would stay until Python looks for circles, in whichever process."""
-    trainer = trained(make_job(steps=kind))
+    trainer = trained(make_job(cuda_graphs=kind))
     seen = weakref.ref(trainer)
     del trainer
     assert seen() is None
@@ -203,11 +203,11 @@ def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
 ) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     network.register_forward_hook(python)
-    eager, tried = (trained(make_job(network, steps=kind)) for kind in ("eager", "auto"))
+    eager, tried = (trained(make_job(network, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert re.match(why, tried.steps.why)
     assert weights_of(tried.network) == weights_of(eager.network)
-    with pytest.raises(UserError, match=rf"steps is graph in params.yaml, which can't be: {why}"):
-        trained(make_job(network, steps="graph"))
+    with pytest.raises(UserError, match=rf"cuda_graphs is on in params.yaml, which can't be: {why}"):
+        trained(make_job(network, cuda_graphs="on"))
 
 
 @pytest.mark.parametrize("optimizer", [SGD, DAMPED], ids=str)
@@ -219,13 +219,13 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
     trained(trainer)
     assert trainer.steps.why == "recording them failed (operation not permitted when stream is capturing)"
     recorder.fails = False
-    assert weights_of(trainer.network) == weights_of(trained(make_job(steps="eager", optimizer=optimizer)).network)
+    assert weights_of(trainer.network) == weights_of(trained(make_job(cuda_graphs="off", optimizer=optimizer)).network)
 
 
 def test_a_capture_that_fails_within_an_optimizers_step_leaves_nothing_to_the_next_one(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, eager = (make_job(precision="fp16", steps=kind) for kind in ("auto", "eager"))
+    trainer, eager = (make_job(precision="fp16", cuda_graphs=kind) for kind in ("auto", "off"))
     monkeypatch.setattr(trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails_in", "aten._fused_sgd"))
     trained(trainer)
     assert trainer.steps.why.startswith("recording them failed (aten._fused_sgd")
@@ -247,9 +247,9 @@ def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_st
     settings = {"optimizer": ADAM, "precision": "fp16"}
     trainer = trained(full(make_job(**settings)))
     assert trainer.steps.why == "recording them failed (CUDA out of memory. Tried to allocate 2.00 GiB.)"
-    assert_same_run(trainer, trained(make_job(**settings, steps="eager")))
-    with pytest.raises(UserError, match=r"steps is graph in params.yaml, which can't be: .* out of memory"):
-        trained(full(make_job(**settings, steps="graph")))
+    assert_same_run(trainer, trained(make_job(**settings, cuda_graphs="off")))
+    with pytest.raises(UserError, match=r"cuda_graphs is on in params.yaml, which can't be: .* out of memory"):
+        trained(full(make_job(**settings, cuda_graphs="on")))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     assert trainer.steps.why.startswith(why)
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
     with pytest.raises(UserError, match=re.escape(why)):
-        warm_up(make_job(steps="graph", **settings))
+        warm_up(make_job(cuda_graphs="on", **settings))
 
 
 def test_a_network_that_is_wrapped_for_several_devices_is_not_recorded(make_job: MakeJob) -> None:
@@ -298,25 +298,25 @@ def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
     make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
     def as_if(kind: str) -> Trainer:
-        trainer = make_job(steps=kind)
+        trainer = make_job(cuda_graphs=kind)
         trainer.experiment = Experiment.model_validate(trainer.experiment.model_dump() | settings)
         return trainer
 
     assert warmed(as_if("auto")).steps.why == why
-    recorded = trained(as_if("graph"))
+    recorded = trained(as_if("on"))
     assert_recorded(recorded)
     assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
 
 
 def test_a_training_that_diverges_is_recorded_and_says_that_it_diverges(make_job: MakeJob) -> None:
     with pytest.raises(NonFiniteLossError, match="The training has diverged"):
-        trained(make_job(steps="graph", optimizer=SGD | {"lr": 1e30}))
+        trained(make_job(cuda_graphs="on", optimizer=SGD | {"lr": 1e30}))
 
 
 def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert warmed(make_job(steps="eager")).steps.why == "params.yaml says so"
-    monkeypatch.setattr(rehearsal, "recorder_of", steps.recorder_of)
-    for kind in ("auto", "graph"):
-        assert warmed(make_job(steps=kind)).steps.why == "steps are recorded on CUDA and ROCm alone, not on cpu"
+    assert warmed(make_job(cuda_graphs="off")).steps.why == "params.yaml says so"
+    monkeypatch.setattr(scratch, "recorder_of", steps.recorder_of)
+    for kind in ("auto", "on"):
+        assert warmed(make_job(cuda_graphs=kind)).steps.why == "steps are recorded on CUDA and ROCm alone, not on cpu"

@@ -16,12 +16,12 @@ from conftest import PARTS, MakeExperiment, OwnFiles
 from training_process import NoTracker
 
 from photofinish.comparing.pairs import read_pair
+from photofinish.config.experiment import Experiment, Metric, MetricsPlan
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.experiment import Experiment, Metric, MetricsPlan
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, further_scores, scores_of_labels, scores_of_values, write_evaluation
@@ -30,7 +30,7 @@ from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
@@ -81,17 +81,15 @@ def test_what_is_right_goes_by_the_task() -> None:
 
 
 def test_numbers_for_other_classes_than_there_are_end_the_training_before_it_begins(
-    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
     experiment = make_experiment(loss={"name": "cross_entropy", "weight": (1.0, 2.0)})
-    with pytest.raises(
-        MistakeError, match=r"experiments\.small\.loss\.weight has 2 numbers, and there are 3 classes: "
-    ):
-        Setup(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), CPU, Team(CPU))
+    with pytest.raises(ConfigError, match=r"experiments\.small\.loss\.weight has 2 numbers, and there are 3 classes: "):
+        Setup(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), CPU, World(CPU))
 
 
 def test_a_loss_for_another_task_is_refused(make_experiment: MakeExperiment) -> None:
-    with pytest.raises(MistakeError, match=r"loss mse is for values .* take cross_entropy, or leave loss out"):
+    with pytest.raises(ConfigError, match=r"loss mse is for values .* take cross_entropy, or leave loss out"):
         Loss(make_experiment(loss={"name": "mse"}).loss, "classes", CPU)
 
 
@@ -177,13 +175,13 @@ def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_pa
 
 
 def test_a_training_on_values_or_labels_comes_to_a_report(
-    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path, own_files: OwnFiles
+    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path, own_files: OwnFiles
 ) -> None:
     experiment, task, results = make_experiment(epochs=3), task_split.manifest.task, tmp_path / "results"
     for device in records.DEVICE_LABELS:
         run = Run("small", device, experiment, cpu_host, task_split.folder, results / "small" / device)
-        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-    folders = {device: results / "small" / device / records.LEARNED for device in records.DEVICE_LABELS}
+        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    folders = {device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS}
     own_files.write("metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n")
     judged = evaluate("small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),))
     scores = judged.evaluation.devices["cpu"]
@@ -213,14 +211,14 @@ class Weighted(torch.nn.CrossEntropyLoss):
 
 
 def test_a_loss_that_holds_tensors_of_its_own_is_evaluated_too(
-    own_files: OwnFiles, packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuHost, tmp_path: Path
+    own_files: OwnFiles, packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
     loss = {"name": own_files.write("losses.py", WEIGHTED) + ":Weighted", "weights": [1.0, 1.0, 1.0]}
     losses = []
     for name, experiment in {"own": make_experiment(loss=loss), "built-in": make_experiment()}.items():
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
-        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-        judged = evaluate(name, {"cpu": tmp_path / name / records.LEARNED}, packed_split)
+        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        judged = evaluate(name, {"cpu": tmp_path / name / records.MODEL}, packed_split)
         losses.append(judged.evaluation.devices["cpu"].test_loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
 
@@ -274,7 +272,7 @@ def test_metrics_of_one_s_own_are_functions_or_classes(
 
 
 def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
-    own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit, cpu_host: CpuHost, tmp_path: Path
+    own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
     own_files.write("metrics.py", METRICS)
     run = Run(
@@ -284,13 +282,13 @@ def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
     def plan(*names: str) -> None:
         metrics = tuple(Metric(name=name) for name in names)
         write_bytes_atomically(
-            tmp_path / "plan.json", MetricsPlan(metrics=metrics, own_code={}).model_dump_json().encode()
+            tmp_path / "plan.json", MetricsPlan(metrics=metrics, custom_code={}).model_dump_json().encode()
         )
 
     plan("accuracy", "./metrics.py:nothing")
     run.try_metrics()
     plan("./metrics.py:both")
     with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must give one number$"):
-        train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
+        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     assert "metrics" not in sys.modules
-    assert not (tmp_path / "learned").exists()
+    assert not (tmp_path / "model").exists()

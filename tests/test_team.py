@@ -26,10 +26,10 @@ PARAMS: dict[str, Any] = {
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {"small": {"dataset": "digits", "model": "linear"}},
 }
-RESULT, REPORT = "results/small/cpu/timed/timings.json", "report/index.html"
+RESULT, REPORT = "results/small/cpu/timings/timings.json", "report/index.html"
 
 
-class Team(NamedTuple):
+class World(NamedTuple):
     first: Project
     second: Project
     pulled: str
@@ -45,7 +45,7 @@ class Team(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Two clones: the first has trained, committed and pushed, the second has pulled."""
     folder = tmp_path_factory.mktemp("team")
     with ssh_server(folder) as remote, postgres(folder) as database, mlflow_server(folder, database) as tracking:
@@ -61,7 +61,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
         first.git("clone", "--quiet", ".", str(root))
         second = Project(root, first.environment | {"PYTHONPATH": str(root / "src")})
         join(second, remote)
-        yield Team(first, second, second.repro("--pull"), tracking)
+        yield World(first, second, second.repro("--pull"), tracking)
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
@@ -86,7 +86,7 @@ def as_in(project: Project, program: Any, *arguments: str) -> None:
         program.main()
 
 
-def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(team: Team) -> None:
+def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(team: World) -> None:
     before = team.runs()
     assert "Running stage 'train" not in team.pulled
     for file in (RESULT, REPORT):
@@ -100,7 +100,7 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2,
     reason="needs Linux with two cores, to be another machine with one",
 )
-def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(team: Team) -> None:
+def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(team: World) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
     told = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
     assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr

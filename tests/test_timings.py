@@ -15,18 +15,18 @@ from training_stage import TrainingStage
 
 from photofinish.comparing.device_results import Trained
 from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 
 @pytest.mark.slow
 def test_what_a_stage_records_fits_the_clock_on_the_wall(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, packed_split: PackedSplit, tmp_path: Path
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
     stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=20), cpu_host, packed_split.folder)
     before = time.time()
@@ -35,7 +35,7 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
         output, _ = process.communicate()
     ended = time.time()
     assert process.returncode == 0, output
-    timings = read_record(stage.out / "timed" / "timings.json", Timings)
+    timings = read_record(stage.out / "timings" / "timings.json", Timings)
     epochs_seconds = sum(epoch.training_seconds + epoch.validation_seconds for epoch in timings.epochs)
     started = timings.started_at_unix_seconds
     assert before - 0.05 < started < begun + 0.05
@@ -62,7 +62,7 @@ def test_a_throughput_that_is_not_of_the_median_epoch_of_all_repeats_is_refused(
 
 def test_what_is_drawn_for_people_to_look_at_is_not_timed_and_moves_no_start(
     make_experiment: MakeExperiment,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,8 +79,8 @@ def test_what_is_drawn_for_people_to_look_at_is_not_timed_and_moves_no_start(
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     before = time.time()
-    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-    assert (run.out / "learned" / "drawn").is_file()
-    timings = read_record(run.out / "timed" / "timings.json", Timings)
+    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    assert (run.out / "model" / "drawn").is_file()
+    timings = read_record(run.out / "timings" / "timings.json", Timings)
     assert timings.total_seconds < 100.0
     assert timings.started_at_unix_seconds >= before - 100.0

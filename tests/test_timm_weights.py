@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.networks import CustomModel, WeightsPlan, checked_file, fetched_weights, published_weights
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file
 from photofinish.models.registry import build_model
 from photofinish.models.weights_download import download_weights
-from photofinish.params.networks import OwnModel, WeightsPlan, checked_file, fetched_weights, published_weights
 from photofinish.results.learned import weights_of
 
 timm = pytest.importorskip("timm")
 
-MODEL = OwnModel.model_validate({"name": "timm:resnet10t", "pretrained": True})
+MODEL = CustomModel.model_validate({"name": "timm:resnet10t", "pretrained": True})
 SHAPE, CLASSES = (1, 32, 32), 3
 
 
@@ -54,7 +54,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         server.shutdown()
 
 
-def plan_of(model: OwnModel) -> WeightsPlan:
+def plan_of(model: CustomModel) -> WeightsPlan:
     return WeightsPlan(experiments={"fine": published_weights(model)})
 
 
@@ -80,6 +80,6 @@ def test_a_hub_that_lacks_them_is_reported_with_the_cache_to_fill(published: Pat
 
 @pytest.mark.usefixtures("published")
 def test_what_the_hub_does_not_have_as_safetensors_is_refused() -> None:
-    model = OwnModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
-    with pytest.raises(MistakeError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
+    model = CustomModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
+    with pytest.raises(ConfigError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
         download_weights(plan_of(model), Path("weights"))

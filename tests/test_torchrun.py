@@ -24,7 +24,7 @@ from training_stage import TrainingStage, read_until, wait_for
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from photofinish.files import write_bytes_atomically
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_history, read_record
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ MakeStage = Callable[..., TrainingStage]
 def make_stage(
     tmp_path_factory: pytest.TempPathFactory,
     packed_split: PackedSplit,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
 ) -> MakeStage:
     """A stage in a folder of its own: `make_stage("a", processes=2, epochs=3)`."""
@@ -75,7 +75,7 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
         output = process.stdout.read()
     assert process.returncode == 0, output
     (stage.folder / "output.txt").write_text(output, encoding="utf-8")
-    timings = read_record(stage.out / "timed" / "timings.json", Timings)
+    timings = read_record(stage.out / "timings" / "timings.json", Timings)
     # Starting the processes, which takes half a second of torchrun's alone, is part of the job.
     assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.25
     return stage
@@ -135,11 +135,11 @@ def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding(
     ours, theirs = (output.splitlines() for output in without_speeds)
     assert len(ours) == len(theirs) == _EPOCHS
     assert ours[:3] == theirs[:3]
-    histories = (read_history(stage.out / "learned")[:3] for stage in (alone, undisturbed))
+    histories = (read_history(stage.out / "model")[:3] for stage in (alone, undisturbed))
     for one, other in zip(*histories, strict=True):
         assert other.training_loss == pytest.approx(one.training_loss, rel=1e-5)
         assert other.validation_accuracy == one.validation_accuracy
-    counts = [read_record(stage.out / "timed" / "timings.json", Timings) for stage in (alone, undisturbed)]
+    counts = [read_record(stage.out / "timings" / "timings.json", Timings) for stage in (alone, undisturbed)]
     assert [(timings.device_count, timings.host.processes) for timings in counts] == [(1, 1), (2, 2)]
 
 

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 from torch import nn
 from torchvision.models import get_model, regnet
 
+from photofinish.config.catalogue import CLASSIFIERS
+from photofinish.config.networks import TorchvisionModel
 from photofinish.errors import UserError
 from photofinish.models.registry import build_model, replace_last_layer
-from photofinish.params.catalogue import CLASSIFIERS
-from photofinish.params.networks import TorchvisionModel
 
 CIFAR = (3, 32, 32)
 

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 from torchvision import datasets
 from torchvision_archives import MAKERS, accept
 
+from photofinish.config.catalogue import DATASETS
+from photofinish.config.datasets import Dataset, DatasetPlan
 from photofinish.data.images import LabelledImages
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import divide
-from photofinish.errors import MistakeError, UserError
-from photofinish.params.catalogue import DATASETS
-from photofinish.params.datasets import Dataset, DatasetPlan
+from photofinish.errors import ConfigError, UserError
 
 REAL = ROOT.parent / "shared" / "datasets"
 SHAPES = {
@@ -140,7 +140,7 @@ def test_images_are_resized_as_pillow_does(tmp_path: Path, monkeypatch: pytest.M
 def test_images_of_several_sizes_need_the_setting_that_the_error_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MistakeError, match=r"(?s)item 1: .*datasets\.mine\.size"):
+    with pytest.raises(ConfigError, match=r"(?s)item 1: .*datasets\.mine\.size"):
         read("Caltech101", tmp_path, monkeypatch)
 
 

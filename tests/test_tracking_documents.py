@@ -12,7 +12,7 @@ from result_files import trained, with_record, write_result, write_scores
 
 from photofinish.comparing.device_results import Trained
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import AcceleratorFacts, CpuHost, GpuHost
+from photofinish.machine.fingerprint import AcceleratorFacts, CpuTarget, GpuTarget
 from photofinish.results import records
 from photofinish.tracking import documents
 from photofinish.tracking.documents import RunDocument, report_document, run_facts, training_document
@@ -42,7 +42,7 @@ def test_a_setting_with_keys_that_mlflow_does_not_take_is_one_parameter(make_exp
 
 @pytest.mark.parametrize("git_commit", [None, "c0ffee-dirty"])
 def test_host_packages_and_commit_become_tags(
-    make_experiment: MakeExperiment, cpu_host: CpuHost, git_commit: str | None
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, git_commit: str | None
 ) -> None:
     tags = run_facts("small-mlp", "cpu", make_experiment(), cpu_host, {"torch": "2.14.1"}, git_commit, None).tags
     assert cpu_host.cpu
@@ -52,10 +52,10 @@ def test_host_packages_and_commit_become_tags(
     assert tags.get("git.dirty") == ("true" if git_commit else None)
 
 
-def test_the_accelerator_becomes_a_tag(make_experiment: MakeExperiment, cpu_host: CpuHost) -> None:
+def test_the_accelerator_becomes_a_tag(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> None:
     accelerator = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=None, driver="580.1")
     common = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
-    host = GpuHost(**common, kind="auto", count=1, if_missing="skip", accelerators=(accelerator,), missing=None)
+    host = GpuTarget(**common, kind="auto", count=1, if_missing="skip", accelerators=(accelerator,), missing=None)
     tags = run_facts("small-mlp", "gpu", make_experiment(), host, {}, None, None).tags
     assert tags["host.accelerator"] == "Some GPU"
     assert tags["host.accelerator_driver"] == "580.1"
@@ -161,9 +161,7 @@ def test_of_an_unavailable_device_there_is_nothing_to_show(tmp_path: Path, make_
     assert training_document("small-mlp", "gpu", tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "file", [f"learned/{records.RECORD}", f"learned/{records.HISTORY}", f"timed/{records.TIMINGS}"]
-)
+@pytest.mark.parametrize("file", [f"model/{records.RECORD}", f"model/{records.HISTORY}", f"timings/{records.TIMINGS}"])
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("{\nhalf"), Path.unlink])
 def test_a_damaged_file_is_named(
     tmp_path: Path, make_result: MakeResult, file: str, damage: Callable[[Path], object]

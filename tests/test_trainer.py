@@ -16,10 +16,10 @@ from torch.optim import lr_scheduler
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.measuring.rehearsal import WARM_UP_STEPS, warm_up
 from photofinish.models.registry import build_model
+from photofinish.profiling.scratch import WARM_UP_STEPS, warm_up
 from photofinish.training.batches import batch_order, derived_seed
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import NonFiniteLossError, Trainer
 
@@ -46,12 +46,12 @@ GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 
 
-class SecondOfTwo(Team):
+class SecondOfTwo(World):
     """Whose other process has computed the same."""
 
     rank, size = 1, 2
 
-    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
         return value * 2
 
     def gather(self, values: list[float]) -> list[list[float]]:
@@ -153,7 +153,7 @@ def test_on_the_cpu_half_precision_gives_other_bits_and_tf32_is_plain_fp32(
 
 def test_what_the_network_draws_is_seeded_anew_for_each_epoch(trainer_of: MakeTrainer) -> None:
     seeds: list[int] = []
-    for team in (Team(CPU), SecondOfTwo(CPU)):
+    for team in (World(CPU), SecondOfTwo(CPU)):
         trainer = trainer_of(seed=7, epochs=2)
         trainer.team = team
         trainer.network.register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))

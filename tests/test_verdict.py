@@ -10,10 +10,10 @@ from conftest import MakeResult
 from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained, with_timings, write_results
 
 from photofinish.comparing.device_results import DeviceResult
-from photofinish.comparing.pairs import read_pair, set_beside
+from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.comparing.verdict import verdict
+from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.params.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -127,7 +127,7 @@ def test_without_the_cpus_result_there_is_nothing_to_compare_with(make_result: M
 def test_under_other_settings_nothing_is_found_again_that_they_do_not_change(make_result: MakeResult) -> None:
     pair = pair_of(make_result(), make_result(device="gpu"))
     assert pair.compared
-    (other,) = set_beside([pair], Comparing(target_accuracy=0.5), ())
+    (other,) = with_settings([pair], Comparing(target_accuracy=0.5), ())
     assert other.compared is pair.compared
     assert other.diagnoses is pair.diagnoses
     assert pair.outlays["cpu"].target is None

@@ -14,20 +14,20 @@ from conftest import ROOT, MakeExperiment, digits_plan, from_array, learnable_im
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
+from photofinish.config.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
+from photofinish.config.reader import read_params
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.weights_download import download_weights
-from photofinish.params.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
-from photofinish.params.reader import read_params
 from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
@@ -160,7 +160,7 @@ def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_weights_are_part_of_the_runs_key(
-    weights: Path, coloured_split: Path, cpu_host: CpuHost, make_experiment: MakeExperiment, tmp_path: Path
+    weights: Path, coloured_split: Path, cpu_host: CpuTarget, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
     experiment = make_experiment(model=ASKING)
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
@@ -177,16 +177,16 @@ def test_training_starts_from_them_and_its_record_says_so(
     weights: Path,
     published: Path,
     coloured_split: Path,
-    cpu_host: CpuHost,
+    cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
     tmp_path: Path,
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
-    train(run, CPU, Team(CPU), cast(Tracker, NoTracker()), 0.0)
-    record = records.read_training(run.out / records.LEARNED)
+    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    record = records.read_training(run.out / records.MODEL)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)
-    network = load_network(run.out / records.LEARNED, record)
+    network = load_network(run.out / records.MODEL, record)
     started = torch.load(published, weights_only=True)
     assert torch.allclose(network.state_dict()["conv1.0.weight"], started["conv1.0.weight"], atol=1e-6)

@@ -24,14 +24,14 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish import machine
-from photofinish.measuring.attribution import (
+from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
-    attribute,
     measure_batches_alone,
     measure_by_turns,
+    profile_step,
 )
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
 from photofinish.training import batches as batches_module
 from photofinish.training import steps
@@ -128,7 +128,7 @@ def test_what_an_epoch_takes_eagerly_has_run_after_the_capture_and_before_the_ep
 def test_no_epochs_order_is_made_while_batches_are_timed(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, happened = trained(make_job()), []
     order, now_seconds = batches_module.batch_order, trainer.clock.now_seconds
-    monkeypatch.setattr("photofinish.measuring.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
     monkeypatch.setattr(batches_module, "batch_order", lambda *given: happened.append("order") or order(*given))
     monkeypatch.setattr(trainer.clock, "now_seconds", lambda: happened.append("clock") or now_seconds())
     measure_batches_alone(trainer, 4)
@@ -146,17 +146,17 @@ def test_the_most_memory_is_counted_from_before_the_steps_are_recorded(
 
 
 def test_the_host_hands_out_nothing_worth_timing(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("photofinish.measuring.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
     plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
-    recorded, eager = (attribute(trained(make_job(steps=kind)), plan) for kind in ("auto", "eager"))
-    assert recorded.issuing_seconds == ()  # so the fixed cost comes from the two sizes of a batch
-    assert len(eager.issuing_seconds) == 2
+    recorded, eager = (profile_step(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off"))
+    assert recorded.launch_seconds == ()  # so the fixed cost comes from the two sizes of a batch
+    assert len(eager.launch_seconds) == 2
 
 
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
-@pytest.mark.parametrize("kind", ["auto", "eager"])
+@pytest.mark.parametrize("kind", ["auto", "off"])
 def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: str, source: dict[str, Any]) -> None:
-    trainer = trained(make_job(steps=kind, input=source))
+    trainer = trained(make_job(cuda_graphs=kind, input=source))
     windows = kind == "auto" and source != LOADER
     assert list(trainer.steps.batches_only(trainer.training, 0)) == ([2, 2, 1, 1] if windows else [1] * 6)
 
@@ -165,8 +165,8 @@ def test_an_epochs_batches_are_those_of_all_its_steps(make_job: MakeJob, kind: s
 def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
     make_job: MakeJob, steps: int, at_once: list[int]
 ) -> None:
-    for kind, expected in (("auto", at_once), ("eager", [1] * steps)):
-        trainer = warmed(make_job(steps=kind))
+    for kind, expected in (("auto", at_once), ("off", [1] * steps)):
+        trainer = warmed(make_job(cuda_graphs=kind))
         again: Any = trainer.steps.repeat(trainer, trainer.state, next(trainer.training.train_batches(0)), steps)
         assert [losses.numel() for losses in again()] == expected
 
@@ -199,18 +199,18 @@ def test_the_first_epochs_order_is_made_before_it(make_job: MakeJob, monkeypatch
     assert made == [1]
 
 
-@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("eager", 1, 10)])
+@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("off", 1, 10)])
 def test_what_images_on_the_device_would_bring_is_tried_as_such_a_training_takes_its_steps(
     make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
 ) -> None:
     """Many at once, though the loader's own come one by one."""
-    trainer, resident = trained(make_job(input=LOADER, steps=kind, images=33)), make_job(images=33).training
+    trainer, resident = trained(make_job(input=LOADER, cuda_graphs=kind, images=33)), make_job(images=33).training
     plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
-    found = attribute(trainer, plan, resident).resident
+    found = profile_step(trainer, plan, resident).resident
     assert found
     assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
     recorder.fails = True
-    found = attribute(trainer, plan, resident).resident
+    found = profile_step(trainer, plan, resident).resident
     assert found
     assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
 

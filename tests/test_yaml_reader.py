@@ -10,7 +10,7 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from source_imports import ROOT
 
-from photofinish.params.yaml_reader import YamlDocument
+from photofinish.config.yaml_reader import YamlDocument
 
 TEXT = """\
 # a comment

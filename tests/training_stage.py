@@ -12,9 +12,9 @@ from pathlib import Path
 import warm_python
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
+from photofinish.config.experiment import Experiment
 from photofinish.files import write_bytes_atomically
-from photofinish.machine.fingerprint import CpuHost
-from photofinish.params.experiment import Experiment
+from photofinish.machine.fingerprint import CpuTarget
 
 
 def _environment() -> dict[str, str]:
@@ -33,14 +33,14 @@ class TrainingStage:
     out: Path
 
     @classmethod
-    def prepare(cls, folder: Path, experiment: Experiment, host: CpuHost, data: Path) -> TrainingStage:
+    def prepare(cls, folder: Path, experiment: Experiment, host: CpuTarget, data: Path) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(folder / "small.json", experiment.model_dump_json().encode())
         write_bytes_atomically(folder / "cpu.json", host.model_dump_json().encode())
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:
-        return contents(self.out / "learned")
+        return contents(self.out / "model")
 
     def start(self, *python: str, **environment: str) -> subprocess.Popen[str]:
         """Start it as dvc does, in the project's folder, but by a warm Python; `python` replaces the script by another

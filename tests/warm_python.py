@@ -117,8 +117,8 @@ def _fork_for_each_call(listener: socket.socket) -> Call:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 length, files, _, _ = socket.recv_fds(connection, 4, 3)
-                with connection.makefile("rb") as sent:
-                    call = Call(*json.loads(sent.read(int.from_bytes(length, "big"))))
+                with connection.makefile("rb") as to_device:
+                    call = Call(*json.loads(to_device.read(int.from_bytes(length, "big"))))
                 if (process := os.fork()) == 0:
                     _take_on(call, files)
                     return call

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import data
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.trainers import LENET, PRECISIONS, how, mnist, same_bits, trained, trainer
-from photofinish.measuring.rehearsal import chosen_steps, scratch_steps
+from photofinish.profiling.scratch import chosen_steps, scratch_steps
 from photofinish.training.steps import Steps
-from photofinish.training.torch_device import CPU, apply_policy
+from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
 _LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
@@ -55,7 +55,7 @@ def _matrix_rates(found: Findings, device: torch.device, side: int) -> dict[str,
     """
     rates = {}
     for precision in PRECISIONS:
-        apply_policy(device, precision, torch.get_num_threads())
+        configure_torch(device, precision, torch.get_num_threads())
         if device == CPU and precision != "fp32":
             found.skip("matrix rate", "few CPUs have units for it", variant=precision)
             continue
@@ -97,7 +97,9 @@ def _resnet(found: Findings, device: torch.device, images: data.Data, rates: dic
                     found.add(what, seconds * 1e3, "ms", variant=variant, note=f"{how(made)}; {rates_told} images/s")
         with found.failures_kept("ResNet-18 trained twice", precision):
             first, again = (
-                trained(_network_trainer("resnet18", images, device, batch_size, precision=precision, steps="auto"))
+                trained(
+                    _network_trainer("resnet18", images, device, batch_size, precision=precision, cuda_graphs="auto")
+                )
                 for _ in range(2)
             )
             repeats = "the same bits" if same_bits(first, again) else "OTHER BITS"

@@ -23,12 +23,12 @@ import numpy as np
 from benchmarks import data
 from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist
+from photofinish.config.devices import CpuDevice, Devices
+from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.data import MANIFEST, PartName
 from photofinish.data.packed import Manifest, part_file
 from photofinish.files import sha256_of_file, write_bytes_atomically
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.params.devices import CpuDevice, Devices
-from photofinish.params.experiment import Experiment, ExperimentPlan
 from photofinish.results import records
 from photofinish.training.torch_device import CPU
 
@@ -62,9 +62,9 @@ class Project:
             write_bytes_atomically(folder / "hosts" / f"{label}.json", host.model_dump_json().encode())
         for name, settings in experiments.items():
             experiment = Experiment.model_validate(_SETTINGS | settings)
-            plan = ExperimentPlan(**dict(experiment), own_code={})
+            plan = ExperimentPlan(**dict(experiment), custom_code={})
             write_bytes_atomically(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
-        write_bytes_atomically(folder / "metrics.json", b'{"metrics": [], "own_code": {}}')
+        write_bytes_atomically(folder / "metrics.json", b'{"metrics": [], "custom_code": {}}')
         return cls(folder)
 
     def start(self, name: str, device: records.DeviceLabel, out: str = "results") -> subprocess.Popen[bytes]:
@@ -92,9 +92,9 @@ class Project:
     def timings(self, name: str, device: records.DeviceLabel) -> records.Timings | None:
         """None where the device isn't there."""
         folder = self.folder / "results" / name / device
-        if isinstance(records.read_training(folder / records.LEARNED), records.Unavailable):
+        if isinstance(records.read_training(folder / records.MODEL), records.Unavailable):
             return None
-        return records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
+        return records.read_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
 
 
 def _write_split(folder: Path, images: data.Data) -> None:
@@ -144,7 +144,7 @@ def run(found: Findings, out: Path, data_folder: Path | None) -> None:
 def _tell_timings(found: Findings, name: str, device: records.DeviceLabel, project: Project) -> None:
     timings, variant = project.timings(name, device), f"{name} on {device}"
     if timings is None:
-        record = records.read_training(project.folder / "results" / name / device / records.LEARNED)
+        record = records.read_training(project.folder / "results" / name / device / records.MODEL)
         found.skip("training stage", record.reason if isinstance(record, records.Unavailable) else "", variant=variant)
         return
     taken = timings.steps_taken
@@ -225,11 +225,11 @@ def kill_and_resume(found: Findings, _out: Path, data_folder: Path | None) -> No
             found.add("resumed after SIGKILL", f"FAILED with status {status}", variant=label)
             return
         whole, resumed = (
-            json.loads((project.folder / out / "lenet" / label / records.LEARNED / records.RECORD).read_bytes())
+            json.loads((project.folder / out / "lenet" / label / records.MODEL / records.RECORD).read_bytes())
             for out in ("whole", "resumed")
         )
         at = records.read_record(
-            project.folder / "resumed" / "lenet" / label / records.TIMED / records.TIMINGS, records.Timings
+            project.folder / "resumed" / "lenet" / label / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
         ).resumed_at_epochs
         same = "the same bits" if whole["weights_sha256"] == resumed["weights_sha256"] else "OTHER BITS"
         found.add("resumed after SIGKILL", same, variant=label, note=f"after epoch {at}")

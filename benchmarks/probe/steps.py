@@ -29,7 +29,7 @@ from benchmarks.probe.trainers import (
     trained,
     trainer,
 )
-from photofinish.training.torch_device import apply_policy, gradient_scaler
+from photofinish.training.torch_device import configure_torch, gradient_scaler
 
 _LAUNCHES = 1000
 _ROUNDS = 20
@@ -65,7 +65,7 @@ def run_tests(found: Findings, _out: Path, _data: Path | None) -> None:
 def run(found: Findings, _out: Path, folder: Path | None) -> None:
     """Measure all of it, smaller where there is no GPU."""
     device = here()
-    apply_policy(device, "fp32", torch.get_num_threads())
+    configure_torch(device, "fp32", torch.get_num_threads())
     _costs_of_the_host(found, device)
     _first_overflow(found, device)
     small = device.type == "cpu"
@@ -158,8 +158,8 @@ def _captured_steps(found: Findings, device: torch.device, images: data.Data) ->
                 variant = f"{name}, {optimizer['name']}, {precision}"
                 settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "precision": precision}
                 with found.failures_kept(what, variant):
-                    eager = trained(trainer(images, device, steps="eager", **settings))
-                    captured = trained(trainer(images, device, steps="graph", **settings))
+                    eager = trained(trainer(images, device, cuda_graphs="off", **settings))
+                    captured = trained(trainer(images, device, cuda_graphs="on", **settings))
                     same = "the same bits" if same_bits(eager, captured) else "OTHER BITS"
                     found.add(what, same, variant=variant, note=how(captured))
 
@@ -172,12 +172,12 @@ def _epochs(found: Findings, device: torch.device, images: data.Data, epochs: in
     precisions = PRECISIONS if device.type != "cpu" else ("fp32", "bf16")
     variants: dict[str, dict[str, Any]] = {f"resident, {each}": {"precision": each} for each in precisions}
     if is_cuda:
-        variants |= {f"graph, {each}": {"precision": each, "steps": "graph"} for each in precisions}
+        variants |= {f"graph, {each}": {"precision": each, "cuda_graphs": "on"} for each in precisions}
     variants |= {
         "loader": {"input": LOADER},
         "loader, 2 workers": {"input": {**LOADER, "workers": 2, "persistent_workers": True}},
         "loader, 2 workers, copies beside the steps": {"input": pinned},
-        "loader, 2 workers, copies beside the steps, auto": {"input": pinned, "steps": "auto"},
+        "loader, 2 workers, copies beside the steps, auto": {"input": pinned, "cuda_graphs": "auto"},
     }
     for variant, settings in variants.items():
         with found.failures_kept(what, variant):

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from benchmarks import data
-from photofinish.measuring.rehearsal import warm_up
 from photofinish.models.registry import build_model
-from photofinish.training.torch_device import apply_policy
+from photofinish.profiling.scratch import warm_up
+from photofinish.training.torch_device import configure_torch
 from photofinish.training.trainer import Trainer
 
 LINEAR, LENET = ({"name": name, "init": "default"} for name in ("linear", "lenet"))
@@ -43,12 +43,12 @@ def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
     given: dict[str, Any] = {"model": LINEAR, "loss": None, "optimizer": SGD, "schedule": {"name": "constant"}}
     given |= {"input": {"name": "resident"}}
     given |= {"augmentation": {"flip": 0.0, "crop_padding": 0}, "deterministic": True, "precision": "fp32", "epochs": 3}
-    given |= {"batch_size": 128, "validation_batch_size": None, "seed": 0, "steps": "eager", **changes}
+    given |= {"batch_size": 128, "validation_batch_size": None, "seed": 0, "cuda_graphs": "off", **changes}
     given["model"] = {"compile": False, "weights": None} | given["model"]
     settings: Any = SimpleNamespace(
         **{key: SimpleNamespace(**value) if isinstance(value, dict) else value for key, value in given.items()}
     )
-    apply_policy(device, settings.precision, torch.get_num_threads())
+    configure_torch(device, settings.precision, torch.get_num_threads())
     shape = images.train.images.shape[1:]
     network = build_model(settings.model, shape, images.classes, settings.seed)
     return Trainer(settings, network, *images.batches(settings, device), device)

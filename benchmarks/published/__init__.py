@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.bounds import Floor, least_steps
-from photofinish.params.compare import Accelerator, accelerators
+from photofinish.comparing.bounds import MinimumStepTime, least_steps
+from photofinish.config.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 
 FOLDER = Path(__file__).parent
@@ -41,7 +41,7 @@ class Published:
         return self.operations.images / self.images_per_second
 
     @property
-    def floor(self) -> Floor:
+    def floor(self) -> MinimumStepTime:
         """By the data sheet."""
         return least_steps(self.operations, self.accelerator, self.precision)
 
@@ -85,8 +85,8 @@ def _step(network: dict[str, str], products: list[dict[str, int]], images: int, 
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes if has_optimiser else 0,
         optimizer_bytes=0,
-        kept_values=round(times * int(network["kept_values"])),
-        all_kept_bytes=round(times * int(network["all_kept_bytes"])),
+        saved_activations=round(times * int(network["kept_values"])),
+        saved_tensor_bytes=round(times * int(network["all_kept_bytes"])),
         batch_bytes=0,
         resident_bytes=0,
     )

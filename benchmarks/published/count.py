@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.published import FOLDER, rows
-from photofinish.measuring.operations import StepCount, count_step
+from photofinish.profiling.operations import StepCount, count_step
 
 _CLASSES = 1000
 
@@ -28,7 +28,11 @@ def main() -> None:
         name = {"model": model, "image_size": side}
         counted = _step(model, side, 2, "cpu")  # without values, storages can't be told apart
         parameter_bytes = sum(each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters())
-        step = {"flops": counted.flops, "kept_values": counted.kept_values, "all_kept_bytes": counted.all_kept_bytes}
+        step = {
+            "flops": counted.flops,
+            "kept_values": counted.saved_activations,
+            "all_kept_bytes": counted.saved_tensor_bytes,
+        }
         networks.append(name | {"images": 2, "parameter_bytes": parameter_bytes} | step)
         shapes = Counter(
             tuple(each.items()) for each in _by_image(*(_step(model, side, images, "meta") for images in (2, 4)))

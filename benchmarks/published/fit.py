@@ -51,7 +51,7 @@ def fitted(speeds: list[Published]) -> NDArray[np.float64]:
 def _terms(each: Published) -> list[float]:
     sheet, step = each.accelerator, each.operations
     arithmetic = step.flops / ((sheet.best_tflops(each.precision) or np.inf) * 1e12)
-    memory = step.all_kept_bytes * _BYTES[each.precision] / (sheet.memory_gb_per_s * 1e9)
+    memory = step.saved_tensor_bytes * _BYTES[each.precision] / (sheet.memory_gb_per_s * 1e9)
     return [arithmetic * (each.precision == kind) for kind in _BYTES] + [memory]
 
 

@@ -21,7 +21,7 @@ class UserError(Exception):
     exit_code = EXIT_FAILED
 
 
-class MistakeError(UserError):
+class ConfigError(UserError):
     """Mistake in what the user wrote. Nothing was started or written."""
 
     exit_code = EXIT_MISTAKE

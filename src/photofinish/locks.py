@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 200
 
 
 @contextmanager
-def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None) -> Iterator[float]:
+def exclusive(folder: Path, *held: str, patience_seconds: float | None = None) -> Iterator[float]:
     """Hold a lock in `folder` for each of the names `held`. Gives the seconds that it waited for other processes."""
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def sole_writer(folder: Path, *held: str, patience_seconds: float | None = None)
 
 
 @contextmanager
-def machine_to_itself(what: str) -> Iterator[float]:
+def exclusive_machine(what: str) -> Iterator[float]:
     """Wait until no other training is timed on this machine. Gives the seconds that it waited."""
     path = Path(tempfile.gettempdir()) / NAME
     lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it

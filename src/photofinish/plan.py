@@ -7,17 +7,17 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from photofinish.config.base import CallsCode
+from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
+from photofinish.config.compare import ComparePlan
+from photofinish.config.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset
+from photofinish.config.experiment import TORCHMETRICS, CustomTransform, ExperimentPlan, MetricsPlan, own_code_of
+from photofinish.config.mistakes import REQUIRED, ConfigProblem, unknown_name
+from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel, WeightsPlan, published_weights
+from photofinish.config.reader import Params
+from photofinish.custom_code import Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.own_code import Takes
-from photofinish.params.base import CallsCode
-from photofinish.params.catalogue import GIVEN_TO_TORCHMETRICS
-from photofinish.params.compare import ComparePlan
-from photofinish.params.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset
-from photofinish.params.experiment import TORCHMETRICS, ExperimentPlan, MetricsPlan, OwnTransform, own_code_of
-from photofinish.params.mistakes import REQUIRED, Mistake, unknown_name
-from photofinish.params.networks import GIVEN_TO_NETWORKS, OwnModel, WeightsPlan, published_weights
-from photofinish.params.reader import Params
 from photofinish.source_code import code_of_users, stage_code
 
 SWEEPS_PAY_FROM = 100
@@ -53,24 +53,24 @@ def _planned(params: Params, stages: Path) -> dict[str, BaseModel]:
         **{f"code/{script.stem}": stage_code(script) for script in stages.glob("[!_]*.py")},
     }
     for name, experiment in params.experiments.items():
-        own_code = code_of_users([part.reference for part in own_code_of(experiment)])
-        planned[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), own_code=own_code)
-        own_code = code_of_users([metric.reference for metric in experiment.metrics])
-        planned[f"metrics/{name}"] = MetricsPlan(metrics=experiment.metrics, own_code=own_code)
+        custom_code = code_of_users([part.reference for part in own_code_of(experiment)])
+        planned[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=custom_code)
+        custom_code = code_of_users([metric.reference for metric in experiment.metrics])
+        planned[f"metrics/{name}"] = MetricsPlan(metrics=experiment.metrics, custom_code=custom_code)
     for name, dataset in params.datasets.items():
-        own_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
+        custom_code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
         planned[f"datasets/{name}"] = DatasetPlan(
-            name=name, dataset=dataset, local_files=local_files.get(name), own_code=own_code
+            name=name, dataset=dataset, local_files=local_files.get(name), custom_code=custom_code
         )
     return planned
 
 
-def faults_in_own_code(params: Params) -> Iterator[Mistake]:
+def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
     """Yield mistakes in how params.yaml calls custom code, as far as its source shows them."""
-    for where, code in params.own_code.items():
+    for where, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
-            yield Mistake(where, problem, f"{reference.module}:{reference.name}")
+            yield ConfigProblem(where, problem, f"{reference.module}:{reference.name}")
             continue
         takes = reference.takes()
         if takes is None:
@@ -79,27 +79,27 @@ def faults_in_own_code(params: Params) -> Iterator[Mistake]:
         for argument, value in arguments.items():
             if argument not in takes.names and not takes.any_more:
                 problem = unknown_name("argument", argument, (*takes.names, *settings))
-                yield Mistake((*where, argument), problem, value)
+                yield ConfigProblem((*where, argument), problem, value)
         for argument in sorted(takes.required - arguments.keys() - _given_to(code, takes)):
             problem = f"{reference.name} in {reference.module} takes {argument}, and has no default for it: give one"
             if argument in settings:
                 problem = f"{reference.name} takes {argument}, which is a key of its own here: rename the argument"
-            yield Mistake((*where, argument), problem)
+            yield ConfigProblem((*where, argument), problem)
     for name, dataset in params.datasets.items():
         if isinstance(dataset, OwnDataset) and dataset.reference.takes() and not dataset.makes_parts:
             for part, size in (("validation", dataset.validation), ("test", dataset.test)):
                 if size is None:
                     problem = f"{REQUIRED}: {SIZES}; or let {dataset.reference.name} take an argument {PART}"
-                    yield Mistake(("datasets", name, part), problem)
+                    yield ConfigProblem(("datasets", name, part), problem)
 
 
-def _given_to(code: CallsCode, takes: Takes) -> frozenset[str]:
+def _given_to(code: CallsCode, takes: Signature) -> frozenset[str]:
     """Return the arguments that photofinish itself gives."""
-    if isinstance(code, OwnModel):
+    if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, OwnDataset):
         return GIVEN_TO_DATASETS
-    count = 1 if isinstance(code, OwnTransform) else 2  # an item; or outputs and targets
+    count = 1 if isinstance(code, CustomTransform) else 2  # an item; or outputs and targets
     given = () if takes.is_class else takes.names[:count]
     return frozenset((*given, *GIVEN_TO_TORCHMETRICS) if code.reference.module == TORCHMETRICS else given)
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from pydantic import RootModel
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.custom_code import Reference, is_custom_file
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import is_as_recorded, sha256_of_bytes, sha256_of_file
-from photofinish.own_code import Reference, is_custom_file
 
-_EVERY_STAGE = ("errors", "files", "own_code", "params", "processes", "source_code", "wording")
+_EVERY_STAGE = ("errors", "files", "custom_code", "config", "processes", "source_code", "wording")
 _NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
 _INFERENCE = ("training/__init__", "training/batches", "training/optimisation", "training/torch_device")
 CODE_OF_STAGES = {
@@ -31,10 +31,10 @@ CODE_OF_STAGES = {
     "download": ("data", "display", "locks"),
     "split": ("data", "display", "locks"),
     "download_weights": ("data", "display", "locks", "models"),
-    "train": (*_NETWORKS, "display", "locks", "measuring", "runs", "training"),
+    "train": (*_NETWORKS, "display", "locks", "profiling", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": ("comparing", "data/__init__", "locks", "machine", "report", "results", "tracking"),
-    "fleet": ("fleet", "machine"),
+    "remote": ("remote", "machine"),
 }
 """Packages and modules of photofinish that each stage runs. Tests compare them with what the scripts import.
 
@@ -98,7 +98,7 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
         try:
             finder.import_hook(reference.module_name)
         except SyntaxError as error:
-            raise MistakeError(f"{reference.module}, line {error.lineno or 1}: {error.msg}") from None
+            raise ConfigError(f"{reference.module}, line {error.lineno or 1}: {error.msg}") from None
         module: Any
         for name, module in finder.modules.items():
             if module.__file__ is None:  # a folder without __init__.py
@@ -108,7 +108,7 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
             place = Path(*parts, path.name) if module.__path__ else Path(*parts[:-1], path.name)
             other = files.setdefault(place, path)
             if other != path:
-                raise MistakeError(
+                raise ConfigError(
                     f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, of which Python imports "
                     f"one: rename the other"
                 )
@@ -117,9 +117,9 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
     return files, packages
 
 
-def refuse_changed_code(own_code: dict[str, str]) -> None:
+def check_code_unchanged(custom_code: dict[str, str]) -> None:
     """Raise UserError if custom code changed after `plan` read it."""
-    for name, expected in own_code.items():
+    for name, expected in custom_code.items():
         if not name.startswith(PACKAGE) and not is_as_recorded(Path(name), expected):
             raise UserError(f"{name} is not what it was when `plan` read it: run `dvc repro` again")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from photofinish.comparing.device_results import Recorded, StepCosts, spread
 from photofinish.comparing.diagnosis import RUN_MARGIN, why_nothing_is_told
 from photofinish.comparing.speedups import BUSY
-from photofinish.params.compare import Accelerator
+from photofinish.config.compare import Accelerator
 from photofinish.results.measurements import Operations
 from photofinish.wording import at_most, seconds
 
@@ -39,7 +39,7 @@ SHORTEST_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
-class Bound:
+class SpeedupBound:
     """Bound of a speed-up: the whole time over the time that is sure to stay."""
 
     whole_seconds: float
@@ -67,13 +67,13 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class SpeedupBounds:
     """The bounds of one training on the CPU, or why there are none."""
 
-    epoch: Bound | None = None
+    epoch: SpeedupBound | None = None
     """None where nothing of it is sure to stay"""
-    job: Bound | None = None
-    job_if_resident: Bound | None = None
+    job: SpeedupBound | None = None
+    job_if_resident: SpeedupBound | None = None
     """with `input: resident`, which leaves nothing of an epoch: where it takes a loader, and images would fit"""
     untold: str | None = None
     """what keeps the figures from carrying a bound"""
@@ -109,23 +109,23 @@ class Ceiling:
         )
 
 
-def ceiling(run: Recorded) -> Ceiling:
+def ceiling(run: Recorded) -> SpeedupBounds:
     """Return the bounds of a training on the CPU, or why its figures carry none."""
     timings, costs, untold = run.timings, run.costs, why_nothing_is_told(run)
     if untold or costs is None:
-        return Ceiling(untold=untold)
+        return SpeedupBounds(untold=untold)
     epochs, startup_seconds = len(timings.epochs), timings.startup_seconds - timings.warm_up_seconds
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
-    startup_alone = Bound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
+    startup_alone = SpeedupBound(slow_job_seconds, startup_seconds / BUSY, startup_seconds)
     settings = run.record.experiment.input
     if settings.name == "resident":
-        return Ceiling(job=startup_alone)
+        return SpeedupBounds(job=startup_alone)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
     least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     _, slow_step_seconds = costs.epoch_share_spread
-    return Ceiling(
-        epoch=Bound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
-        job=Bound(
+    return SpeedupBounds(
+        epoch=SpeedupBound(costs.steps_per_epoch * slow_step_seconds, least_seconds, loading_seconds),
+        job=SpeedupBound(
             slow_job_seconds,
             startup_alone.staying_seconds + epochs * least_seconds,
             startup_seconds + epochs * loading_seconds,
@@ -156,7 +156,7 @@ def _rounds(values: Sequence[float], size: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Floor:
+class MinimumStepTime:
     """The least seconds, of a step or of several."""
 
     computing_seconds: float
@@ -182,7 +182,9 @@ class Floor:
         return max(parts, key=lambda name: parts[name])
 
 
-def least_steps(operations: Operations, accelerator: Accelerator, precision: str, images: int | None = None) -> Floor:
+def least_steps(
+    operations: Operations, accelerator: Accelerator, precision: str, images: int | None = None
+) -> MinimumStepTime:
     """Return the least time of the counted step, or of enough steps for so many images.
 
     Products of matrices and convolutions run one after the other, as PyTorch hands them to a device, and then the
@@ -205,7 +207,7 @@ def least_steps(operations: Operations, accelerator: Accelerator, precision: str
         arithmetic_seconds += own_arithmetic_seconds
         memory_seconds += own_memory_seconds
     whole_steps, rest = divmod((images or operations.images) / operations.images, 1)
-    return Floor(
+    return MinimumStepTime(
         whole_steps * computing_seconds + rest * arithmetic_seconds,
         (whole_steps + rest) * arithmetic_seconds,
         whole_steps * memory_seconds,
@@ -223,7 +225,7 @@ def _optimiser_bytes(operations: Operations, cache_bytes: float) -> float:
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
     """Return the least memory that a step takes, at the end of its forward or backward pass."""
-    passing_bytes = max(operations.kept_values * _VALUE_BYTES[precision], operations.gradient_bytes)
+    passing_bytes = max(operations.saved_activations * _VALUE_BYTES[precision], operations.gradient_bytes)
     images_bytes = operations.batch_bytes + operations.resident_bytes
     return operations.parameter_bytes + operations.optimizer_bytes + passing_bytes + images_bytes
 
@@ -235,6 +237,6 @@ def estimated_step_seconds(operations: Operations, accelerator: Accelerator, pre
     if accelerator.kind != "cuda" or tflops is None:
         return None
     arithmetic_seconds = TIMES_THE_ARITHMETIC[kind] * operations.flops / (tflops * _TERA)
-    memory_seconds = TIMES_WHAT_IS_KEPT * operations.all_kept_bytes / (accelerator.memory_gb_per_s * _GB)
+    memory_seconds = TIMES_WHAT_IS_KEPT * operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
     step_seconds = arithmetic_seconds + memory_seconds
     return step_seconds if step_seconds >= SHORTEST_SECONDS else None

@@ -14,11 +14,11 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
+from photofinish.config.experiment import Experiment
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, records
-from photofinish.results.measurements import Attribution
+from photofinish.results.measurements import StepBreakdown
 from photofinish.results.records import DeviceLabel
 
 PARTS = {
@@ -42,7 +42,7 @@ class StepCosts:
 
     experiment: Experiment
     timings: records.Timings
-    attribution: Attribution
+    attribution: StepBreakdown
 
     @property
     def steps_per_epoch(self) -> int:
@@ -115,9 +115,9 @@ class StepCosts:
     @property
     def issuing_is_hidden(self) -> bool:
         """True if an accelerator works longer on a step than the host takes to launch it."""
-        issuing_seconds = self.attribution.issuing_seconds
+        launch_seconds = self.attribution.launch_seconds
         step_seconds = min(self.attribution.same_batch.step_seconds)
-        return bool(issuing_seconds) and min(issuing_seconds) < _HIDDEN_SHARE * step_seconds
+        return bool(launch_seconds) and min(launch_seconds) < _HIDDEN_SHARE * step_seconds
 
     @cached_property
     def fixed_seconds(self) -> float:
@@ -227,11 +227,11 @@ DeviceResult = Trained | NotTrained
 
 def read_run(name: str, folder: Path) -> Recorded | NotTrained:
     """Read the result of a training stage."""
-    record = records.read_training(folder / records.LEARNED)
+    record = records.read_training(folder / records.MODEL)
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
-    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
-    return Recorded(name, record, timings, records.read_history(folder / records.LEARNED))
+    timings = records.read_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
+    return Recorded(name, record, timings, records.read_history(folder / records.MODEL))
 
 
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
@@ -245,12 +245,12 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
         return results
     evaluated, devices = folder / records.EVALUATED, [run.device for run in trained]
     seeds = {
-        run.device: records.read_seeds(folder / run.device / records.LEARNED, run.record.experiment) for run in trained
+        run.device: records.read_seeds(folder / run.device / records.MODEL, run.record.experiment) for run in trained
     }
     scores = records.read_scores(evaluated / records.EVALUATION, [(run.record, seeds[run.device]) for run in trained])
     predictions = _read_predictions(evaluated / records.PREDICTIONS, devices, trained[0].record.task)
     for run in trained:
-        learned = folder / run.device / records.LEARNED
+        learned = folder / run.device / records.MODEL
         results[run.device] = Trained(
             **vars(run),
             scores=scores[run.device],

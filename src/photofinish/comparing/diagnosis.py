@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from photofinish.comparing.device_results import Recorded, StepCosts, spread
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.machine.load import doubts
+from photofinish.machine.load import load_warnings
 from photofinish.wording import at_most, listed, seconds
 
 Cause = Literal[
@@ -168,7 +168,7 @@ def why_nothing_is_told(run: Recorded) -> str | None:
     timings, costs = run.timings, run.costs
     if costs is None:
         return timings.not_attributed
-    if doubts(timings.load) or doubts(timings.load[-1:]):  # by how much is a caution of the verdict
+    if load_warnings(timings.load) or load_warnings(timings.load[-1:]):  # by how much is a caution of the verdict
         return "the machine was busy"
     steps_timed = min(len(costs.attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds))
     if steps_timed < min(LEAST_STEPS, costs.steps_per_epoch):
@@ -212,11 +212,11 @@ def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, str, Remedy | str]:
         )
         return "launch-bound", sentence, _against_launching(run, costs)
     sentence = f"the arithmetic of its images is {costs.images_seconds / costs.step_alone_seconds:.0%} of a step"
-    if isinstance(host, CpuHost) and host.threads != cores:
+    if isinstance(host, CpuTarget) and host.threads != cores:
         count = "one thread computes" if host.threads == 1 else f"{host.threads} threads compute"
         why = f"{count} where {cores} cores may be used"
         return "CPU held back", f"{sentence}, and {why}", _against_thread_count(host, costs, cores)
-    if isinstance(host, CpuHost) and cores < host.cpu.usable_cores:
+    if isinstance(host, CpuTarget) and cores < host.cpu.usable_cores:
         of_cores = f"{host.cpu.cgroup_cores_limit:g} of {host.cpu.usable_cores} cores"
         told = f"{sentence}, and a limit leaves the CPU {of_cores}"
         return "CPU held back", told, f"the container may use {of_cores}; raise its limit"
@@ -228,7 +228,7 @@ def _evidence(run: Recorded, costs: StepCosts) -> str:
     taken, tried, fixed = run.timings.steps_taken, costs.attribution.other_batch_images, ""
     one_by_one = " handed out by itself, as none was in the training" if taken and taken.kind == "graph" else ""
     if tried != run.record.experiment.batch_size and costs.issuing_is_hidden:
-        issuing = seconds(min(costs.attribution.issuing_seconds))
+        issuing = seconds(min(costs.attribution.launch_seconds))
         fixed = f", which the host hands out in {issuing} and so is ahead of the device"
     elif tried != run.record.experiment.batch_size:
         fixed = f", of which {seconds(costs.fixed_seconds)} whatever its batch (tried with {tried} images)"
@@ -294,7 +294,7 @@ def _against_computing(run: Recorded, costs: StepCosts) -> Remedy | str:
     return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, why)
 
 
-def _against_thread_count(host: CpuHost, costs: StepCosts, cores: int) -> Remedy | str:
+def _against_thread_count(host: CpuTarget, costs: StepCosts, cores: int) -> Remedy | str:
     """Amdahl's law: what grows with the images is shared among the cores evenly, at best; the rest isn't shared."""
     variable = host.software.variables.get("OMP_NUM_THREADS")
     value: str | int = cores if variable else "auto"

@@ -12,14 +12,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from photofinish.comparing.bounds import Ceiling, ceiling
+from photofinish.comparing.bounds import SpeedupBounds, ceiling
 from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_results
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
-from photofinish.comparing.renting import Renting, renting
-from photofinish.comparing.speedups import Kind, Outlay, Payback, Speedup, epoch_speedup, outlay, payback, speedups
+from photofinish.comparing.renting import RentalComparison, renting
+from photofinish.comparing.speedups import (
+    BreakEvenEpochs,
+    Kind,
+    ResourceUse,
+    Speedup,
+    epoch_speedup,
+    outlay,
+    payback,
+    speedups,
+)
+from photofinish.config.compare import Comparing, Watts
 from photofinish.errors import UserError
-from photofinish.params.compare import Comparing, Watts
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
@@ -30,7 +39,7 @@ _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class ReferenceComparison:
     """A record of another machine beside the same training on this machine's CPU."""
 
     reference: Reference
@@ -38,7 +47,7 @@ class Elsewhere:
     """as a person calls it"""
     against_cpu: Speedup
     """of an epoch with its data: this CPU's time over the reference's"""
-    outlay: Outlay
+    outlay: ResourceUse
 
 
 @dataclass(frozen=True)
@@ -51,12 +60,12 @@ class Compared:
     """of a step, an epoch and the whole job"""
     parity: Parity
     """whether both learned the same"""
-    payback: Payback
+    payback: BreakEvenEpochs
     """when the GPU's start-up is made good"""
 
 
 @dataclass(frozen=True)
-class Pair:
+class Comparison:
     """An experiment on the CPU, with which every other device is compared, and on the GPU."""
 
     cpu: Trained
@@ -65,7 +74,7 @@ class Pair:
     """None where no GPU trained"""
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """of the devices that trained: of the job where it is mostly start-up; then of an epoch"""
-    ceiling: Ceiling
+    ceiling: SpeedupBounds
     """how much faster than the CPU any GPU could be in the machine that it was trained in"""
     settings: Comparing
     references: tuple[Reference, ...]
@@ -91,12 +100,12 @@ class Pair:
         return (self.cpu, self.gpu) if isinstance(self.gpu, Trained) else (self.cpu,)
 
     @cached_property
-    def renting(self) -> Renting:
+    def renting(self) -> RentalComparison:
         """Least time and cost on the accelerators in the settings."""
         return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @cached_property
-    def outlays(self) -> dict[DeviceLabel, Outlay]:
+    def outlays(self) -> dict[DeviceLabel, ResourceUse]:
         """Time, energy and money of the devices that trained."""
         return {run.device: outlay(run.device, run.timings, run.history, self.settings) for run in self.trained}
 
@@ -107,12 +116,12 @@ class Pair:
         return {run.device: over_seeds(run, target) for run in self.trained if run.seed_runs}
 
     @cached_property
-    def elsewhere(self) -> tuple[Elsewhere, ...]:
+    def elsewhere(self) -> tuple[ReferenceComparison, ...]:
         """Records of the same training on other machines, which decide nothing here."""
         # The power that is given is that of this machine.
         measured_only = self.settings.model_copy(update={"watts": Watts()})
         return tuple(
-            Elsewhere(
+            ReferenceComparison(
                 each,
                 hardware(each.training.device, each.timings),
                 epoch_speedup(self.cpu.timings, each.timings),
@@ -123,16 +132,18 @@ class Pair:
         )
 
 
-def read_pair(name: str, folder: Path) -> Pair:
+def read_pair(name: str, folder: Path) -> Comparison:
     """Read the results in an experiment's folder and compare them."""
     results = read_results(name, folder)
     cpu = results["cpu"]
     if isinstance(cpu, NotTrained):
         raise UserError(f"{name} was not trained on the CPU, which others are compared with: run `dvc repro`")
-    return Pair.of(cpu, results["gpu"])
+    return Comparison.of(cpu, results["gpu"])
 
 
-def set_beside(pairs: Sequence[Pair], settings: Comparing, references: Iterable[Reference]) -> list[Pair]:
+def with_settings(
+    pairs: Sequence[Comparison], settings: Comparing, references: Iterable[Reference]
+) -> list[Comparison]:
     """The same pairs under these settings, beside other machines' records. Of hardware that is here too, this machine's
     own figures say more than a reference does."""
     at_hand = {hardware(each.device, each.timings) for pair in pairs for each in pair.trained}
@@ -144,7 +155,7 @@ def same_training(one: records.Training, other: records.Training) -> bool:
     """All settings but the data set's name and the number of repeats and seeds, the data, the published weights, and
     the user's own files."""
     first, second = (
-        {name: of for name, of in nobodys_code(each.own_code).items() if not name.startswith(PACKAGE)}
+        {name: of for name, of in nobodys_code(each.custom_code).items() if not name.startswith(PACKAGE)}
         for each in (one, other)
     )
     settings, others = (without_folders(each.experiment.model_dump(exclude=_MAY_DIFFER)) for each in (one, other))

@@ -17,10 +17,10 @@ import numpy as np
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results import EpochMetrics
-from photofinish.results.records import MEAN_ABSOLUTE_ERROR, FirstStep, Print
+from photofinish.results.records import MEAN_ABSOLUTE_ERROR, FirstStep, TensorFingerprint
 from photofinish.wording import ratio
 
-Likeness = Literal["identical", "equivalent within rounding", "different"]
+ModelMatch = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
 THE_SAME = "the same"
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
@@ -48,13 +48,13 @@ class Layer:
 class Parity:
     """Likeness of two models, layer by layer."""
 
-    likeness: Likeness
+    likeness: ModelMatch
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
     """None where the test images differ, and for values"""
 
     @property
-    def parts_at(self) -> Layer | None:
+    def first_divergence(self) -> Layer | None:
         """The first layer that rounding doesn't explain."""
         return next((layer for layer in self.layers if not layer.within_rounding), None)
 
@@ -86,7 +86,7 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         score,
         replace(final, within_rounding=True),
     )
-    likeness: Likeness = "different"
+    likeness: ModelMatch = "different"
     if all(layer.same for layer in layers):
         likeness = "identical"
     elif all(layer.within_rounding for layer in layers):
@@ -113,7 +113,7 @@ def _equal(name: str, same: bool, otherwise: str) -> Layer:
     return Layer(name, THE_SAME if same else otherwise, same, within_rounding=same)
 
 
-def _outputs(step: FirstStep) -> dict[str, Print]:
+def _outputs(step: FirstStep) -> dict[str, TensorFingerprint]:
     """Return the outputs of modules in the order in which they run, and the loss."""
     return step.outputs | {"the loss": (abs(step.loss), step.loss)}
 
@@ -128,7 +128,7 @@ def _gradient_tolerances(step: FirstStep) -> dict[str, float]:
     return {part: max(tolerances[part], _FEW_ACTIVATIONS * norm, noise) for part, (norm, _) in step.gradients.items()}
 
 
-def _tolerances(prints: dict[str, Print], rounding: dict[str, float], times: float) -> dict[str, float]:
+def _tolerances(prints: dict[str, TensorFingerprint], rounding: dict[str, float], times: float) -> dict[str, float]:
     """Return how far each part may be off because of rounding.
 
     A part of one number can move by almost nothing by chance: it may change, relative to its size, as the median part.
@@ -138,7 +138,9 @@ def _tolerances(prints: dict[str, Print], rounding: dict[str, float], times: flo
     return {part: times * max(rounding.get(part, 0.0), usual * norm) for part, (norm, _) in prints.items()}
 
 
-def _prints(name: str, first: dict[str, Print], second: dict[str, Print], tolerances: dict[str, float]) -> Layer:
+def _prints(
+    name: str, first: dict[str, TensorFingerprint], second: dict[str, TensorFingerprint], tolerances: dict[str, float]
+) -> Layer:
     if first.keys() != second.keys():
         unmatched = next(part for part in [*first, *second] if part not in first or part not in second)
         return _equal(name, False, f"only one has {unmatched}")
@@ -196,8 +198,8 @@ def _compare_values(cpu: Predictions, device: Predictions, count: int, tolerance
         others = "of different test items"
         return _equal("test predictions", False, others), _equal("test error", False, f"{found}, {others}")
     spreads = cpu.actual.reshape(-1, count).std(axis=0)
-    differences = np.abs(cpu.predicted - device.predicted).reshape(-1, count).mean(axis=0)
-    difference = float((differences / np.where(spreads > 0, spreads, 1.0)).max())
+    mismatches = np.abs(cpu.predicted - device.predicted).reshape(-1, count).mean(axis=0)
+    difference = float((mismatches / np.where(spreads > 0, spreads, 1.0)).max())
     finding = f"they differ by {difference:.1g} of the spread of a value, in the mean" if difference else THE_SAME
     return (
         Layer("test predictions", finding, same=not difference, within_rounding=difference <= tolerance),

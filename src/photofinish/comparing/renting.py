@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
-from photofinish.comparing.bounds import Ceiling, Floor, estimated_step_seconds, least_memory_bytes, least_steps
+from photofinish.comparing.bounds import (
+    MinimumStepTime,
+    SpeedupBounds,
+    estimated_step_seconds,
+    least_memory_bytes,
+    least_steps,
+)
 from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
-from photofinish.params.compare import Accelerator, Comparing, Prices, accelerators, list_prices
+from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
 from photofinish.wording import listed, money, seconds
 
@@ -54,11 +60,11 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Offer:
+class RentalOption:
     """One accelerator for one training: bounds, but for the estimate."""
 
     accelerator: Accelerator
-    step: Floor
+    step: MinimumStepTime
     epoch_seconds: float
     """at least, its loading included"""
     job_seconds: float
@@ -79,10 +85,10 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Renting:
+class RentalComparison:
     """Offers of all accelerators in the settings."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[RentalOption, ...]
     trained_on: date
     """the day that prices are held against"""
     untold: str | None
@@ -124,7 +130,7 @@ class Renting:
         return told
 
 
-def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings: Comparing) -> Renting:
+def renting(run: Recorded, stays: SpeedupBounds, target: TimeToTarget | None, settings: Comparing) -> RentalComparison:
     """Return what a training on the CPU would at least take on each accelerator in the settings."""
     trained_on, operations = datetime.fromtimestamp(run.timings.started_at_unix_seconds, UTC), run.timings.operations
     offers = [
@@ -134,17 +140,17 @@ def renting(run: Recorded, stays: Ceiling, target: TimeToTarget | None, settings
     ]
     why_none = run.timings.not_counted or "a step's operations were not counted"
     untold = why_none if settings.accelerators and not operations else None
-    return Renting(tuple(offers), trained_on.date(), untold, stays.untold)
+    return RentalComparison(tuple(offers), trained_on.date(), untold, stays.untold)
 
 
 def _offer(
     run: Recorded,
     operations: Operations,
-    stays: Ceiling,
+    stays: SpeedupBounds,
     target: TimeToTarget | None,
     accelerator: Accelerator,
     price: Price | None,
-) -> Offer:
+) -> RentalOption:
     timings, precision = run.timings, run.record.experiment.precision
     device = least_steps(operations, accelerator, precision, timings.training_image_count)
     startup_seconds, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "staying_seconds", device.seconds)
@@ -152,7 +158,7 @@ def _offer(
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)
-    return Offer(
+    return RentalOption(
         accelerator,
         least_steps(operations, accelerator, precision),
         epoch_seconds,
@@ -169,7 +175,7 @@ def _offer(
     )
 
 
-def _with_the_cpu(run: Recorded, stays: Ceiling, which: str, device_seconds: float) -> tuple[float, float, float]:
+def _with_the_cpu(run: Recorded, stays: SpeedupBounds, which: str, device_seconds: float) -> tuple[float, float, float]:
     """Start-up, an epoch that takes the device so long, and the job. What the CPU does whatever computes, start-up and
     an epoch's loading, is nothing where it can't be told."""
     epochs, loading_seconds = len(run.timings.epochs), getattr(stays.epoch, which) if stays.epoch else 0.0
@@ -179,7 +185,7 @@ def _with_the_cpu(run: Recorded, stays: Ceiling, which: str, device_seconds: flo
 
 
 def _estimate(
-    run: Recorded, operations: Operations, stays: Ceiling, accelerator: Accelerator, price: Price | None
+    run: Recorded, operations: Operations, stays: SpeedupBounds, accelerator: Accelerator, price: Price | None
 ) -> Estimate | None:
     step_seconds = estimated_step_seconds(operations, accelerator, run.record.experiment.precision)
     if step_seconds is None:
@@ -198,7 +204,7 @@ def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Lit
     """Return no only if that is sure, and yes only with room for what the CPU's step kept and for a driver."""
     if needed_bytes > memory_bytes:
         return "no"
-    likely_bytes = needed_bytes + operations.gradient_bytes + operations.all_kept_bytes
+    likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
     return "yes" if _ROOM * likely_bytes + _OWN_BYTES <= memory_bytes else "perhaps"
 
 
@@ -220,7 +226,7 @@ def at_least(amount: float, currency: str) -> str:
     return "next to nothing" if amount < NEXT_TO_NOTHING else f"at least {money(amount, currency)}"
 
 
-def front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def pareto_front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the Pareto front of pairs of time and cost, by their time."""
     best: list[tuple[float, float]] = []
     for time, cost in sorted(offers):

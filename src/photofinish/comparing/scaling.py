@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
@@ -25,7 +25,7 @@ from photofinish.comparing.speedups import (
     percentile_interval,
     run_margin,
 )
-from photofinish.params.experiment import Experiment
+from photofinish.config.experiment import Experiment
 from photofinish.results.records import DeviceLabel, Timings
 
 _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convolution"}
@@ -101,7 +101,7 @@ class Series:
         return f"none: the GPU is the faster one at some sizes {span}, but not at the largest"
 
 
-def all_series(pairs: Iterable[Pair]) -> list[Series]:
+def all_series(pairs: Iterable[Comparison]) -> list[Series]:
     """Group experiments that differ in one size alone."""
     alike: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for pair in pairs:
@@ -184,7 +184,7 @@ class Shared:
         return low, high
 
 
-def shared_trainings(pairs: Iterable[Pair]) -> list[Shared]:
+def shared_trainings(pairs: Iterable[Comparison]) -> list[Shared]:
     """Compare trainings of one experiment that different numbers of devices shared."""
     found = []
     for pair in pairs:

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from photofinish.machine.load import doubts
-from photofinish.params.compare import Comparing
+from photofinish.config.compare import Comparing
+from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
 
@@ -93,7 +93,7 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], unit: str, margi
 
 
 @dataclass(frozen=True)
-class Payback:
+class BreakEvenEpochs:
     """Epochs after which the GPU has made up for its longer start-up."""
 
     epochs: float
@@ -138,7 +138,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Outlay:
+class ResourceUse:
     """Energy and money that one training took."""
 
     energy: EnergyUsed
@@ -151,7 +151,7 @@ class Outlay:
     cost_to_target: Cost | None = None
 
 
-def payback(cpu: Timings, gpu: Timings) -> Payback:
+def payback(cpu: Timings, gpu: Timings) -> BreakEvenEpochs:
     """Compare start-ups, and median epochs with their validation."""
     extra_seconds = gpu.startup_seconds - cpu.startup_seconds
     cpu_epochs, gpu_epochs = ([passed_seconds([epoch]) for epoch in side.all_epochs] for side in (cpu, gpu))
@@ -167,13 +167,13 @@ def payback(cpu: Timings, gpu: Timings) -> Payback:
         sooner = _count(math.floor(extra_seconds / gain_seconds))
         told = f"never for good: it starts sooner, and its slower epochs use that up after {sooner}"
     if fewest < LEAST_VALUES:
-        return Payback(epochs, None, f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})")
+        return BreakEvenEpochs(epochs, None, f"{told} (no interval: {_count(fewest)}, and it takes {LEAST_VALUES})")
     drawn_cpu, drawn_gpu, margin = drawn_medians(cpu_epochs, 0), drawn_medians(gpu_epochs, 1), run_margin(cpu, gpu)
     _, most_seconds = percentile_interval(drawn_cpu * margin - drawn_gpu)
     least_seconds, _ = percentile_interval(drawn_cpu / margin - drawn_gpu)
     interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
     low, high = ("never" if math.isinf(end) else f"{math.ceil(end):,}" for end in interval)  # as told: whole epochs
-    return Payback(epochs, interval, told if low == high else f"{told} (95 % interval {low} to {high})")
+    return BreakEvenEpochs(epochs, interval, told if low == high else f"{told} (95 % interval {low} to {high})")
 
 
 def _epochs(extra_seconds: float, gain_seconds: float) -> float:
@@ -189,17 +189,17 @@ def _count(epochs: int) -> str:
     return f"{epochs:,} epoch{'' if epochs == 1 else 's'}"
 
 
-def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing) -> Outlay:
+def outlay(device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing) -> ResourceUse:
     """Energy and cost of the whole training, and up to the accuracy that the settings name."""
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
     if settings.target_accuracy is None or history[0].validation_accuracy is None:
-        return Outlay(energy, whole, currency)
+        return ResourceUse(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, settings.target_accuracy)
     if target.seconds is None or target.share is None:
-        return Outlay(energy, whole, currency, target)
+        return ResourceUse(energy, whole, currency, target)
     joules = None if energy.joules is None else energy.joules * target.share
-    return Outlay(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
+    return ResourceUse(energy, whole, currency, target, joules, cost(device, target.seconds, joules, settings))
 
 
 def time_to_target(
@@ -244,7 +244,7 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
 
 def run_margin(*runs: Timings) -> float:
     """Return the factor by which a run, or the ratio of two, may be off as a whole."""
-    return BUSY if any(doubts(run.load) for run in runs) else RUN_TO_RUN
+    return BUSY if any(load_warnings(run.load) for run in runs) else RUN_TO_RUN
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from photofinish.comparing.device_results import NotTrained
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import Compared, Elsewhere, Pair
+from photofinish.comparing.pairs import Compared, Comparison, ReferenceComparison
 from photofinish.comparing.parity import chance_in_words
 from photofinish.comparing.speedups import Speedup
-from photofinish.machine.load import doubts
+from photofinish.machine.load import load_warnings
 from photofinish.wording import listed, ratio, seconds, utc_day
 
 _A_BOUND = (
@@ -41,7 +41,7 @@ class Verdict:
         return " ".join([self.answer, *self.details, *self.cautions])
 
 
-def verdict(pair: Pair) -> Verdict:
+def verdict(pair: Comparison) -> Verdict:
     """Records of other machines are told of where there is no GPU here, and decide nothing."""
     if compared := pair.compared:
         details = (*_details(compared, pair.diagnoses["gpu"]), *_chance(pair))
@@ -74,7 +74,7 @@ def in_words(speedup: Speedup) -> str:
     return "the GPU is faster" if speedup.is_faster else "the CPU is faster"
 
 
-def in_a_sentence(found: Elsewhere) -> str:
+def in_a_sentence(found: ReferenceComparison) -> str:
     """Say what another machine recorded, beside this one's CPU."""
     recorded_on = utc_day(found.reference.timings.started_at_unix_seconds)
     return (
@@ -113,8 +113,10 @@ def _details(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
     else:
         question = "Why the GPU is not faster still" if epoch.is_faster else "Why the GPU is no faster"
     of_step, of_epoch, of_whole = (f"{_ratio_and_interval(each)}; {in_words(each)}" for each in (step, epoch, whole))
-    parts_at, (figure, cpu_size) = likeness.parts_at, cpu.scores.figure
-    parting = f": they first part at the {parts_at.name} ({parts_at.finding})" if parts_at else ""
+    first_divergence, (figure, cpu_size) = likeness.first_divergence, cpu.scores.figure
+    parting = (
+        f": they first part at the {first_divergence.name} ({first_divergence.finding})" if first_divergence else ""
+    )
     return [
         f"{gpu.timings.device_name} takes {seconds(epoch.device_seconds)} for an epoch, {cpu.timings.device_name} "
         f"{seconds(epoch.cpu_seconds)}: {of_epoch}. A step whose data is at hand: {of_step}. End to end, start-up "
@@ -138,21 +140,21 @@ def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
     return [" ".join(told)] if told else []
 
 
-def _chance(pair: Pair) -> list[str]:
+def _chance(pair: Comparison) -> list[str]:
     """Say how much seeds alone change, if there are several."""
     return [chance_in_words(pair.seeds["cpu"], pair.seeds.get("gpu"))] if "cpu" in pair.seeds else []
 
 
-def _cautions(pair: Pair) -> tuple[str, ...]:
+def _cautions(pair: Comparison) -> tuple[str, ...]:
     """List what makes the figures doubtful, or other than they seem."""
     told = []
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load
-        if found := doubts(load):
+        if found := load_warnings(load):
             stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"  # before the dot is its sweep
             anew = f"on a quiet machine, `dvc repro --force --single-item {stage}` takes them anew"
             told.append(f"Take the {device}'s times with care: {listed(found)}; {anew}.")
-        elif found := doubts(load[-1:]):
+        elif found := load_warnings(load[-1:]):
             told.append(f"Take what was measured after the {device}'s training with care: {listed(found)}.")
     for result in pair.trained:
         if fallbacks := result.first_step.cpu_fallbacks:

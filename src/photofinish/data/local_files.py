@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photofinish.errors import MistakeError
-from photofinish.files import in_project
-from photofinish.params.datasets import (
+from photofinish.config.datasets import (
     CsvDataset,
     Dataset,
     FolderDataset,
@@ -23,10 +21,12 @@ from photofinish.params.datasets import (
     TorchvisionDataset,
     places,
 )
-from photofinish.params.mistakes import Mistake, unknown_name
+from photofinish.config.mistakes import ConfigProblem, unknown_name
+from photofinish.errors import ConfigError
+from photofinish.files import in_project
 
 if TYPE_CHECKING:
-    from photofinish.params.reader import Params
+    from photofinish.config.reader import Params
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS"""
@@ -42,7 +42,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 line = reader.line_num
                 yield line, cells
     except (UnicodeDecodeError, csv.Error) as error:
-        raise MistakeError(f"{path} can't be read as CSV in UTF-8 after line {line}: {error}") from error
+        raise ConfigError(f"{path} can't be read as CSV in UTF-8 after line {line}: {error}") from error
 
 
 def class_folders(root: Path) -> dict[str, list[str]]:
@@ -75,7 +75,7 @@ def _files_below(path: Path, *, skip_hidden: bool = False) -> Iterator[str]:
                 yield os.path.relpath(os.path.join(folder, name), path)  # noqa: PTH118
 
 
-def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
+def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
     """Yield the paths in params.yaml that lead nowhere, and names of folders that reference/ lacks."""
     for name, dataset in params.datasets.items():
         for key, given, wanted in _paths(dataset):
@@ -84,13 +84,13 @@ def misplaced(params: Params, references: Path) -> Iterator[Mistake]:
             is_right = {"folder": os.path.isdir, "CSV file": os.path.isfile}.get(wanted, os.path.exists)
             if not is_right(path):
                 problem = f"there is no such {wanted} ({path}): put it there, or correct the path"
-                yield Mistake(("datasets", name, *key), problem, given)
+                yield ConfigProblem(("datasets", name, *key), problem, given)
     chosen = params.comparing.references
     machines = sorted(path.name for path in references.iterdir() if path.is_dir()) if references.is_dir() else []
     for number, name in enumerate(() if isinstance(chosen, str) else chosen):  # "all" or "none" names no folder
         if name not in machines:
             problem = unknown_name("folder", name, machines) if machines else f"{references}/ has no folder yet"
-            yield Mistake(("compare", "references", number), problem, name)
+            yield ConfigProblem(("compare", "references", number), problem, name)
 
 
 def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
@@ -127,7 +127,7 @@ def _sha256_of_images(dataset: LocalDataset) -> str:
             try:
                 for _, cells in read_csv(place.path):
                     digest.update(_state_of(cells.get(dataset.path_column) or "", place.path.parent))
-            except MistakeError:
+            except ConfigError:
                 continue  # `split` reports it
         else:
             for name, paths in class_folders(place.path).items():

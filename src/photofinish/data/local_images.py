@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from photofinish.config.datasets import CsvDataset, DatasetPlan, FolderDataset, LocalDataset, Place, places
 from photofinish.data import PartName
 from photofinish.data.images import ImageFiles
 from photofinish.data.local_files import class_folders, read_csv
 from photofinish.data.reading import Source
-from photofinish.errors import MistakeError
-from photofinish.params.datasets import CsvDataset, DatasetPlan, FolderDataset, LocalDataset, Place, places
+from photofinish.errors import ConfigError
 from photofinish.wording import did_you_mean, shortened
 
 _COLOURS = 3
@@ -80,7 +80,7 @@ def _read_rows(place: Place, dataset: CsvDataset, rows: list[_Row], faults: list
             if column not in cells:
                 header = [name for name in cells if name]
                 hint = did_you_mean(column, header)
-                raise MistakeError(f"{place.given} has no column '{column}';{hint} it has {', '.join(header)}")
+                raise ConfigError(f"{place.given} has no column '{column}';{hint} it has {', '.join(header)}")
         path, label, *split = [cells[column] for column in columns]
         where = f"{place.given}:{line}"
         if None in cells or None in cells.values():
@@ -93,7 +93,7 @@ def _read_rows(place: Place, dataset: CsvDataset, rows: list[_Row], faults: list
             part = _PARTS[split[0].lower()] if split else place.part
             rows.append(_Row(where, place.path.parent, path, label, part))
     if not count:
-        raise MistakeError(f"{place.given} has no rows below the header")
+        raise ConfigError(f"{place.given} has no rows below the header")
 
 
 def _source(plan: DatasetPlan, rows: list[_Row], classes: tuple[str, ...], faults: list[str]) -> Source:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from photofinish.config.base import Record
 from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.errors import UserError
 from photofinish.files import is_as_recorded
-from photofinish.params.base import Record
 
 
 class Manifest(Record):

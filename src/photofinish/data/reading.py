@@ -18,13 +18,13 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from photofinish.config.datasets import LONGEST_CLASS_NAME, DatasetPlan
+from photofinish.custom_code import user_traceback, users_code
 from photofinish.data import Dtype, PartName, Task
 from photofinish.data.images import UNREADABLE, Int64Array, LabelledImages, pixels_of
 from photofinish.display import ReadingDisplay
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import explained_when_full
-from photofinish.own_code import users_code, users_traceback
-from photofinish.params.datasets import LONGEST_CLASS_NAME, DatasetPlan
 from photofinish.wording import shortened
 
 _MOST_FAULTS = 10
@@ -125,7 +125,7 @@ def _written(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[_Item,
         if advice:
             lines.append(advice)
         message = "\n".join(lines)
-        raise MistakeError(f"data set '{plan.name}' ({plan.dataset.source}) can't be packed:\n{message}")
+        raise ConfigError(f"data set '{plan.name}' ({plan.dataset.source}) can't be packed:\n{message}")
     assert first is not None
     return first, targets
 
@@ -169,7 +169,7 @@ class _Items(Dataset[Any]):
         except UserError as error:
             return str(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # custom code may raise anything
-            return f"it raises\n{users_traceback(error)}"
+            return f"it raises\n{user_traceback(error)}"
         try:
             return _item_of(given)
         except ValueError as error:
@@ -270,7 +270,7 @@ def named_targets(where: str, targets: list[Array], dataset: Any) -> Targets:
     count = array.shape[1]
     names = _names(where, dataset, "classes" if task == "labels" else "target_names")
     if names and len(names) != count:
-        raise MistakeError(f"{where}: its items have {count} {task}, and it has {len(names)} names for them")
+        raise ConfigError(f"{where}: its items have {count} {task}, and it has {len(names)} names for them")
     word = task.removesuffix("s")
     numbered = (word,) if task == "values" and count == 1 else tuple(f"{word}-{index}" for index in range(count))
     return Targets(task, array, names or numbered)
@@ -279,7 +279,7 @@ def named_targets(where: str, targets: list[Array], dataset: Any) -> Targets:
 def _named_classes(where: str, array: Array, dataset: Any) -> Targets:
     if names := _names(where, dataset, "classes"):
         if array.min() < 0 or array.max() >= len(names):
-            raise MistakeError(
+            raise ConfigError(
                 f"{where}: the classes of its items go from {array.min()} to {array.max()}, and its attribute "
                 f"`classes` names {len(names)}, from 0 to {len(names) - 1}"
             )
@@ -298,7 +298,7 @@ def _names(where: str, dataset: Any, attribute: str) -> tuple[str, ...] | None:
     if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
         return None
     if len(set(given)) != len(given) or "" in given or max(map(len, given)) > LONGEST_CLASS_NAME:
-        raise MistakeError(
+        raise ConfigError(
             f"{where}: its attribute `{attribute}` must have another name for each, of 1 to {LONGEST_CLASS_NAME} "
             f"characters"
         )

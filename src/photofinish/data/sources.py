@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import ConcatDataset
 
+from photofinish.config.datasets import PART, DatasetPlan, OwnDataset, SyntheticDataset, TorchvisionDataset
+from photofinish.custom_code import users_code, with_what_it_takes
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, LabelledImages, UInt8Array
 from photofinish.data.local_images import open_csv, open_folder
 from photofinish.data.reading import Source, read_items, seed_generators
 from photofinish.data.torchvision_source import open_torchvision
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_json_atomically
-from photofinish.own_code import users_code, with_what_it_takes
-from photofinish.params.datasets import PART, DatasetPlan, OwnDataset, SyntheticDataset, TorchvisionDataset
-from photofinish.source_code import refuse_changed_code
+from photofinish.source_code import check_code_unchanged
 
 _BRIGHTEST = 16
 _KNOTS = 4
@@ -117,7 +117,7 @@ def open_custom(plan: DatasetPlan) -> Source:
     """Return a custom data set, made once, or once for each part if its code takes `part`."""
     dataset = plan.dataset
     assert isinstance(dataset, OwnDataset)
-    refuse_changed_code(plan.own_code)
+    check_code_unchanged(plan.custom_code)
     seed_generators(dataset.seed)
     build, names = dataset.reference.load(), ["train"]
     if dataset.makes_parts:
@@ -136,7 +136,7 @@ def open_custom(plan: DatasetPlan) -> Source:
                 )
             count = len(parts[part])
         if count == 0:
-            raise MistakeError(f"{what} has no items: its length is 0")
+            raise ConfigError(f"{what} has no items: its length is 0")
     if len(parts) == 1:
         return Source(parts["train"], parts["train"], workers=dataset.workers, seed=dataset.seed)
     for key in ("classes", "target_names"):
@@ -144,7 +144,7 @@ def open_custom(plan: DatasetPlan) -> Source:
             named = [getattr(part, key, None) for part in parts.values()]
         for part, other in zip(parts, named, strict=True):
             if other != named[0]:
-                raise MistakeError(
+                raise ConfigError(
                     f"data set '{plan.name}' ({dataset.source}): its {part} part has other `{key}` than its train "
                     f"part: number them alike in all parts"
                 )

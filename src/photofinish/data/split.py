@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import train_test_split
 
+from photofinish.config.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
 from photofinish.data import MANIFEST, PartName
 from photofinish.data.images import Int64Array, LabelledImages, save_array
 from photofinish.data.packed import Manifest, part_file
-from photofinish.errors import MistakeError
+from photofinish.errors import ConfigError
 from photofinish.files import explained_when_full, sha256_of_file, write_bytes_atomically
-from photofinish.params.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
 from photofinish.wording import all_or_some
 
 Channels = tuple[float, ...]
@@ -32,7 +32,7 @@ def split(plan: DatasetPlan, raw: LabelledImages, folder: Path) -> Manifest:
     """Write the packed split into `folder`, print warnings about it, and return its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
     if problem := _problem_of_mean(mean, raw):
-        raise MistakeError(f"datasets.{plan.name}.mean {problem}")
+        raise ConfigError(f"datasets.{plan.name}.mean {problem}")
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     with explained_when_full(folder, f"the split of data set '{plan.name}'"):
@@ -76,13 +76,13 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
     sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
     for part, size in sizes.items():
         if part not in own and size is None:
-            raise MistakeError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
+            raise ConfigError(f"datasets.{plan.name}.{part} is required in params.yaml: the source has no such part")
         if part in own and size is not None:
-            raise MistakeError(f"datasets.{plan.name}.{part} is of no use in params.yaml: the source has such a part")
+            raise ConfigError(f"datasets.{plan.name}.{part} is of no use in params.yaml: the source has such a part")
     try:
         counts = drawn_counts(dataset, len(rest))
     except ValueError as error:
-        raise MistakeError(f"{error}; make them smaller in params.yaml, datasets.{plan.name}") from None
+        raise ConfigError(f"{error}; make them smaller in params.yaml, datasets.{plan.name}") from None
     parts = {**own}
     for part, count in counts.items():
         labels = raw.labels[rest] if raw.task == "classes" else None
@@ -95,7 +95,7 @@ def divide(raw: LabelledImages, plan: DatasetPlan) -> dict[PartName, Int64Array]
             of_class = np.bincount(raw.labels[rest], minlength=len(raw.class_names))
             lone = [repr(name) for name, images in zip(raw.class_names, of_class, strict=False) if images == 1]
             why = f"there is only one image left of {all_or_some(lone)}" if lone else error
-            raise MistakeError(
+            raise ConfigError(
                 f"a {part} part of {count} images can't be drawn evenly in params.yaml, datasets.{plan.name}: {why}"
             ) from None
         rest, parts[part] = left, np.sort(chosen)
@@ -166,7 +166,7 @@ def duplicates(
         names = " and ".join(raw.origins[row] if raw.origins else f"row {row}" for row in pair)
         warning = f"{second} {what} that are {first} {what} too: {len(shared):,} of {len(rows[second]):,}"
         if is_users and {first, second} <= raw.own_parts.keys():
-            raise MistakeError(
+            raise ConfigError(
                 f"data set '{plan.name}': {warning}, such as {names}. A test on them says nothing about new images. "
                 f"Keep them in one part, or set datasets.{plan.name}.allow_duplicates: true in params.yaml"
             )

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset
 
+from photofinish.config.catalogue import DATASETS
+from photofinish.config.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset, known_images
 from photofinish.data.images import ImageFiles, Size, UInt8Array, prepared
 from photofinish.data.local_images import processes_for
 from photofinish.data.reading import Source
 from photofinish.errors import UserError
 from photofinish.files import in_project, state_folder
-from photofinish.locks import sole_writer
-from photofinish.params.catalogue import DATASETS
-from photofinish.params.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset, known_images
+from photofinish.locks import exclusive
 
 _NO_CLASS = "N/A"
 """EMNIST's letters begin at 1; torchvision calls the class before them so"""
@@ -65,7 +65,7 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, root: Path) -> list[A
 
     root.mkdir(parents=True, exist_ok=True)
     locks = state_folder() / "locks"
-    with sole_writer(locks, f"download-{dataset.source}", patience_seconds=math.inf):
+    with exclusive(locks, f"download-{dataset.source}", patience_seconds=math.inf):
         try:
             return [
                 getattr(datasets, dataset.source)(root=str(root), download=True, **arguments)

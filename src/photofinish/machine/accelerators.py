@@ -22,7 +22,7 @@ from photofinish.files import state_folder, write_json_atomically
 from photofinish.machine.host import build_version, mac_cpu_name, read_or_empty
 
 if TYPE_CHECKING:
-    from photofinish.params.devices import GpuDevice
+    from photofinish.config.devices import GpuDevice
 
 VISIBILITY_VARIABLES = (
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pynvml
 
-from photofinish.params.base import Record
+from photofinish.config.base import Record
 
 LEAST_SECONDS = 1.0
 """A shorter training gives no figure: the counter advances ten to fifty times a second."""

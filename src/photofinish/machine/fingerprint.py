@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ValidationError
 
-from photofinish.errors import MistakeError, run_stage
+from photofinish.config.base import Record
+from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
+from photofinish.config.mistakes import ConfigProblem, unknown_name
+from photofinish.errors import ConfigError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
 from photofinish.machine.host import CPU_VARIABLES, CpuFacts, Software, cpu_facts, software_facts, usable_threads
-from photofinish.params.base import Record
-from photofinish.params.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
-from photofinish.params.mistakes import Mistake, unknown_name
 
 if TYPE_CHECKING:
-    from photofinish.params.reader import Params
+    from photofinish.config.reader import Params
 
 
 class Machine(Record):
@@ -37,7 +37,7 @@ class Machine(Record):
         return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts())
 
 
-class CpuHost(Record):
+class CpuTarget(Record):
     """data/plan/hosts/cpu.json: the machine that `train-cpu` runs on."""
 
     processes: int = 1
@@ -50,7 +50,7 @@ class CpuHost(Record):
     software: Software
 
 
-class GpuHost(Record):
+class GpuTarget(Record):
     """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on. Without an accelerator, it has no CPU."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
@@ -74,7 +74,7 @@ class GpuHost(Record):
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
-def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None) -> tuple[CpuHost, GpuHost]:
+def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None) -> tuple[CpuTarget, GpuTarget]:
     """Return the host of each device: this machine, or the one of `machines` that the device names."""
     here = Machine.here()
     machines = machines or {}
@@ -82,9 +82,9 @@ def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None)
     return _cpu_host(devices.cpu, on_cpu), _gpu_host(devices.gpu, on_gpu)
 
 
-def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuHost:
+def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
     software = machine.software.with_only(CPU_VARIABLES)
-    return CpuHost(
+    return CpuTarget(
         processes=wanted.processes,
         threads=wanted.threads or usable_threads(machine.cpu, wanted.processes, software.variables),
         keep_freed_memory=wanted.keep_freed_memory,
@@ -93,12 +93,12 @@ def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuHost:
     )
 
 
-def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuHost:
+def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     used, missing = accelerators_to_use(wanted, machine.accelerators)
     if wanted.strategy == "data_parallel" and used:
         check_data_parallel(used[0].kind, wanted.device_ids or range(len(used)), wanted.output_device)
     processes = len(used) if wanted.strategy == "ddp" else 1
-    return GpuHost(
+    return GpuTarget(
         kind=wanted.kind,
         count=len(used) or wanted.wanted_count,
         strategy=wanted.strategy,
@@ -113,11 +113,11 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuHost:
     )
 
 
-def differences(planned: CpuHost | GpuHost, machine: Machine) -> list[str]:
+def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
     """Return the facts in which `machine` differs from the planned one, if they matter to the device."""
-    if isinstance(planned, CpuHost):
+    if isinstance(planned, CpuTarget):
         wanted = CpuDevice(**planned.model_dump(include=set(CpuDevice.model_fields)))
-        own: CpuHost | GpuHost = _cpu_host(wanted, machine)
+        own: CpuTarget | GpuTarget = _cpu_host(wanted, machine)
     elif planned.missing:
         return []  # nothing will be timed
     else:
@@ -147,17 +147,17 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
             machines[name] = Machine.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
-            raise MistakeError(
+            raise ConfigError(
                 f"{path} can't be read as a machine ({problem}): write it again there, with `make machine NAME={name}`"
             ) from error
     return machines
 
 
-def unknown_machines(params: Params, folder: Path) -> Iterator[Mistake]:
+def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
     """Yield the names in params.yaml that have no file in machines/."""
     for device, name in (("cpu", params.devices.cpu.machine), ("gpu", params.devices.gpu.machine)):
         if problem := name and name_problem(name, folder):
-            yield Mistake(("devices", device, "machine"), problem, name)
+            yield ConfigProblem(("devices", device, "machine"), problem, name)
 
 
 def name_problem(name: str, folder: Path) -> str | None:

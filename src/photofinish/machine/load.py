@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pynvml
 
+from photofinish.config.base import Record
 from photofinish.machine.host import read_or_empty
-from photofinish.params.base import Record
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10
@@ -85,7 +85,7 @@ class LoadWindow(Record):
         return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
 
 
-def doubts(windows: Iterable[LoadWindow]) -> list[str]:
+def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
     """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
     seen = list(windows)
     busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
@@ -145,7 +145,7 @@ class _Reading:
     swapped_pages: int
 
 
-class MachineWatch:
+class LoadMonitor:
     """Reads the system's counters between epochs, rarely enough to cost nothing."""
 
     def __init__(self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False) -> None:

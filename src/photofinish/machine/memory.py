@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from photofinish.errors import MistakeError
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.config.experiment import Experiment
+from photofinish.errors import ConfigError
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import read_or_empty
-from photofinish.params.experiment import Experiment
 from photofinish.wording import byte_size
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -63,7 +63,7 @@ class Room:
     """number of processes that each hold all images"""
 
 
-def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
+def check_memory_needed(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
     """Raise MistakeError if images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
@@ -74,7 +74,7 @@ def refuse_too_large(name: str, experiment: Experiment, split: SplitSize, rooms:
         if needed_bytes <= room.available_bytes:
             continue
         extra = f", once in each of {room.copies} processes" if room.copies > 1 else ""
-        raise MistakeError(
+        raise ConfigError(
             f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
             f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))}{border} take "
             f"{byte_size(needed_bytes)} as {split.placed_dtype}{extra}; {room.what} has "
@@ -96,9 +96,9 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
     return values * (8 if split.placed_dtype == "int64" else 4)
 
 
-def room_now(host: CpuHost | GpuHost, processes: int) -> list[Room]:
+def room_now(host: CpuTarget | GpuTarget, processes: int) -> list[Room]:
     """Return the memory that is free when the training starts: each GPU's, and the main memory if images lie there."""
-    if isinstance(host, CpuHost):
+    if isinstance(host, CpuTarget):
         return [Room("the main memory now", available_memory_bytes(), processes)]
     rooms = [Room(f"the GPU ({gpu.name})", gpu.memory_bytes) for gpu in host.accelerators if gpu.memory_bytes]
     if len(rooms) < len(host.accelerators):  # a GPU that shares the CPU's memory

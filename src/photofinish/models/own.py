@@ -14,18 +14,18 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from photofinish.custom_code import TIMM, users_code, with_what_it_takes
 from photofinish.errors import UserError
-from photofinish.own_code import TIMM, users_code, with_what_it_takes
 
 if TYPE_CHECKING:
+    from photofinish.config.networks import CustomModel
     from photofinish.data import Dtype
-    from photofinish.params.networks import OwnModel
 
 Shape = tuple[int, ...]
 """shape of an item; for images, channels, height, width"""
 
 
-def build_own(model: OwnModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None) -> nn.Module:
+def build_own(model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None) -> nn.Module:
     """Return the network with its lazy modules initialized. All generators must be seeded already.
 
     `weights` is the file of timm's published weights.
@@ -81,7 +81,7 @@ def generators_seeded(seed: int) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def refuse_another_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
+def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
     """Raise UserError if the network has other weights when it is built again: devices would train different ones."""
     here, there = first.state_dict(), build().state_dict()
     differing = [key for key in {**here, **there} if not same_bits(here.get(key), there.get(key))]

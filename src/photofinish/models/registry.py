@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.catalogue import input_problem
+from photofinish.custom_code import is_reference
+from photofinish.errors import ConfigError, UserError
 from photofinish.models.own import Shape, blank, build_own, generators_seeded
-from photofinish.own_code import is_reference
-from photofinish.params.catalogue import input_problem
 
 if TYPE_CHECKING:
+    from photofinish.config.networks import CustomModel, Model, TorchvisionModel
     from photofinish.data import Dtype
-    from photofinish.params.networks import Model, OwnModel, TorchvisionModel
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _MADE_HERE = ("linear", "mlp", "cnn", "lenet")
@@ -41,10 +41,10 @@ def build_model(
     `weights` is the file of published weights, if the model names some; `dtype` is what items are packed in.
     """
     if problem := input_problem(model, shape, dtype):
-        raise MistakeError(problem)
+        raise ConfigError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
-            return build_own(cast("OwnModel", model), shape, classes, dtype, weights)
+            return build_own(cast("CustomModel", model), shape, classes, dtype, weights)
         if model.name in _MADE_HERE:
             return _made_here(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
@@ -110,7 +110,7 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
         with torch.inference_mode():
             network.eval()(torch.zeros(1, *shape))
     except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
-        raise MistakeError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
+        raise ConfigError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
     return network.train()
 
 
@@ -139,7 +139,7 @@ def _load_published(network: nn.Module, weights: Path) -> None:
         raise UserError(f"{weights} doesn't hold this network's weights: {error}") from error
 
 
-def refuse_lone_images(
+def check_batch_norm(
     network: nn.Module,
     shape: Shape,
     image_count: int,
@@ -162,11 +162,11 @@ def refuse_lone_images(
     sizes = chain(range(batch_size + 1, image_count + 1), range(min(batch_size, image_count), 1, -1))
     fitting = next((size for size in sizes if not leaves_one(size)), None)
     if fitting is None:
-        raise MistakeError(
+        raise ConfigError(
             f"model has batch-norm, which can't learn from one image, and every batch_size leaves one: "
             f"{image_count} training images are too few for the devices that share a batch"
         )
-    raise MistakeError(
+    raise ConfigError(
         f"batch_size {batch_size} in params.yaml leaves a single image to batch-norm ({image_count} training images, "
         f"shared among the devices), which can't learn from one: set another batch_size, {fitting} for instance"
     )

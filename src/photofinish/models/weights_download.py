@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlparse
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.config.networks import RECORD, FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
+from photofinish.custom_code import TIMM
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file, whole_folder, write_text_atomically
-from photofinish.own_code import TIMM
-from photofinish.params.networks import RECORD, FetchedWeights, InitialWeights, PublishedWeights, WeightsPlan
 
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
@@ -60,7 +60,7 @@ def _from_timms_hub(wanted: PublishedWeights) -> tuple[str, Path]:
     config = get_pretrained_cfg(name) if is_model_pretrained(name) else None
     in_hub = (config and config.hf_hub_filename) or "model.safetensors"
     if not (config and config.hf_hub_id and in_hub.endswith(".safetensors")) or config.custom_load:
-        raise MistakeError(
+        raise ConfigError(
             f"timm has no weights of {wanted.model} as safetensors on the Hugging Face hub: leave pretrained out, or "
             f"name others by their tag, such as timm:resnet18.a1_in1k (timm.list_pretrained() has all)"
         )

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from photofinish.comparing.diagnosis import Remedy
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
@@ -30,7 +30,7 @@ MOST_MARKDOWN_CHARACTERS = 60_000
 FIGURES = "figures"
 _NUMBER = re.compile(r"(≤ )?-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
-_TABLES: dict[str, Callable[[list[Pair]], Table]] = {
+_TABLES: dict[str, Callable[[list[Comparison]], Table]] = {
     "Speed-ups": tables.speedup_table,
     "What no GPU can shorten": tables.ceiling_table,
     "Which to rent": tables.renting_table,
@@ -56,7 +56,7 @@ class Details:
     confusions: list[ShadedTable]
 
 
-def write_report(pairs: list[Pair], folder: Path) -> list[Verdict]:
+def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment."""
     series, shared = all_series(pairs), shared_trainings(pairs)
     files: dict[str, Rows] = {
@@ -101,7 +101,7 @@ def write_report(pairs: list[Pair], folder: Path) -> list[Verdict]:
     return verdicts
 
 
-def _details(pair: Pair, answer: Verdict) -> Details:
+def _details(pair: Comparison, answer: Verdict) -> Details:
     found = {title: table([pair]) for title, table in _TABLES.items()}
     remedies = [each.remedy for diagnoses in pair.diagnoses.values() for each in diagnoses if each.remedy]
     return Details(
@@ -114,7 +114,7 @@ def _details(pair: Pair, answer: Verdict) -> Details:
     )
 
 
-def write_for_dvc(pairs: list[Pair], folder: Path, metrics: Path, plots: Path) -> None:
+def write_for_dvc(pairs: list[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
     """Write what DVC shows of the report in `folder`, where Git keeps it."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)

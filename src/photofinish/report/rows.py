@@ -12,11 +12,11 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
-from photofinish.comparing.pairs import Compared, Pair
+from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import Interval
 from photofinish.comparing.verdict import in_words
-from photofinish.machine.load import doubts
+from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics
 from photofinish.wording import at_most, seconds, utc_minute
 
@@ -73,7 +73,7 @@ class ComparisonRow:
     end_to_end_speedup_low: float | None = _column()
     end_to_end_speedup_high: float | None = _column()
     same_model: str | None = _column()
-    parts_at: str | None = _column()
+    first_divergence: str | None = _column()
     mcnemar_p: float | None = _column()
     same_initial_weights: bool | None = _column()
     payback_epochs: float | None = _column()
@@ -103,14 +103,14 @@ class ComparisonRow:
     backward_share: float | None = _column()
     optimizer_share: float | None = _column()
     rest_share: float | None = _column()
-    doubts: str | None = _column("take with care")
+    load_warnings: str | None = _column("take with care")
     resumed_at_epochs: str | None = _column("resumed at epochs")
     host_name: str | None = _column("machine")
     measured_at_unix_seconds: float | None = _column("began", utc_minute)
     reason: str | None = _column("why not trained")
 
 
-def comparison_rows(pairs: Iterable[Pair]) -> Rows:
+def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return a row for each experiment and device. A speed-up of 2 is half the CPU's time."""
     rows = []
     for pair in pairs:
@@ -132,7 +132,7 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return interval or (None, None)
 
 
-def comparison_metrics(pairs: Iterable[Pair]) -> dict[str, Any]:
+def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:
     """Return what `dvc metrics` shows: experiment, device, figure."""
     shown = [column.name for column in fields(ComparisonRow) if column.metadata["dvc"]]
     metrics: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def _identity(result: Trained | NotTrained) -> dict[str, Any]:
     }
 
 
-def _trained_row(pair: Pair, result: Trained) -> ComparisonRow:
+def _trained_row(pair: Comparison, result: Trained) -> ComparisonRow:
     timings, scores, spent = result.timings, result.scores, pair.outlays[result.device]
     metrics = [f"{name} {value:.4g}" for name, value in scores.metrics.items()]
     row = ComparisonRow(
@@ -181,7 +181,7 @@ def _trained_row(pair: Pair, result: Trained) -> ComparisonRow:
         total_seconds=timings.total_seconds,
         overhead_seconds=timings.overhead.seconds,
         overhead_share=timings.overhead.share,
-        doubts="; ".join(doubts(timings.load)) or None,
+        load_warnings="; ".join(load_warnings(timings.load)) or None,
         resumed_at_epochs=" ".join(map(str, timings.resumed_at_epochs)) or None,
         host_name=timings.host_name,
         measured_at_unix_seconds=timings.started_at_unix_seconds,
@@ -209,7 +209,7 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
     parity, payback = compared.parity, compared.payback
     initial_weights = {run.record.initial_weights_sha256 for run in (compared.cpu, compared.gpu)}
     row.same_model = parity.likeness
-    row.parts_at = parity.parts_at.name if parity.parts_at else None
+    row.first_divergence = parity.first_divergence.name if parity.first_divergence else None
     row.mcnemar_p = parity.mcnemar_p
     row.same_initial_weights = len(initial_weights) == 1
     row.payback_epochs = payback.epochs
@@ -242,7 +242,7 @@ def _file(name: str, *columns: str) -> Callable[[Callable[[_Items], Values]], Ca
 
 
 @_file("history.csv", *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN)
-def history_rows(pairs: Iterable[Pair]) -> Values:
+def history_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield every epoch of every run, with the time its training had taken by then."""
     for result in _trained(pairs):
         so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
@@ -251,7 +251,7 @@ def history_rows(pairs: Iterable[Pair]) -> Values:
 
 
 @_file("confusion.csv", *_RUN, "actual", "predicted", "images")
-def confusion_rows(pairs: Iterable[Pair]) -> Values:
+def confusion_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield how many test images of each class each run took for each class."""
     for result in _trained(pairs):
         names, confusion = result.record.class_names, result.scores.confusion
@@ -260,7 +260,7 @@ def confusion_rows(pairs: Iterable[Pair]) -> Values:
                 yield *_run(result), actual, predicted, count
 
 
-def _trained(pairs: Iterable[Pair]) -> Iterator[Trained]:
+def _trained(pairs: Iterable[Comparison]) -> Iterator[Trained]:
     return (result for pair in pairs for result in pair.trained)
 
 
@@ -270,7 +270,7 @@ def _run(result: Trained) -> tuple[str, ...]:
 
 
 @_file("speedups.csv", "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict")
-def speedup_rows(pairs: Iterable[Pair]) -> Values:
+def speedup_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield three rows for each experiment that a GPU trained."""
     for pair in pairs:
         for each in pair.compared.speedups.values() if pair.compared else ():
@@ -281,7 +281,7 @@ def speedup_rows(pairs: Iterable[Pair]) -> Values:
 @_file(
     "seeds.csv", "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"
 )
-def seed_rows(pairs: Iterable[Pair]) -> Values:
+def seed_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield a row for each seed of an experiment that was trained from several."""
     for pair in pairs:
         for device, found in pair.seeds.items():
@@ -293,7 +293,7 @@ def seed_rows(pairs: Iterable[Pair]) -> Values:
 
 
 @_file("attribution.csv", "experiment", "device", "part", "median_seconds", "share")
-def attribution_rows(pairs: Iterable[Pair]) -> Values:
+def attribution_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield a row for each part of a step. `share` is of an epoch's mean step, so it counts slow first steps."""
     for result in _trained(pairs):
         if costs := result.costs:
@@ -330,7 +330,7 @@ def sharing_rows(shared: Iterable[Shared]) -> Values:
     "git_commit", "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
     "doubts",
 )  # fmt: skip
-def elsewhere_rows(pairs: Iterable[Pair]) -> Values:
+def elsewhere_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield what other machines recorded, in a separate file so that nothing takes it for this machine's."""
     for pair in pairs:
         for each in pair.elsewhere:
@@ -339,7 +339,7 @@ def elsewhere_rows(pairs: Iterable[Pair]) -> Values:
                 pair.experiment, reference.training.device, "reference", reference.machine, each.hardware,
                 timings.started_at_unix_seconds, timings.git_commit, reference.scores.test_accuracy,
                 each.against_cpu.device_seconds, timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio,
-                "; ".join(doubts(timings.load)) or None,
+                "; ".join(load_warnings(timings.load)) or None,
             )  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def elsewhere_rows(pairs: Iterable[Pair]) -> Values:
     "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
     "job_seconds_estimated", "cost_estimated",
 )  # fmt: skip
-def renting_rows(pairs: Iterable[Pair]) -> Values:
+def renting_rows(pairs: Iterable[Comparison]) -> Values:
     """Yield a row for each experiment and accelerator: bounds and estimates, none of them measured."""
     for pair in pairs:
         for offer in pair.renting.offers:

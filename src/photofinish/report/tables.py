@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, Bound
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import Pair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
-from photofinish.comparing.renting import Offer
+from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Kind, Outlay
+from photofinish.comparing.speedups import NAMES, Kind, ResourceUse
 from photofinish.comparing.verdict import in_words, verdict
-from photofinish.machine.fingerprint import GpuHost
-from photofinish.machine.load import doubts
+from photofinish.machine.fingerprint import GpuTarget
+from photofinish.machine.load import load_warnings
 from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
@@ -34,7 +34,7 @@ Table = list[dict[str, str]]
 """One dictionary per row: its cells by their headings, which are the same in all rows."""
 
 
-def overview_table(pairs: Sequence[Pair]) -> Table:
+def overview_table(pairs: Sequence[Comparison]) -> Table:
     """Return a row for each experiment, without columns that would be empty."""
     rows = []
     any_compared = any(pair.compared for pair in pairs)
@@ -58,7 +58,7 @@ def overview_table(pairs: Sequence[Pair]) -> Table:
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def _speedup(pair: Pair, kind: Kind, bound: Bound | None) -> str:
+def _speedup(pair: Comparison, kind: Kind, bound: SpeedupBound | None) -> str:
     """Return how much faster the GPU was, or at most could be."""
     if pair.compared:
         return f"{ratio(pair.compared.speedups[kind].ratio)}x"
@@ -70,7 +70,7 @@ def series_table(series: Iterable[Series]) -> Table:
     return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
 
 
-def speedup_table(pairs: Iterable[Pair]) -> Table:
+def speedup_table(pairs: Iterable[Comparison]) -> Table:
     """Return three rows for each experiment that a GPU trained."""
     return [
         {
@@ -88,7 +88,7 @@ def speedup_table(pairs: Iterable[Pair]) -> Table:
     ]
 
 
-def why_table(pairs: Iterable[Pair]) -> Table:
+def why_table(pairs: Iterable[Comparison]) -> Table:
     """Return a row for each cause."""
     rows = []
     for pair in pairs:
@@ -105,7 +105,7 @@ def why_table(pairs: Iterable[Pair]) -> Table:
     return rows
 
 
-def ceiling_table(pairs: Iterable[Pair]) -> Table:
+def ceiling_table(pairs: Iterable[Comparison]) -> Table:
     """Return the bounds of an epoch and of the job, for each experiment that no GPU trained."""
     rows = []
     for pair in pairs:
@@ -122,7 +122,7 @@ def ceiling_table(pairs: Iterable[Pair]) -> Table:
     return rows
 
 
-def parity_table(pairs: Iterable[Pair]) -> Table:
+def parity_table(pairs: Iterable[Comparison]) -> Table:
     """Return what is the same in one row, then the rest, from the start of the training to its end."""
     rows = []
     for pair in pairs:
@@ -140,7 +140,7 @@ def parity_table(pairs: Iterable[Pair]) -> Table:
     return rows
 
 
-def seeds_table(pairs: Iterable[Pair]) -> Table:
+def seeds_table(pairs: Iterable[Comparison]) -> Table:
     """Return a row for each device and figure of experiments trained from several seeds."""
     return [
         {
@@ -172,7 +172,7 @@ def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], s
     return spreads
 
 
-def paying_table(pairs: Iterable[Pair]) -> Table:
+def paying_table(pairs: Iterable[Comparison]) -> Table:
     """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
     rows = []
     for pair in pairs:
@@ -193,7 +193,7 @@ def paying_table(pairs: Iterable[Pair]) -> Table:
     return rows
 
 
-def _spent(spent: Outlay) -> dict[str, tuple[str, str]]:
+def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
     """Return what a training took, each as a figure and how it was found."""
     joules, currency = spent.energy.joules, spent.currency
     found = {
@@ -235,13 +235,13 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
             "scaling efficiency": efficiency,
             "recorded": each.machine or "here",
-            "take with care": "; ".join(doubts(each.timings.load)) or "no",
+            "take with care": "; ".join(load_warnings(each.timings.load)) or "no",
         }
         rows.append(row)
     return rows
 
 
-def elsewhere_table(pairs: Sequence[Pair]) -> Table:
+def elsewhere_table(pairs: Sequence[Comparison]) -> Table:
     """Return a row for each record of another machine, beside this one's CPU."""
     rows = []
     for pair in pairs:
@@ -255,13 +255,13 @@ def elsewhere_table(pairs: Sequence[Pair]) -> Table:
                 "of this CPU's speed": f"{ratio(found.against_cpu.ratio)}x",
                 "total": seconds(timings.total_seconds),
                 "test": reference.scores.in_words,
-                "take with care": "; ".join(doubts(timings.load)) or "no",
+                "take with care": "; ".join(load_warnings(timings.load)) or "no",
             }
             rows.append(row)
     return rows
 
 
-def renting_table(pairs: Sequence[Pair]) -> Table:
+def renting_table(pairs: Sequence[Comparison]) -> Table:
     """Return a row for each experiment and accelerator. renting.csv has more."""
     has_estimates = any(offer.estimate for pair in pairs for offer in pair.renting.offers)
     rows = []
@@ -284,13 +284,13 @@ def renting_table(pairs: Sequence[Pair]) -> Table:
     return rows
 
 
-def _least_cost(offer: Offer) -> str:
+def _least_cost(offer: RentalOption) -> str:
     if offer.price is None or offer.cost is None:
         return NOTHING
     return money(offer.cost, offer.price.currency) if offer.cost >= 0.01 else f"under 0.01 {offer.price.currency}"
 
 
-def _hour(pair: Pair, offer: Offer) -> str:
+def _hour(pair: Comparison, offer: RentalOption) -> str:
     price = offer.price
     if price is None:
         return "no price known"
@@ -298,7 +298,7 @@ def _hour(pair: Pair, offer: Offer) -> str:
     return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
 
 
-def figures_table(pair: Pair) -> Table:
+def figures_table(pair: Comparison) -> Table:
     """Return a row for each figure that the page shows, with a column for each device."""
     by_device = {row["device"]: row for row in comparison_rows([pair])}
     table: dict[str, dict[str, str]] = {}
@@ -322,7 +322,7 @@ def _measured(result: Trained) -> dict[str, str]:
     versions = dict(timings.packages)
     if host.software:
         versions = {"Python": host.software.python, "torch": host.software.torch}
-        if isinstance(host, GpuHost) and host.accelerators:
+        if isinstance(host, GpuTarget) and host.accelerators:
             versions |= {"CUDA": host.software.cuda or "none", "driver": host.accelerators[0].driver}
     commit, _, dirty = (timings.git_commit or "").partition("-")
     return {
@@ -348,7 +348,7 @@ class ShadedTable:
     """Each row's cells by its name: text, and a share between 0 and 1."""
 
 
-def step_parts(pair: Pair) -> ShadedTable | None:
+def step_parts(pair: Comparison) -> ShadedTable | None:
     """Return the parts of a step on each device, or None if no step was taken apart."""
     by_device = grouped(attribution_rows([pair]), "device")
     rows: dict[str, list[tuple[str, float]]] = {}
@@ -360,7 +360,7 @@ def step_parts(pair: Pair) -> ShadedTable | None:
     return ShadedTable("bars", "Where a step's time goes", "", headings, rows) if rows else None
 
 
-def confusions(pair: Pair) -> list[ShadedTable]:
+def confusions(pair: Comparison) -> list[ShadedTable]:
     """Return which classes each device's network takes for which; with many classes, without the matrix."""
     found = []
     for result in pair.trained:

@@ -11,13 +11,13 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model
-from photofinish.params.experiment import Experiment
 from photofinish.results import records
-from photofinish.source_code import refuse_changed_code
+from photofinish.source_code import check_code_unchanged
 
 
 def weights_of(network: nn.Module) -> bytes:
@@ -37,7 +37,7 @@ def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
 
 def load_network(folder: Path, record: records.Training, seed_run: records.SeedRun | None = None) -> nn.Module:
     """Load the trained network, or that of a further seed, to the CPU."""
-    refuse_changed_code(record.own_code)
+    check_code_unchanged(record.custom_code)
     path, expected = folder / records.WEIGHTS, record.weights_sha256
     if seed_run:
         path, expected = seed_weights(folder, seed_run.seed), seed_run.weights_sha256

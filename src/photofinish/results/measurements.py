@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from photofinish.params.base import Record
+from photofinish.config.base import Record
 
 
 class SteadyState(Record):
@@ -55,7 +55,7 @@ class StepParts(Record):
         return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
 
 
-class Attribution(Record):
+class StepBreakdown(Record):
     """Breakdown of an epoch's time; see measuring/attribution.py."""
 
     parts: StepParts
@@ -65,7 +65,7 @@ class Attribution(Record):
     same_batch: SteadyState
     other_batch: SteadyState
     """steps on `other_batch_images` images, in turns with those on the batch"""
-    issuing_seconds: tuple[float, ...] = ()
+    launch_seconds: tuple[float, ...] = ()
     """host time of single steps, on an accelerator without captured steps"""
     bf16: SteadyState | None = None
     """steps in bfloat16, if the device supports it and the training does not use it"""
@@ -97,9 +97,9 @@ class Operations(Record):
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
-    kept_values: int
+    saved_activations: int
     """numbers that layers with weights save from the forward to the backward pass, each counted once"""
-    all_kept_bytes: int
+    saved_tensor_bytes: int
     """bytes of all tensors but parameters saved from the forward to the backward pass"""
     batch_bytes: int
     """bytes copied to the device for each step; 0 if all images are there"""

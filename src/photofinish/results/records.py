@@ -1,4 +1,4 @@
-"""Records of a run on disk. `learned/` repeats bit for bit; `timed/` never does, so they are kept apart."""
+"""Records of a run on disk. `model/` repeats bit for bit; `timings/` never does, so they are kept apart."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
+from photofinish.config.base import Record
+from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, Task
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
 from photofinish.machine.energy import Energy
-from photofinish.machine.fingerprint import CpuHost, GpuHost
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
-from photofinish.params.base import Record
-from photofinish.params.experiment import Experiment
 from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.measurements import Attribution, Operations, Overhead, SteadyState, StepsTaken
+from photofinish.results.measurements import Operations, Overhead, SteadyState, StepBreakdown, StepsTaken
 
-LEARNED, TIMED, EVALUATED = "learned", "timed", "evaluation"
+MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
 RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
 FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
@@ -36,7 +36,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 class Training(Record):
-    """learned/record.json of a run that trained."""
+    """model/record.json of a run that trained."""
 
     status: Literal["trained"] = "trained"
     device: DeviceLabel
@@ -60,13 +60,13 @@ class Training(Record):
     initial_weights_sha256: str
     weights_sha256: str
     epoch_weights_sha256: tuple[str, ...] = ()
-    """sha256 of each file in learned/epochs, if every epoch's weights are kept"""
-    own_code: dict[str, str] = Field(default_factory=dict)
+    """sha256 of each file in model/epochs, if every epoch's weights are kept"""
+    custom_code: dict[str, str] = Field(default_factory=dict)
     """sha256 of each file of custom code, and version of each package that it imports"""
 
 
 class SeedRun(Record):
-    """A training from a further seed, whose weights are in learned/seeds."""
+    """A training from a further seed, whose weights are in model/seeds."""
 
     seed: int
     weights_sha256: str
@@ -74,13 +74,13 @@ class SeedRun(Record):
 
 
 class FurtherSeeds(Record):
-    """learned/seeds.json of an experiment with several seeds: all but the record's own."""
+    """model/seeds.json of an experiment with several seeds: all but the record's own."""
 
     runs: tuple[SeedRun, ...]
 
 
 class Unavailable(Record):
-    """learned/record.json of a device that is not there: a result, and never a CPU run."""
+    """model/record.json of a device that is not there: a result, and never a CPU run."""
 
     status: Literal["unavailable"] = "unavailable"
     device: DeviceLabel
@@ -89,26 +89,26 @@ class Unavailable(Record):
 
 
 class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
-    """learned/record.json of either status."""
+    """model/record.json of either status."""
 
 
-Print = tuple[float, float]
+TensorFingerprint = tuple[float, float]
 """A tensor's norm, and its sum with fixed random signs: rounding that leaves a norm as it is moves the second."""
 
 
 class FirstStep(Record):
-    """learned/first_step.json: the start of the training, layer by layer; see measuring/first_step.py."""
+    """model/first_step.json: the start of the training, layer by layer; see measuring/first_step.py."""
 
     batch_order_sha256: str
     """of the rows of the first epoch in their order, and of their labels"""
     first_batch_sha256: str
     """of its images and labels as the network gets them"""
     loss: float
-    weights: dict[str, Print]
+    weights: dict[str, TensorFingerprint]
     """of each parameter, before the first step"""
-    outputs: dict[str, Print]
+    outputs: dict[str, TensorFingerprint]
     """of each module that has none below it, in the order in which they run"""
-    gradients: dict[str, Print]
+    gradients: dict[str, TensorFingerprint]
     output_rounding: dict[str, float] = Field(default_factory=dict)
     """norm of the change in each output when all weights move by a little; measured on the CPU only"""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
@@ -118,9 +118,9 @@ class FirstStep(Record):
 
 
 class Timings(Record):
-    """timed/timings.json: how long a training took, where and when."""
+    """timings/timings.json: how long a training took, where and when."""
 
-    host: CpuHost | GpuHost
+    host: CpuTarget | GpuTarget
     host_name: str
     device_name: str
     git_commit: str | None
@@ -155,7 +155,7 @@ class Timings(Record):
     """load of the machine between readings after epochs; the last one is of the measurements after the training"""
     energy: tuple[Energy, ...] = ()
     """energy of the first training, for each part of the machine"""
-    attribution: Attribution | None = None
+    attribution: StepBreakdown | None = None
     not_attributed: str | None = None
     """reason why there is no attribution"""
     operations: Operations | None = None
@@ -198,7 +198,7 @@ class Timings(Record):
 
 
 class Untimed(Record):
-    """timed/timings.json if nothing ran."""
+    """timings/timings.json if nothing ran."""
 
     status: Literal["unavailable"] = "unavailable"
 
@@ -308,7 +308,7 @@ def read_scores(
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
-    """Read the rows of learned/history.csv."""
+    """Read the rows of model/history.csv."""
     path = folder / HISTORY
     try:
         rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())

@@ -19,12 +19,12 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from photofinish.errors import MistakeError, UserError, run_stage
+from photofinish.config.base import Name, Record, is_name
+from photofinish.config.experiment import Experiment
+from photofinish.errors import ConfigError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
 from photofinish.machine.host import package_version
-from photofinish.machine.load import doubts
-from photofinish.params.base import Name, Record, is_name
-from photofinish.params.experiment import Experiment
+from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
 
 SCHEMA_VERSION = 1
@@ -117,13 +117,13 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
 def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False) -> None:
     """Record every result that was measured here in one go; print why others are left out."""
     if machine is not None and not is_name(machine):
-        raise MistakeError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
+        raise ConfigError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
     names = sorted(path.stem for path in plan.glob("*.json"))
     if not names:
         raise UserError(f"{plan} has no experiments: run `dvc repro` first")
     written = 0
     for name, device in product(names, records.DEVICE_LABELS):
-        learned, timed = (results / name / device / part for part in (records.LEARNED, records.TIMED))
+        learned, timed = (results / name / device / part for part in (records.MODEL, records.TIMINGS_FOLDER))
         training = records.read_training(learned)
         if isinstance(training, records.Unavailable):
             continue
@@ -136,7 +136,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None, *, fro
             seeds = records.read_seeds(learned, training.experiment)
             judged = records.read_scores(results / name / records.EVALUATED / records.EVALUATION, [(training, seeds)])
             reference = reference_of(name, training, timings, judged[device], records.read_history(learned), machine)
-            busy = "".join(f"; to be taken with care: {doubt}" for doubt in doubts(timings.load))
+            busy = "".join(f"; to be taken with care: {doubt}" for doubt in load_warnings(timings.load))
             outcome = f"{write_reference(out, reference)}{busy}"
             written += 1
         print(f"{name} on {device}: {outcome}")
@@ -159,7 +159,7 @@ def reference_of(
     """
     experiment = to_json(without_folders(training.experiment.model_dump(mode="json")))
     settings = Experiment.model_validate_json(experiment)
-    training = training.model_copy(update={"experiment": settings, "own_code": nobodys_code(training.own_code)})
+    training = training.model_copy(update={"experiment": settings, "custom_code": nobodys_code(training.custom_code)})
     host, described = timings.host, hardware(training.device, timings).lower()
     named = "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", " ", described))).replace(".", "_")
     if software := host.software:
@@ -188,9 +188,9 @@ def without_folders(settings: Any) -> Any:
     return re.split(r"[/\\]", settings)[-1]
 
 
-def nobodys_code(own_code: dict[str, str]) -> dict[str, str]:
+def nobodys_code(custom_code: dict[str, str]) -> dict[str, str]:
     """Return the code by names in the project, and files outside by their sha256 alone."""
-    return {sha256 if without_folders(name) != name else name: sha256 for name, sha256 in own_code.items()}
+    return {sha256 if without_folders(name) != name else name: sha256 for name, sha256 in custom_code.items()}
 
 
 def main() -> None:

@@ -14,18 +14,18 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from photofinish.config.devices import check_data_parallel
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, to_json
-from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.params.devices import check_data_parallel
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
 from photofinish.training.teams import (
     COLLECTIVE_TIMEOUT,
-    DataParallelTeam,
+    DataParallelWorld,
+    DistributedWorld,
     NoAcceleratorError,
-    Ranks,
-    Team,
+    World,
     accelerator,
 )
 from photofinish.training.torch_device import CPU
@@ -34,7 +34,7 @@ _SHUTDOWN_SECONDS = 10
 """Time that torchrun leaves a rank to end after SIGTERM."""
 
 
-def launch(host: CpuHost | GpuHost, waited_seconds: float) -> None:
+def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
     """Run this process's command again by torchrun, once for each process of the host, and wait for the end."""
     note_start_of_stage(waited_seconds)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -88,7 +88,7 @@ def failures_left_to_the_stage() -> Iterator[None]:
 
 
 @contextmanager
-def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]:
+def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]]:
     """Give this process's device and team. NoAcceleratorError is raised before processes meet, in each of them."""
     device = _own_device(run, rank)
     if rank is None or rank.size == 1:
@@ -96,13 +96,13 @@ def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, Team]]
         return
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     _check_same_project(run, rank)
-    yield device, Ranks(rank.number, rank.size, device)
+    yield device, DistributedWorld(rank.number, rank.size, device)
     dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
 
 
 def _own_device(run: Run, rank: Rank | None) -> torch.device:
     host = run.host
-    if not isinstance(host, GpuHost):
+    if not isinstance(host, GpuTarget):
         return CPU
     if host.missing:
         raise NoAcceleratorError(f"no accelerator: {host.missing}")
@@ -111,18 +111,18 @@ def _own_device(run: Run, rank: Rank | None) -> torch.device:
     return accelerator(host.kind, rank.local_number if rank else 0)
 
 
-def _team_of_one_process(run: Run, device: torch.device) -> Team:
+def _team_of_one_process(run: Run, device: torch.device) -> World:
     host = run.host
-    if not isinstance(host, GpuHost) or host.strategy != "data_parallel":
-        return Team(device)
+    if not isinstance(host, GpuTarget) or host.strategy != "data_parallel":
+        return World(device)
     indices = host.device_ids or tuple(range(len(host.accelerators)))
     check_data_parallel(device.type, indices, host.output_device)
     output = indices[0] if host.output_device is None else host.output_device
     if indices == (output,):  # nothing is spread, and a wrapped network's steps can't be captured
-        return Team(device)
+        return World(device)
     for index in indices:
         accelerator(host.kind, index, make_current=False)
-    return DataParallelTeam(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))
+    return DataParallelWorld(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))
 
 
 def _check_same_project(run: Run, rank: Rank) -> None:

@@ -20,13 +20,13 @@ import torch
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics, MetricsPlan
+from photofinish.custom_code import is_reference, users_code, with_what_it_takes
 from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError, run_stage
 from photofinish.files import write_text_atomically
-from photofinish.own_code import is_reference, users_code, with_what_it_takes
-from photofinish.params.base import read_plan
-from photofinish.params.experiment import TORCHMETRICS, Metric, Metrics, MetricsPlan
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.training.batches import Normaliser

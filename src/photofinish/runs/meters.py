@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.results.measurements import Overhead
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.torch_device import nvidia_uuid
 
 _Purpose = Literal["display", "saving", "tracking", "watching"]
@@ -19,7 +19,7 @@ _Purpose = Literal["display", "saving", "tracking", "watching"]
 class EnergyOfAllRanks:
     """Energy counters of every rank's GPUs. A CPU has none."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: World) -> None:
         self._team = team
         uuids = [nvidia_uuid(device) for device in team.devices]
         self._meters = [] if team.devices[0].type == "cpu" else [EnergyMeter(uuids)]

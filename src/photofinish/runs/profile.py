@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from photofinish.measuring.attribution import (
-    attribute,
+from photofinish.profiling.attribution import (
     images_with_room,
     measure_steps,
     plan_attribution,
     plan_samples,
+    profile_step,
 )
-from photofinish.measuring.first_step import first_batch, first_step
-from photofinish.measuring.operations import count_operations
-from photofinish.measuring.rehearsal import forget_optimizer
+from photofinish.profiling.first_step import first_batch, first_step
+from photofinish.profiling.operations import count_operations
+from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import median_training_seconds, passed_seconds, records
-from photofinish.results.measurements import Attribution, Operations, SteadyState
+from photofinish.results.measurements import Operations, SteadyState, StepBreakdown
 from photofinish.runs.setup import Setup
 from photofinish.training.trainer import Trainer
 
@@ -29,7 +29,7 @@ class Profile(NamedTuple):
     """Fields of `records.Timings` that are measured after the training, on copies of the network."""
 
     steady_state: SteadyState
-    attribution: Attribution | None
+    attribution: StepBreakdown | None
     not_attributed: str | None
     operations: Operations | None
     not_counted: str | None
@@ -40,7 +40,7 @@ def profile(setup: Setup, trained: Trainer) -> Profile:
     forget_optimizer(trained)
     timings = trained.progress.timings
     step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
-    plan = setup.team.from_leader(plan_samples(step_seconds, passed_seconds(timings)))
+    plan = setup.team.broadcast_object(plan_samples(step_seconds, passed_seconds(timings)))
     steady_state = measure_steps(trained, plan)
     attribution, not_attributed = _take_apart(setup, trained, step_seconds)
     operations, not_counted = _count_operations(setup, trained)
@@ -65,7 +65,7 @@ def record_first_step(setup: Setup, trained: Trainer) -> records.FirstStep | Non
     )
 
 
-def _take_apart(setup: Setup, trained: Trainer, step_seconds: float) -> tuple[Attribution | None, str | None]:
+def _take_apart(setup: Setup, trained: Trainer, step_seconds: float) -> tuple[StepBreakdown | None, str | None]:
     if setup.team.size > 1:
         return None, "several processes train together, and their steps end together"
     if setup.run.experiment.model.compile:
@@ -75,7 +75,7 @@ def _take_apart(setup: Setup, trained: Trainer, step_seconds: float) -> tuple[At
     most_images = images_with_room(setup.device, bytes_per_image)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=most_images)
     try:
-        return attribute(trained, plan, setup.resident_batches()), None
+        return profile_step(trained, plan, setup.resident_batches()), None
     except torch.OutOfMemoryError:  # the training is done and must not be lost
         return None, "the device's memory is too small for more than the training"
 

@@ -12,14 +12,14 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.measuring.rehearsal import warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.results import EpochTiming, records
 from photofinish.results.learned import packed_weights, seed_weights, weights_of
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
 
 Repeats = list[tuple[EpochTiming, ...]]
@@ -64,7 +64,7 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
     return "the weights differ at the end, though no epoch's figures do"
 
 
-def train_further_seeds(run: Run, device: torch.device, team: Team, checkpoints: Path) -> dict[int, State]:
+def train_further_seeds(run: Run, device: torch.device, team: World, checkpoints: Path) -> dict[int, State]:
     """Train each seed after the experiment's own, and return what its trainer ended with."""
     states = {}
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
@@ -92,7 +92,7 @@ def write_further_seeds(folder: Path, states: dict[int, State]) -> None:
 def _train_seed(setup: Setup, store: CheckpointStore) -> State:
     run, team, experiment = setup.run, setup.team, setup.run.experiment
     is_main = team.rank == 0
-    state: State | None = team.from_leader(store.load_latest() if is_main else None)
+    state: State | None = team.broadcast_object(store.load_latest() if is_main else None)
     if state and progress_in(state).epochs_done == experiment.epochs:
         return state
     trainer = setup.new_trainer()

@@ -15,7 +15,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State
-from photofinish.training.teams import Team
+from photofinish.training.teams import World
 from photofinish.training.trainer import Trainer
 
 
@@ -54,10 +54,10 @@ class RunCheckpoints:
         self.epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
         self._epochs_saved = 0
 
-    def restore(self, team: Team, display: TrainingDisplay) -> None:
+    def restore(self, team: World, display: TrainingDisplay) -> None:
         """Load the last checkpoint on every rank, if rank 0 has one."""
         state = self._load(display) if team.rank == 0 else None
-        state = team.from_leader(state)
+        state = team.broadcast_object(state)
         if state is None:
             return
         trainer, job = self._trainer, self.job

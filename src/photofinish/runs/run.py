@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from photofinish.config.base import read_plan
+from photofinish.config.devices import batch_problem, sharing_key
+from photofinish.config.experiment import Experiment, ExperimentPlan, MetricsPlan
+from photofinish.config.networks import FetchedWeights, checked_file, fetched_weights
 from photofinish.data import MANIFEST
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
-from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.machine.memory import Room, SplitSize, bytes_needed, refuse_too_large, room_now
-from photofinish.params.base import read_plan
-from photofinish.params.devices import batch_problem, sharing_key
-from photofinish.params.experiment import Experiment, ExperimentPlan, MetricsPlan
-from photofinish.params.networks import FetchedWeights, checked_file, fetched_weights
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.memory import Room, SplitSize, bytes_needed, check_memory_needed, room_now
 from photofinish.processes import own_rank
 from photofinish.results import records
-from photofinish.source_code import our_code, refuse_changed_code
+from photofinish.source_code import check_code_unchanged, our_code
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Run:
     name: str
     device: records.DeviceLabel
     experiment: Experiment
-    host: CpuHost | GpuHost
+    host: CpuTarget | GpuTarget
     data: Path
     """Folder of the packed split."""
     out: Path
@@ -51,28 +51,28 @@ class Run:
     @property
     def custom_code(self) -> dict[str, str]:
         """Return the sha256 of each custom file that runs, and the versions of packages it names."""
-        return self.experiment.own_code if isinstance(self.experiment, ExperimentPlan) else {}
+        return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
 
     def check(self) -> None:
         """Raise MistakeError or UserError for settings that do not fit the split or the machine."""
-        refuse_changed_code(self.custom_code)
-        gpus = len(self.host.accelerators) if isinstance(self.host, GpuHost) else 0
+        check_code_unchanged(self.custom_code)
+        gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
         # `plan` cannot count the devices if all GPUs are asked for.
         devices = max(self.processes, gpus)
         batch_size = self.experiment.batch_size
         key = sharing_key(self.device)
         if problem := batch_problem(batch_size, devices, key):
-            raise MistakeError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
+            raise ConfigError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
         split, augmentation = self._split_size(), self.experiment.augmentation
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
-            raise MistakeError(
+            raise ConfigError(
                 f"experiments.{self.name}.augmentation is for images in params.yaml; the items of "
                 f"datasets.{self.experiment.dataset} are {split.dtype} of shape {split.shape}: "
                 f"leave it out"
             )
         # A rank counts only itself: the others may have loaded their data already.
         processes = 1 if own_rank() else self.host.processes
-        refuse_too_large(self.name, self.experiment, split, room_now(self.host, processes))
+        check_memory_needed(self.name, self.experiment, split, room_now(self.host, processes))
 
     def check_metrics(self) -> None:
         """Raise UserError if a custom metric fails on made-up outputs.
@@ -89,7 +89,7 @@ class Run:
 
     def check_memory(self, rooms: list[Room]) -> None:
         """Raise UserError if resident data does not fit into `rooms`."""
-        refuse_too_large(self.name, self.experiment, self._split_size(), rooms)
+        check_memory_needed(self.name, self.experiment, self._split_size(), rooms)
 
     def resident_fits(self, rooms: list[Room]) -> bool:
         """Return True if `input: resident` would fit into the memory that is free now."""
@@ -117,7 +117,7 @@ class Run:
     def identity(self) -> str:
         """Return the sha256 of all that determines the training, except its name."""
         published = self.published_weights()
-        experiment = self.experiment.model_dump(exclude={"own_code"})
+        experiment = self.experiment.model_dump(exclude={"custom_code"})
         facts = [
             self.device,
             experiment,
@@ -166,5 +166,5 @@ def _dvc_lock_entry() -> str:
 def write_unavailable(run: Run, reason: str) -> None:
     """Write the result of a run whose device is missing."""
     record = records.Unavailable(device=run.device, experiment=run.experiment, reason=reason)
-    records.write_record(run.out / records.LEARNED / records.RECORD, record)
-    records.write_record(run.out / records.TIMED / records.TIMINGS, records.Untimed())
+    records.write_record(run.out / records.MODEL / records.RECORD, record)
+    records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())

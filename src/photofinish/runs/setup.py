@@ -8,32 +8,32 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from photofinish.config.experiment import CustomTransform, LoaderInput, ResidentInput
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import MistakeError
-from photofinish.machine.fingerprint import CpuHost
+from photofinish.errors import ConfigError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.memory import Room
-from photofinish.measuring.first_step import refuse_what_cannot_be_trained
-from photofinish.models.own import refuse_another_network
-from photofinish.models.registry import build_model, refuse_lone_images
-from photofinish.params.experiment import LoaderInput, OwnTransform, ResidentInput
+from photofinish.models.own import check_same_network
+from photofinish.models.registry import build_model, check_batch_norm
+from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained, too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
-from photofinish.training.optimisation import Loss, refuse_other_count
-from photofinish.training.teams import Team
-from photofinish.training.torch_device import CPU, apply_policy, free_memory_bytes
+from photofinish.training.optimisation import Loss, check_class_weights
+from photofinish.training.teams import World
+from photofinish.training.torch_device import CPU, configure_torch, free_memory_bytes
 from photofinish.training.trainer import Trainer
 
 
 @contextmanager
-def configured(run: Run, device: torch.device, team: Team) -> Iterator[None]:
+def configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
     """Set torch up as the run asks for, and explain errors that leave the block."""
     experiment = run.experiment
-    keep_freed = isinstance(run.host, CpuHost) and run.host.keep_freed_memory
-    with failures_explained(run.name, experiment, team, runs_own_code=bool(run.custom_code)):
-        apply_policy(
+    keep_freed = isinstance(run.host, CpuTarget) and run.host.keep_freed_memory
+    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
+        configure_torch(
             device,
             experiment.precision,
             run.host.threads or 1,
@@ -46,7 +46,7 @@ def configured(run: Run, device: torch.device, team: Team) -> Iterator[None]:
 class Setup:
     """Data and settings of a run in one process, and a factory of networks and trainers."""
 
-    def __init__(self, run: Run, device: torch.device, team: Team) -> None:
+    def __init__(self, run: Run, device: torch.device, team: World) -> None:
         self.run, self.device, self.team = run, device, team
         run.check_memory(self._device_memory())
         clock = team.clock()
@@ -56,7 +56,7 @@ class Setup:
         self.validation = self._batches("validation")
         self.data_seconds = clock.now_seconds() - started_seconds
         with self._experiment_named():
-            refuse_other_count(run.experiment.loss, self.split.manifest.class_names)
+            check_class_weights(run.experiment.loss, self.split.manifest.class_names)
 
     def new_network(self) -> nn.Module:
         """Build the network with its initial weights, on the CPU."""
@@ -71,7 +71,7 @@ class Setup:
                     run.weights_file(),
                     manifest.dtype,
                 )
-            refuse_lone_images(
+            check_batch_norm(
                 network,
                 manifest.shape,
                 training.image_count,
@@ -86,12 +86,12 @@ class Setup:
         if not self.run.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest
-        refuse_another_network(experiment.model.name, network, self.new_network)
+        check_same_network(experiment.model.name, network, self.new_network)
         with self._experiment_named():
             criterion = Loss(experiment.loss, manifest.task, self.device)
         batch = next(iter(self.training.train_batches(0)))
         classes = len(manifest.class_names)
-        refuse_what_cannot_be_trained(experiment, network, criterion, batch, classes)
+        validate_custom_model(experiment, network, criterion, batch, classes)
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Build a trainer of `network`, or of a new one."""
@@ -141,7 +141,7 @@ class Setup:
         return Part(name, self.split.images(name), self.split.labels(name), normalise)
 
     @property
-    def _custom_transform(self) -> OwnTransform | None:
+    def _custom_transform(self) -> CustomTransform | None:
         settings = self.run.experiment.input
         return settings.transform if settings.name == "loader" else None
 
@@ -157,8 +157,8 @@ class Setup:
         """Put the experiment's name before a MistakeError, which knows only its key."""
         try:
             yield
-        except MistakeError as error:
+        except ConfigError as error:
             run = self.run
-            raise MistakeError(
+            raise ConfigError(
                 f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
             ) from error

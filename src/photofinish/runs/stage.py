@@ -7,14 +7,14 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.locks import machine_to_itself, sole_writer
-from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differences
+from photofinish.locks import exclusive, exclusive_machine
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.machine.host import git_commit, package_versions
-from photofinish.params.base import read_plan
-from photofinish.params.experiment import ExperimentPlan
 from photofinish.processes import Rank, is_started_by_stage, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, write_unavailable
@@ -32,7 +32,7 @@ def train(
     metrics: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
-    host = read_plan(host_file, CpuHost) if device == "cpu" else read_plan(host_file, GpuHost)
+    host = read_plan(host_file, CpuTarget) if device == "cpu" else read_plan(host_file, GpuTarget)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
@@ -45,7 +45,7 @@ def train(
         # Torch takes seconds to import, and MLflow's process starts meanwhile: hence not at the top.
         from photofinish.runs.distributed import launch
 
-        with machine_to_itself(run.title) as waited_seconds:
+        with exclusive_machine(run.title) as waited_seconds:
             launch(host, waited_seconds)
     elif rank is None or rank.number == 0:
         _train_with_mlflow(run, rank)
@@ -57,7 +57,7 @@ def train(
 
 def check_machine(run: Run) -> None:
     """Raise UserError if DVC runs the stage on another machine than the planned one."""
-    if "DVC_STAGE" in os.environ and (found := differences(run.host, Machine.here())):
+    if "DVC_STAGE" in os.environ and (found := mismatches(run.host, Machine.here())):
         raise UserError(
             f"{run.name} on {run.device} is planned for another machine than this one "
             f"({'; '.join(found[:3])}). `make spread` trains it there, and so does "
@@ -67,12 +67,12 @@ def check_machine(run: Run) -> None:
 
 def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
     """Train as the only process or as rank 0."""
-    with sole_writer(state_folder() / "locks", str(run.out.resolve()), run.key()) as lock_seconds:
-        if rank is None and isinstance(run.host, GpuHost) and run.host.missing:
+    with exclusive(state_folder() / "locks", str(run.out.resolve()), run.key()) as lock_seconds:
+        if rank is None and isinstance(run.host, GpuTarget) and run.host.missing:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
         # The stage that starts several processes holds the machine for all of them.
-        machine = nullcontext(0.0) if is_started_by_stage() else machine_to_itself(run.title)
+        machine = nullcontext(0.0) if is_started_by_stage() else exclusive_machine(run.title)
         with machine as waited_seconds, Tracker() as tracker:
             _start_tracking(run, tracker)
             from photofinish.runs.train import train_rank
@@ -92,7 +92,7 @@ def _start_tracking(run: Run, tracker: Tracker) -> None:
 
 
 def _record_unavailable(run: Run, reason: str) -> None:
-    if isinstance(run.host, GpuHost) and run.host.if_missing == "fail":
+    if isinstance(run.host, GpuTarget) and run.host.if_missing == "fail":
         raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)")
     print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
     write_unavailable(run, reason)

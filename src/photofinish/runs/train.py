@@ -14,9 +14,9 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, state_folder
-from photofinish.machine.load import MachineWatch, doubts, nvidia_gpu_state
-from photofinish.measuring.rehearsal import forget_optimizer, warm_up
+from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
 from photofinish.processes import Rank, seconds_since_stage_start
+from photofinish.profiling.scratch import forget_optimizer, warm_up
 from photofinish.results import passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
@@ -31,7 +31,7 @@ from photofinish.runs.write import timings_record, write_model, write_training_v
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, on_cpu, prune_checkpoints
 from photofinish.training.failures import is_out_of_memory, out_of_memory
-from photofinish.training.teams import NoAcceleratorError, Team
+from photofinish.training.teams import NoAcceleratorError, World
 from photofinish.training.torch_device import nvidia_uuid
 from photofinish.training.trainer import Trainer, progress_in
 from photofinish.wording import seconds
@@ -51,7 +51,7 @@ def train_rank(run: Run, rank: Rank | None, tracker: Tracker | None = None, wait
     return None
 
 
-def train(run: Run, device: torch.device, team: Team, tracker: Tracker | None, waited_seconds: float) -> None:
+def train(run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float) -> None:
     """Train, measure and write the results, from the last checkpoint on if there is one."""
     if team.rank == 0:
         prune_checkpoints(state_folder() / "checkpoints")
@@ -60,17 +60,17 @@ def train(run: Run, device: torch.device, team: Team, tracker: Tracker | None, w
         seeds = train_further_seeds(run, device, team, run.checkpoint_folder())
     if timings is None or tracker is None:  # not rank 0
         return
-    write_further_seeds(run.out / records.LEARNED, seeds)
+    write_further_seeds(run.out / records.MODEL, seeds)
     epochs = tuple(tuple(progress_in(state).timings) for state in seeds.values())
     timings = timings.model_copy(update={"seeds": epochs})
     # The last file to be written: a result that has it is complete.
-    records.write_record(run.out / records.TIMED / records.TIMINGS, timings)
+    records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
     checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
     tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints)
 
 
 def _train_own_seed(
-    run: Run, device: torch.device, team: Team, tracker: Tracker | None, waited_seconds: float
+    run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float
 ) -> records.Timings | None:
     """Train from the experiment's own seed and write `model/`. Return the timings on rank 0."""
     is_main = team.rank == 0
@@ -87,7 +87,7 @@ def _train_own_seed(
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
     checkpoints = RunCheckpoints(run, trainer, job)
-    watch = MachineWatch(nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run))
+    watch = LoadMonitor(nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run))
     energy_meter = EnergyOfAllRanks(team)
 
     with display if is_main else nullcontext():
@@ -125,7 +125,7 @@ def _train_own_seed(
             watch.look(run.experiment.repeats, run.experiment.epochs)
         if not is_main:
             return None
-        for doubt in doubts(watch.windows):
+        for doubt in load_warnings(watch.windows):
             display.say(f"take the times with care: {doubt}")
 
     assert first_step is not None
@@ -154,7 +154,7 @@ def _train_repeats(
     setup: Setup,
     trainer: Trainer,
     checkpoints: RunCheckpoints,
-    watch: MachineWatch,
+    watch: LoadMonitor,
     display: TrainingDisplay,
 ) -> None:
     """Train the repeats that are missing, and save a checkpoint after the training and each."""
@@ -179,7 +179,7 @@ def _train_repeats(
 
 
 @contextmanager
-def _out_of_memory_explained(run: Run, team: Team) -> Iterator[None]:
+def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
     """Say that the training itself is safe if a measurement after it runs out of memory."""
     try:
         yield

@@ -33,7 +33,7 @@ def write_model(
     first_step: records.FirstStep,
 ) -> None:
     """Write what was learned. Nothing here may differ between two trainings on one machine."""
-    folder, manifest = run.out / records.LEARNED, setup.split.manifest
+    folder, manifest = run.out / records.MODEL, setup.split.manifest
     weights, published = weights_of(trainer.network), run.published_weights()
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     epoch_weights.copy_to(folder / records.EPOCHS)
@@ -57,7 +57,7 @@ def write_model(
         initial_weights_sha256=initial_weights_sha256,
         weights_sha256=sha256_of_bytes(weights),
         epoch_weights_sha256=tuple(epoch_weights.sha256),
-        own_code=run.custom_code,
+        custom_code=run.custom_code,
     )
     records.write_record(folder / records.RECORD, record)
     records.write_record(folder / records.FIRST_STEP, first_step)
@@ -67,7 +67,7 @@ def write_training_views(run: Run, setup: Setup, trainer: Trainer) -> None:
     manifest, state = setup.split.manifest, trainer.network.state_dict()
     classes = len(manifest.class_names)
     network = rebuilt(run.experiment, manifest.shape, classes, state, manifest.dtype)
-    write_views(run.out / records.LEARNED, network, setup.whole_batches(), manifest)
+    write_views(run.out / records.MODEL, network, setup.whole_batches(), manifest)
 
 
 def timings_record(

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes
-from photofinish.machine.fingerprint import CpuHost, GpuHost
-from photofinish.params.experiment import Experiment
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.wording import seconds
 
@@ -24,7 +24,7 @@ _COMPARED = (
     "step_speedup_high", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "end_to_end_speedup",
     "end_to_end_speedup_low", "end_to_end_speedup_high", "mcnemar_p", "busy_share",
 )  # fmt: skip
-_RECORDS = (Path(records.LEARNED, records.RECORD), Path(records.TIMED, records.TIMINGS))
+_RECORDS = (Path(records.MODEL, records.RECORD), Path(records.TIMINGS_FOLDER, records.TIMINGS))
 """last files of a result to be written, below its device's folder"""
 
 TAG_EXPERIMENT = "photofinish.experiment"
@@ -82,7 +82,7 @@ class RunDocument:
     """files or folders, each with its artifact folder"""
     learned: Path | None = None
     """folder to make the model from, if there is one"""
-    has_own_code: bool = False
+    has_custom_code: bool = False
     """True if making the model runs custom code"""
     started_ms: int | None = None
     ended_ms: int | None = None
@@ -106,7 +106,7 @@ def run_facts(
     name: str,
     device: str,
     experiment: Experiment,
-    host: CpuHost | GpuHost | None,
+    host: CpuTarget | GpuTarget | None,
     packages: dict[str, str],
     git_commit: str | None,
     dataset: dict[str, str] | None,
@@ -122,7 +122,7 @@ def run_facts(
             "host.system": host.cpu.system,
             "package.python": host.software.python,
         }
-        if isinstance(host, GpuHost) and host.accelerators:
+        if isinstance(host, GpuTarget) and host.accelerators:
             first = host.accelerators[0]
             tags |= {"host.accelerator": first.name, "host.accelerator_driver": first.driver}
     tags |= {f"package.{package}": version for package, version in packages.items()}
@@ -151,14 +151,14 @@ def is_written(folder: Path) -> bool:
 def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument | None:
     """Describe one experiment's training on one device; return None if the device was unavailable."""
     folder = results / name / device
-    learned = folder / records.LEARNED
+    learned = folder / records.MODEL
     record = records.read_training(learned)
     if isinstance(record, records.Unavailable):
         return None
-    timings = records.read_record(folder / records.TIMED / records.TIMINGS, records.Timings)
+    timings = records.read_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
     history, seeds = records.read_history(learned), records.read_seeds(learned, record.experiment)
     result = _digest(f"{name}/{device}", *(folder / file for file in _RECORDS))
-    artifacts = [(folder / part, part) for part in (records.LEARNED, records.TIMED)]
+    artifacts = [(folder / part, part) for part in (records.MODEL, records.TIMINGS_FOLDER)]
     summary, mirrored, scores = _summary(timings), result, None
     evaluation = results / name / records.EVALUATED / records.EVALUATION
     if evaluation.is_file():  # until `evaluate` has run, of the weights before
@@ -195,7 +195,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         points,
         artifacts,
         learned,
-        bool(record.own_code),
+        bool(record.custom_code),
         _milliseconds(timings.started_at_unix_seconds),
         ended_ms,
         _milliseconds(timings.total_seconds),

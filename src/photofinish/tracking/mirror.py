@@ -18,8 +18,8 @@ from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import Schema, TensorSpec
 
-from photofinish.own_code import Reference, imports_forgotten
-from photofinish.params.networks import OwnModel
+from photofinish.config.networks import CustomModel
+from photofinish.custom_code import Reference, imports_forgotten
 from photofinish.results import records
 from photofinish.source_code import PACKAGE, users_files
 from photofinish.tracking import documents
@@ -189,14 +189,16 @@ def _write_model(store: Store, run: Run, model_id: str, learned: Path, tags: dic
 
     record = records.read_record(learned / records.RECORD, records.Training)
     needed = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
-    needed |= {name.removeprefix(PACKAGE): is_at for name, is_at in record.own_code.items() if name.startswith(PACKAGE)}
+    needed |= {
+        name.removeprefix(PACKAGE): is_at for name, is_at in record.custom_code.items() if name.startswith(PACKAGE)
+    }
     shape, network = record.image_shape, load_network(learned, record)
     # JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
     example = np.zeros((1, *shape), np.int64) if record.dtype == "int64" else np.full((1, *shape), 0.5, np.float32)
     client, run_id = store.client, str(run.info.run_id)
     place = client.get_logged_model(model_id).artifact_location
     with tempfile.TemporaryDirectory() as folder:
-        own_files = _copied(record, Path(folder, "own")) if isinstance(record.experiment.model, OwnModel) else []
+        own_files = _copied(record, Path(folder, "own")) if isinstance(record.experiment.model, CustomModel) else []
         save_model(  # not log_model, which reads the history of every metric and loads the saved model
             as_served(network, record.mean, record.std, record.dtype, len(shape)).eval(),
             path := str(Path(folder, "model")),

@@ -63,7 +63,7 @@ def _sync_training(store: Store, document: RunDocument) -> bool:
     try:
         return _sync_document(store, document)
     except UserError as error:
-        if not document.has_own_code:
+        if not document.has_custom_code:
             raise
         print(f"MLflow: {document.facts.name} goes without its model: {error}", file=sys.stderr)
         return _sync_document(store, replace(document, learned=None))

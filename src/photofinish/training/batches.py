@@ -18,12 +18,12 @@ import numpy.typing as npt
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
+from photofinish.custom_code import Reference, users_code
 from photofinish.errors import UserError
-from photofinish.own_code import Reference, users_code
 
 if TYPE_CHECKING:
+    from photofinish.config.experiment import Augmentation, CustomTransform
     from photofinish.data import PartName
-    from photofinish.params.experiment import Augmentation, OwnTransform
 
 _MOST_SEED = 2**32
 """NumPy takes seeds below it"""
@@ -194,7 +194,7 @@ def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.u
 class Transform:
     """A custom function of an item, or an instance of a custom class."""
 
-    def __init__(self, settings: OwnTransform, seed: int) -> None:
+    def __init__(self, settings: CustomTransform, seed: int) -> None:
         self._name, self._seed, self._generator = settings.name, seed, np.random.MT19937()
         found = Reference.of(settings.name).load()
         self._own: Callable[..., Any] = partial(found, **settings.arguments)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from photofinish.custom_code import runs_through_users_code, user_traceback
 from photofinish.errors import EXIT_PEER_LOST, PEER_LOST, UserError
-from photofinish.own_code import runs_through_users_code, users_traceback
 from photofinish.training.torch_device import device_name, free_memory_bytes, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
 
 if TYPE_CHECKING:
-    from photofinish.params.experiment import Experiment
-    from photofinish.training.teams import Team
+    from photofinish.config.experiment import Experiment
+    from photofinish.training.teams import World
 
 
 _OUT_OF_MEMORY = re.compile(
@@ -60,7 +60,7 @@ _CUDA_ADVICE = {
     "invalid device ordinal": "Torch sees fewer GPUs than `plan` found: compare nvidia-smi and CUDA_VISIBLE_DEVICES "
     "with devices.gpu in params.yaml, then run `dvc repro` again, which looks anew",
     "illegal memory access": "An operation on the GPU read or wrote where it must not, which is a fault of the model's "
-    "code, of torch, of the driver or of the GPU: with `steps: eager` in params.yaml, "
+    "code, of torch, of the driver or of the GPU: with `cuda_graphs: off` in params.yaml, "
     "`CUDA_LAUNCH_BLOCKING=1 dvc repro` ends at the operation that does",
     # any other
     "": "See nvidia-smi and `dmesg` for the GPU's state; `dvc repro` goes on from the last checkpoint, and "
@@ -75,7 +75,9 @@ class PeerLostError(UserError):
 
 
 @contextmanager
-def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_own_code: bool = False) -> Iterator[None]:
+def failures_explained(
+    name: str, experiment: Experiment, team: World, *, runs_custom_code: bool = False
+) -> Iterator[None]:
     """Around the training of the experiment called `name`: what torch says becomes what to do, and of what the user's
     own code raises, their part of the traceback is shown."""
     try:
@@ -86,12 +88,12 @@ def failures_explained(name: str, experiment: Experiment, team: Team, *, runs_ow
         told = isinstance(error, MemoryError | RuntimeError | ValueError) and _explained(name, experiment, team, error)
         if told:
             raise told from error
-        if runs_own_code and runs_through_users_code(error):
-            raise UserError(f"experiments.{name}: code of its own failed:\n{users_traceback(error)}") from error
+        if runs_custom_code and runs_through_users_code(error):
+            raise UserError(f"experiments.{name}: code of its own failed:\n{user_traceback(error)}") from error
         raise
 
 
-def _explained(name: str, experiment: Experiment, team: Team, error: Exception) -> UserError | None:
+def _explained(name: str, experiment: Experiment, team: World, error: Exception) -> UserError | None:
     text, device = str(error), team.devices[0]
     if told := _WORKER_FAILED.search(text):  # wherever this process was just then
         return UserError(
@@ -167,7 +169,7 @@ def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
     )
 
 
-def out_of_memory(name: str, experiment: Experiment, team: Team, text: str) -> str:
+def out_of_memory(name: str, experiment: Experiment, team: World, text: str) -> str:
     """Return the message for an experiment whose memory ran out; `text` is torch's own."""
     device, named = team.devices[0], _DEVICE.search(text)
     if named and device.type != "cpu":  # one of the several that a process may use

@@ -24,12 +24,12 @@ from photofinish.training.batches import (
     augmented,
     with_border,
 )
-from photofinish.training.torch_device import sent
+from photofinish.training.torch_device import to_device
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from photofinish.params.experiment import Experiment, LoaderInput
+    from photofinish.config.experiment import Experiment, LoaderInput
 
 _VALIDATION_BYTES = 4 << 20
 """of a validation batch as float32: without gradients there is room for larger batches, and fewer calls cost less"""
@@ -78,12 +78,12 @@ class ResidentBatches(Batches):
 
     def prepare(self, epoch: int) -> None:
         """Make the epoch's order, and start its copy to the device."""
-        self._prepared = {epoch: sent(self._order(epoch), self._device)}
+        self._prepared = {epoch: to_device(self._order(epoch), self._device)}
 
     def rows(self, epoch: int) -> torch.Tensor:
         """Return what `gather` takes for each image of the epoch, in order, on the device."""
         prepared = self._prepared.pop(epoch, None)
-        return sent(self._order(epoch), self._device) if prepared is None else prepared
+        return to_device(self._order(epoch), self._device) if prepared is None else prepared
 
     def gather(self, rows: torch.Tensor, out: Batch | None = None) -> Batch:
         """Return these images and their labels, in `out` if it is given."""
@@ -182,7 +182,7 @@ class AugmentedResidentBatches(ResidentBatches):
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield the images without borders or augmentation."""
-        crops = sent(self._crops(torch.arange(self.image_count), None), self._device)
+        crops = to_device(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self.gather, self._plan.own(crops))
 
 

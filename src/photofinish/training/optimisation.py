@@ -12,14 +12,14 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
-from photofinish.errors import MistakeError, UserError
-from photofinish.own_code import Reference, is_reference, users_code
-from photofinish.params.catalogue import LOSSES, loss_problem
-from photofinish.training.torch_device import is_accelerator, sent
+from photofinish.config.catalogue import LOSSES, loss_problem
+from photofinish.custom_code import Reference, is_reference, users_code
+from photofinish.errors import ConfigError, UserError
+from photofinish.training.torch_device import is_accelerator, to_device
 
 if TYPE_CHECKING:
+    from photofinish.config import experiment as params
     from photofinish.data import Task
-    from photofinish.params import experiment as params
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "cross_entropy": functional.cross_entropy,
@@ -52,7 +52,7 @@ class Loss:
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
         self.name = settings.name if settings else LOSSES[task][0]
         if problem := loss_problem(self.name, task):
-            raise MistakeError(problem)
+            raise ConfigError(problem)
         self._task = task
         self._class_weights: torch.Tensor | None = None
         self._is_own = is_reference(self.name)
@@ -132,12 +132,12 @@ class Loss:
         return torch.zeros((), device=outputs.device)
 
 
-def refuse_other_count(settings: params.Loss | None, names: tuple[str, ...]) -> None:
+def check_class_weights(settings: params.Loss | None, names: tuple[str, ...]) -> None:
     """Raise MistakeError if the loss has a number for each class or label, and not as many as there are."""
     for key, what in _FOR_EACH.items():
         numbers = getattr(settings, key, None) if settings and not is_reference(settings.name) else None
         if numbers is not None and len(numbers) != len(names):
-            raise MistakeError(
+            raise ConfigError(
                 f"loss.{key} has {len(numbers)} numbers, and there are {len(names)} {what}: give one for each, in the "
                 f"order of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
             )
@@ -201,7 +201,7 @@ def make_momentum(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
+def override_group(optimizer: Optimizer, **settings: object) -> Iterator[None]:
     """Override settings of the optimizer's parameter group within the block."""
     (group,) = optimizer.param_groups
     own = {name: group[name] for name in settings if name in group}
@@ -214,7 +214,7 @@ def lent(optimizer: Optimizer, **settings: object) -> Iterator[None]:
         group.update(own)
 
 
-class RateSlots:
+class DeviceLearningRates:
     """The learning rates of the next steps, on the device.
 
     A captured step reads its slot at each replay. The rates are float32, and an accelerator's eager steps read them
@@ -235,7 +235,7 @@ class RateSlots:
         if len(set(rates)) == 1:
             self._slots.fill_(rates[0])
         else:
-            self._slots.copy_(sent(torch.tensor(rates, dtype=torch.float32), self._slots.device))
+            self._slots.copy_(to_device(torch.tensor(rates, dtype=torch.float32), self._slots.device))
 
 
 class Schedule:
@@ -245,7 +245,7 @@ class Schedule:
         self._optimizer = optimizer
         group = optimizer.param_groups[0]
         device = group["params"][0].device
-        self._slots = RateSlots(1, device) if group["fused"] and is_accelerator(device) else None
+        self._slots = DeviceLearningRates(1, device) if group["fused"] and is_accelerator(device) else None
         self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
         given = _arguments(settings)
@@ -278,7 +278,7 @@ class Schedule:
         if slot is None:
             self._slots.fill([self.learning_rate])
             (slot,) = self._slots.each
-        return lent(self._optimizer, lr=slot)
+        return override_group(self._optimizer, lr=slot)
 
     def next_rates(self, steps: int) -> list[float]:
         """Return the rates of so many steps, and advance past them."""

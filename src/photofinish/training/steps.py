@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
+from photofinish.custom_code import is_reference
 from photofinish.machine import most_steps_at_once
-from photofinish.own_code import is_reference
 from photofinish.training.batches import Batch, Batches
-from photofinish.training.optimisation import RateSlots, has_another_first_step, lent, make_momentum
+from photofinish.training.optimisation import DeviceLearningRates, has_another_first_step, make_momentum, override_group
 
 if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer, TrainState
@@ -121,7 +121,7 @@ class CapturedSteps:
     """A few steps on static batches, as one graph. The number of a step in its epoch matters to several ranks only."""
 
     def __init__(self, trainer: Trainer, state: TrainState, batches: Sequence[Batch], recorder: CudaRecorder) -> None:
-        self._rates = RateSlots(len(batches), trainer.device)
+        self._rates = DeviceLearningRates(len(batches), trainer.device)
         # Given, because each backward pass would otherwise launch a kernel to fill it.
         state = state._replace(first_gradient=torch.ones((), device=trainer.device))
         # A replay reads these at the addresses that they had during the capture, so they live as long as it can.
@@ -136,7 +136,7 @@ class CapturedSteps:
         targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
         try:
             # Adam refuses to be captured unless it is capturable.
-            with trainer.criterion.gradients_at_once(targets), lent(state.optimizer, capturable=True):
+            with trainer.criterion.gradients_at_once(targets), override_group(state.optimizer, capturable=True):
                 self._losses, self._replay = recorder.record(steps)
         except RuntimeError:
             _clear_unfinished_step(state)
@@ -207,7 +207,7 @@ class GraphedSteps(Steps):
             if left_over is None:
                 yield steps.run(state.schedule.next_rates(self.at_once)).clone()
                 continue
-            undamped = lent(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
+            undamped = override_group(state.optimizer, dampening=0.0) if self._first_is_ahead else nullcontext()
             with undamped:  # a momentum of zeros then becomes the gradient, as PyTorch's own does
                 loss = trainer.step(state, 0, left_over)
             state.schedule.batch_ended()
@@ -264,10 +264,10 @@ def first_failure(error: BaseException) -> str:
 def why_not_capturable(trainer: Trainer) -> str | None:
     """Return why steps can't be captured, or None if they can.
 
-    With `steps: auto`, the reason may also be that a trial before the training couldn't prove the bits of all steps.
+    With `cuda_graphs: auto`, the reason may also be that a trial before the training couldn't prove the bits of all steps.
     """
     experiment, training = trainer.experiment, trainer.training
-    must_be_proven = experiment.steps == "auto"
+    must_be_proven = experiment.cuda_graphs == "auto"
     is_own = is_reference(experiment.model.name) or (experiment.loss and is_reference(experiment.loss.name))
     reasons = {
         "its network is wrapped, for several devices": trainer.state.network is not trainer.network,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from photofinish.errors import MistakeError, UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.failures import cuda_failure
@@ -84,7 +84,7 @@ def _not_available() -> UserError:
     return UnusableAcceleratorError(f"{said}. {_TRY_AGAIN}")
 
 
-class Team:
+class World:
     """One process with one device."""
 
     rank = 0
@@ -120,11 +120,11 @@ class Team:
         """Return the values of every rank, in order."""
         return [values]
 
-    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks, on its device."""
         return value
 
-    def from_leader(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
         return value
 
@@ -143,7 +143,7 @@ class Team:
         return max((peak for peak in everyones if peak is not None), default=None)
 
 
-class DataParallelTeam(Team):
+class DataParallelWorld(World):
     """One process that copies the network to every device in each step, with nn.DataParallel."""
 
     def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
@@ -195,7 +195,7 @@ class _LabelsOn(Batches):
         return images, labels.to(self._device, non_blocking=True)
 
 
-class Ranks(Team):
+class DistributedWorld(World):
     """DDP: a process for each device. Objects go over gloo, gradients over the device's own backend."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
@@ -209,7 +209,7 @@ class Ranks(Team):
         if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
             return network
         if self.devices[0].type == "cpu":
-            raise MistakeError(
+            raise ConfigError(
                 "model normalises over the batch (BatchNorm), which PyTorch can't do across several processes on "
                 "the CPU: set devices.cpu.processes to 1 in params.yaml, or choose a model without BatchNorm"
             )
@@ -225,12 +225,12 @@ class Ranks(Team):
         dist.all_gather_object(everyones, values)
         return everyones
 
-    def sum_of(self, value: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
         value = value.clone()
         dist.all_reduce(value, group=self._gradients)
         return value
 
-    def from_leader(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Broadcast rank 0's value, pickled. The values of others are ignored."""
         box = [value]
         dist.broadcast_object_list(box, src=0)

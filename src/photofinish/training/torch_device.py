@@ -51,7 +51,7 @@ class Clock:
         return self.host_seconds()
 
 
-def apply_policy(
+def configure_torch(
     device: torch.device, precision: str, threads: int, *, keep_freed: bool = True, deterministic: bool = True
 ) -> None:
     """Settings of the whole process, made once, before the first tensor is computed; `keep_freed` is of the CPU."""
@@ -114,7 +114,7 @@ def _skips_pixels_of_few_channels(convolution: nn.Conv2d) -> bool:
     return is_single and skips and channels < _CHANNELS_AT_ONCE
 
 
-def laid_out(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+def to_memory_format(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
     """Return a batch in that memory format, which only images have."""
     return images.contiguous(memory_format=layout) if images.dim() == _DIMENSIONS_OF_IMAGES else images
 
@@ -148,7 +148,7 @@ def is_accelerator(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a tensor to the device. On CUDA the host does not wait for the copy."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

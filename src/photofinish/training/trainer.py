@@ -20,12 +20,18 @@ from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import Loss, Schedule, build_optimizer
 from photofinish.training.steps import Steps
-from photofinish.training.teams import Team
-from photofinish.training.torch_device import autocast, compile_network, gradient_scaler, laid_out, memory_format
+from photofinish.training.teams import World
+from photofinish.training.torch_device import (
+    autocast,
+    compile_network,
+    gradient_scaler,
+    memory_format,
+    to_memory_format,
+)
 
 if TYPE_CHECKING:
+    from photofinish.config.experiment import Experiment
     from photofinish.data import Task
-    from photofinish.params.experiment import Experiment
 
 
 class NonFiniteLossError(UserError):
@@ -71,10 +77,10 @@ class Trainer:
         training: Batches,
         validation: Batches,
         device: torch.device,
-        team: Team | None = None,
+        team: World | None = None,
         task: Task = "classes",
     ) -> None:
-        self.experiment, self.device, self.team = experiment, device, team or Team(device)
+        self.experiment, self.device, self.team = experiment, device, team or World(device)
         self.training, self.validation = training, validation
         self.task, self.criterion = task, Loss(experiment.loss, task, device)
         self.clock = self.team.clock()
@@ -132,13 +138,13 @@ class Trainer:
         """Return the mean loss over the epoch's batch of this number, from 0, or this rank's part of that mean."""
         images, labels = batch
         with autocast(self.device, self.experiment.precision):
-            outputs = state.network(laid_out(images, state.memory_format))
+            outputs = state.network(to_memory_format(images, state.memory_format))
             if self.team.size == 1:
                 return self.criterion.mean(outputs, labels)
             # DDP takes the mean of gradients over ranks. Scaled like this, it gets the gradient of the mean over the
             # whole batch, however uneven the shares.
             total, weight = self.criterion.parts(outputs, labels)
-            whole = self.team.sum_of(weight) if isinstance(weight, torch.Tensor) else self._batch_images(number)
+            whole = self.team.all_reduce(weight) if isinstance(weight, torch.Tensor) else self._batch_images(number)
             return total * (self.team.size / whole)
 
     def step(self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None) -> torch.Tensor:
@@ -164,7 +170,7 @@ class Trainer:
         losses, weights, hits = [], [], []
         for images, labels in batches:
             with autocast(self.device, self.experiment.precision):
-                outputs = state.network(laid_out(images, state.memory_format))
+                outputs = state.network(to_memory_format(images, state.memory_format))
             loss, weight = self.criterion.parts(outputs.float(), labels)
             losses.append(loss)
             weights.append(weight)

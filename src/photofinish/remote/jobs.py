@@ -1,6 +1,6 @@
 """A job that the head sends to a worker, the clone it runs in, and the process that runs it.
 
-`python -m photofinish.fleet.jobs` is that process. It reads the job from standard input and ends when that is closed.
+`python -m photofinish.remote.jobs` is that process. It reads the job from standard input and ends when that is closed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections import deque
 from configparser import ConfigParser
 from pathlib import Path
 
+from photofinish.config.base import Name, Record
 from photofinish.errors import UserError, run_stage
 from photofinish.files import state_folder
-from photofinish.locks import sole_writer
-from photofinish.params.base import Name, Record
+from photofinish.locks import exclusive
 
 PLAN = Path("data/plan")
 PROGRESS = "photofinish-progress"
@@ -58,12 +58,12 @@ def run_job(text: str) -> None:
 
     job, worker = Job.model_validate_json(text), get_worker()
     clone = state_folder() / "worker"
-    with sole_writer(state_folder() / "locks", "worker", patience_seconds=float("inf")):
+    with exclusive(state_folder() / "locks", "worker", patience_seconds=float("inf")):
         clone_at(Path(), clone, job.commit)
         environment = environment_of(clone) | {"MLFLOW_EXPERIMENT_NAME": job.tracked_in}
         errors, last, sent_seconds = [], deque[str](maxlen=_LAST_LINES), 0.0
         with subprocess.Popen(
-            [sys.executable, "-m", "photofinish.fleet.jobs"],
+            [sys.executable, "-m", "photofinish.remote.jobs"],
             cwd=clone,
             env=environment,
             stdin=subprocess.PIPE,

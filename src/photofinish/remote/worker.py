@@ -1,6 +1,6 @@
 """A worker: runs what a head sends, one job at a time, and pushes each result to DVC's remote.
 
-`python -m photofinish.fleet.worker tcp://head:8786` waits for the head, and for the next one after that.
+`python -m photofinish.remote.worker tcp://head:8786` waits for the head, and for the next one after that.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import time
 import uuid
 from contextlib import suppress
 from importlib import metadata, util
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from photofinish.errors import MistakeError, TerminatedError, UserError, run_stage
+from photofinish.errors import ConfigError, TerminatedError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, state_folder
-from photofinish.fleet.jobs import is_leaving, stop_job
-from photofinish.machine.fingerprint import CpuHost, GpuHost, Machine, differences
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.machine.host import CPU_VARIABLES
+from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
-from photofinish.source_code import stage_code
+from photofinish.source_code import our_code
 
 HEAD = "tcp://127.0.0.1:8786"
 PLANNED = "photofinish"
@@ -51,12 +50,12 @@ def require_address(address: str, setting: str) -> None:
         parts = urlsplit(address)
         if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
             return
-    raise MistakeError(f"{setting}={address}: a head's address is as tcp://name:8786")
+    raise ConfigError(f"{setting}={address}: a head's address is as tcp://name:8786")
 
 
 def fleet_code() -> str:
     """Return a hash of the code that head and worker must have in common, and of Dask's version."""
-    code = stage_code(Path(__file__)).sha256
+    code = our_code("remote").sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 
@@ -80,10 +79,10 @@ def check_planned(planned: dict[str, Any], machine: Machine) -> None:
     if not trainings or resources_of(machine).keys() & trainings.keys():
         return
     hosts = [
-        (where, CpuHost.model_validate_json(host) if device == "cpu" else GpuHost.model_validate_json(host))
+        (where, CpuTarget.model_validate_json(host) if device == "cpu" else GpuTarget.model_validate_json(host))
         for device, where, host in trainings.values()
     ]
-    found = [(differences(host, machine), where) for where, host in hosts]
+    found = [(mismatches(host, machine), where) for where, host in hosts]
     fewest, where = min(found, key=lambda each: len(each[0]))
     how = "; ".join(fewest[:_MOST_DIFFERENCES]) or "write it down again by `make machine`"
     print(f"no training is planned for this machine, which isn't {where} ({how}): it only evaluates", flush=True)
@@ -142,7 +141,7 @@ def serve(head: str) -> None:
 
 def main() -> None:
     """Work for the head that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m photofinish.remote.worker", description=__doc__)
     parser.add_argument("head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port")
     args = parser.parse_args()
     require_dask()

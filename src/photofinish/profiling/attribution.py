@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from photofinish.config.experiment import ConstantSchedule, ResidentInput
 from photofinish.machine.memory import available_memory_bytes
-from photofinish.measuring.rehearsal import WARM_UP_STEPS, is_awake, scratch_copy, scratch_steps
-from photofinish.params.experiment import ConstantSchedule, ResidentInput
-from photofinish.results.measurements import Attribution, SteadyState, StepParts
+from photofinish.profiling.scratch import WARM_UP_STEPS, is_awake, scratch_copy, scratch_steps
+from photofinish.results.measurements import SteadyState, StepBreakdown, StepParts
 from photofinish.training.batches import Batches
 from photofinish.training.steps import Steps, steps_per_graph
 from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
@@ -142,16 +142,16 @@ def images_with_room(device: torch.device, image_bytes: int) -> int:
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
-def attribute(trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None) -> Attribution:
+def profile_step(trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None) -> StepBreakdown:
     """Measure where a step's time goes. `resident` are the batches with `input: resident`, if that is another input."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
-    return Attribution(
+    return StepBreakdown(
         parts=_measure_parts(trainer, plan.steps),
         batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        issuing_seconds=_measure_issuing(trainer, plan.steps),
+        launch_seconds=_measure_issuing(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=_measure_resident(trainer, resident, plan.steps) if resident else None,
     )

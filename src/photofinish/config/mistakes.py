@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from photofinish.params.base import BUILT_IN, OWN, CallsCode
+from photofinish.config.base import BUILT_IN, OWN, CallsCode
 from photofinish.wording import all_or_some, did_you_mean, shortened
 
 KeyPath = tuple[str | int, ...]
@@ -22,7 +22,7 @@ NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a l
 
 
 @dataclass(frozen=True)
-class Mistake:
+class ConfigProblem:
     """One mistake in params.yaml."""
 
     path: KeyPath
@@ -50,7 +50,7 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
 
 
-def mistakes_of(error: ValidationError, schema: Any, where: KeyPath = ()) -> Iterator[Mistake]:
+def mistakes_of(error: ValidationError, schema: Any, where: KeyPath = ()) -> Iterator[ConfigProblem]:
     """Yield pydantic's errors as mistakes in the part of the file at `where`."""
     for detail in error.errors():
         # Pydantic counts only the valid items of a list: with a faulty one, it also calls the list too short.
@@ -58,29 +58,29 @@ def mistakes_of(error: ValidationError, schema: Any, where: KeyPath = ()) -> Ite
             yield _mistake_of(detail, schema, where)
 
 
-def _mistake_of(error: ErrorDetails, schema: Any, where: KeyPath) -> Mistake:
+def _mistake_of(error: ErrorDetails, schema: Any, where: KeyPath) -> ConfigProblem:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     inner_path, _ = _resolve(schema, error["loc"])
     path = (*where, *inner_path)
     if kind == "extra_forbidden":
         _, models = _resolve(schema, error["loc"][:-1])
         allowed = list(dict.fromkeys(name for model in models for name in model.model_fields))
-        return Mistake(path, unknown_name("key", path[-1], allowed), value)
+        return ConfigProblem(path, unknown_name("key", path[-1], allowed), value)
     if kind == "missing":
-        return Mistake(path, REQUIRED)
+        return ConfigProblem(path, REQUIRED)
     if kind == "union_tag_not_found":
-        return Mistake((*path, context["discriminator"].strip("'")), REQUIRED)
+        return ConfigProblem((*path, context["discriminator"].strip("'")), REQUIRED)
     if kind == "union_tag_invalid":
         tag = context["discriminator"].strip("'")
         what = str(path[-1]) if tag == "name" else tag
         problem = unknown_name(what, value[tag], _names_in(context["expected_tags"]))
-        return Mistake((*path, tag), problem, value[tag])
+        return ConfigProblem((*path, tag), problem, value[tag])
     if kind == "literal_error":
         allowed = _names_in(context["expected"].replace(" or ", ", "))
-        return Mistake(path, unknown_name("value", value, allowed), value)
+        return ConfigProblem(path, unknown_name("value", value, allowed), value)
     if kind == "value_error":
-        return Mistake(path, str(context["error"]), NO_VALUE if value is None else value)
-    return Mistake(path, error["msg"], value)
+        return ConfigProblem(path, str(context["error"]), NO_VALUE if value is None else value)
+    return ConfigProblem(path, error["msg"], value)
 
 
 def _names_in(quoted: str) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validator
 
+from photofinish.config.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode, PositiveInt, Settings, built_in_or_own
+from photofinish.config.catalogue import CLASSIFIERS
+from photofinish.custom_code import TIMM
 from photofinish.errors import UserError
 from photofinish.files import is_as_recorded
-from photofinish.own_code import TIMM
-from photofinish.params.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode, PositiveInt, Settings, built_in_or_own
-from photofinish.params.catalogue import CLASSIFIERS
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if it takes them."""
@@ -76,12 +76,12 @@ class TorchvisionModel(_Network):
         return weights
 
 
-class OwnModel(_Network, OwnCode):
+class CustomModel(_Network, OwnCode):
     """Custom class or function that returns an nn.Module, or a network of timm such as `timm:resnet18`."""
 
 
 _BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
-Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnModel, Tag(OWN)], built_in_or_own("name")]
+Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomModel, Tag(OWN)], built_in_or_own("name")]
 
 
 class PublishedWeights(Settings):
@@ -96,7 +96,7 @@ def published_weights(model: Model) -> PublishedWeights | None:
     """Return the weights that the network starts from."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
-    if isinstance(model, OwnModel) and model.reference.module == TIMM and model.arguments.get("pretrained"):
+    if isinstance(model, CustomModel) and model.reference.module == TIMM and model.arguments.get("pretrained"):
         return PublishedWeights(model=model.name, weights="pretrained")
     return None
 

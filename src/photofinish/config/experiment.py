@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
-from photofinish.own_code import Reference, is_reference
-from photofinish.params.base import (
+from photofinish.config.base import (
     BUILT_IN,
     OWN,
     Decay,
@@ -22,7 +21,8 @@ from photofinish.params.base import (
     built_in_or_own,
     list_of,
 )
-from photofinish.params.networks import Model
+from photofinish.config.networks import Model
+from photofinish.custom_code import Reference, is_reference
 
 TORCHMETRICS = "torchmetrics.functional"
 SHORTHAND_KEYS = ("model", "loss", "optimizer", "schedule", "input")
@@ -157,7 +157,7 @@ class MetricsPlan(Settings):
     """data/plan/metrics/<experiment>.json: further metrics that `evaluate` computes, and their code."""
 
     metrics: Metrics
-    own_code: dict[str, str]
+    custom_code: dict[str, str]
 
 
 # -- schedules ----------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class ResidentInput(Settings):
     name: Literal["resident"]
 
 
-class OwnTransform(OwnCode):
+class CustomTransform(OwnCode):
     """Custom function of a packed item, a tensor, that returns it changed."""
 
 
@@ -227,7 +227,7 @@ class LoaderInput(Settings):
     non_blocking: bool = False
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
-    transform: Annotated[OwnTransform | None, BeforeValidator(spelled_out)] = None
+    transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of the training items, applied in each epoch."""
 
     @model_validator(mode="after")
@@ -270,7 +270,7 @@ class Experiment(Settings):
     augmentation: Augmentation = Augmentation()
     deterministic: bool = True
     """Refuse operations that do not give the same bits each time."""
-    steps: Literal["auto", "eager", "graph"] = "auto"
+    cuda_graphs: Literal["auto", "off", "on"] = "auto"
     """Whether a GPU's steps are launched one by one or as CUDA graphs."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
@@ -290,5 +290,5 @@ def own_code_of(experiment: Experiment) -> list[OwnCode]:
 class ExperimentPlan(Experiment):
     """data/plan/experiments/<name>.json: settings of the training stages."""
 
-    own_code: dict[str, str] = Field(default_factory=dict)
+    custom_code: dict[str, str] = Field(default_factory=dict)
     """sha256 of each custom file that the training runs, and the versions of packages it names."""

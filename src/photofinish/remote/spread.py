@@ -1,6 +1,6 @@
 """The head: finds what is missing, spreads it over the workers, and brings everything back.
 
-`python -m photofinish.fleet.spread`, as `make spread` runs it, in a project whose changes are committed and pushed.
+`python -m photofinish.remote.spread`, as `make spread` runs it, in a project whose changes are committed and pushed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from rich.live import Live
 from rich.table import Table
 from ruamel.yaml import YAML
 
-from photofinish.errors import MistakeError, UserError, run_stage
+from photofinish.config.reader import Params, read_params
+from photofinish.errors import ConfigError, UserError, run_stage
 from photofinish.files import project_root, state_folder
-from photofinish.fleet.jobs import PLAN, PROGRESS, Job, clone_at, committed, environment_of, run_job, stop_job
-from photofinish.fleet.worker import (
+from photofinish.locks import exclusive
+from photofinish.machine.fingerprint import Machine, name_problem, read_machines
+from photofinish.remote.jobs import PLAN, PROGRESS, Job, clone_at, committed, environment_of, run_job, stop_job
+from photofinish.remote.worker import (
     DASK,
     HEAD,
     PLANNED,
@@ -38,9 +41,6 @@ from photofinish.fleet.worker import (
     require_dask,
     resources_of,
 )
-from photofinish.locks import sole_writer
-from photofinish.machine.fingerprint import Machine, name_problem, read_machines
-from photofinish.params.reader import Params, read_params
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import record_all
 from photofinish.wording import seconds
@@ -94,7 +94,7 @@ class Project:
     def on(cls, machine: str, commit: str) -> Project:
         """Make a clone whose experiments run on one further machine."""
         if problem := name_problem(machine, _MACHINES):
-            raise MistakeError(f"ON={machine}: {problem}")
+            raise ConfigError(f"ON={machine}: {problem}")
         folder = state_folder() / "further" / machine
         clone_at(Path(), folder, commit)
         params = YAML(typ="safe").load(_PARAMS)
@@ -289,7 +289,7 @@ class Progress:
 
 def main() -> None:
     """Spread, as the command line asks."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.fleet.spread", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m photofinish.remote.spread", description=__doc__)
     parser.add_argument("--on", default="", help="further machines, by their names, to bring back records of")
     parser.add_argument("--listen", default=HEAD, help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere")
     args = parser.parse_args()
@@ -298,7 +298,7 @@ def main() -> None:
     import dask
 
     dask.config.set(DASK)
-    with sole_writer(state_folder() / "locks", "spread", patience_seconds=0):
+    with exclusive(state_folder() / "locks", "spread", patience_seconds=0):
         spread(args.on.split(), args.listen)
 
 

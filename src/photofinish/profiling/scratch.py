@@ -92,7 +92,7 @@ def warm_up(trainer: Trainer) -> float:
 def is_awake(trainer: Trainer, started_seconds: float) -> bool:
     """Return True if the device has worked for long enough to run at its full clock, as the leader's clock says."""
     lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
-    is_over: bool = trainer.team.from_leader(trainer.clock.now_seconds() - started_seconds >= lasts_seconds)
+    is_over: bool = trainer.team.broadcast_object(trainer.clock.now_seconds() - started_seconds >= lasts_seconds)
     return is_over
 
 
@@ -151,7 +151,7 @@ def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
 def chosen_steps(trainer: Trainer) -> Steps:
     """Return the kind of steps that params.yaml names. With `auto`, capture them if a trial gives the bits of eager
     ones."""
-    if trainer.experiment.steps == "eager":
+    if trainer.experiment.cuda_graphs == "off":
         return Steps("params.yaml says so")
     recorder = recorder_of(trainer.device)
     if recorder is None:
@@ -179,9 +179,9 @@ def chosen_steps(trainer: Trainer) -> Steps:
 
 
 def _one_by_one(trainer: Trainer, why: str) -> Steps:
-    if trainer.experiment.steps == "graph":
+    if trainer.experiment.cuda_graphs == "on":
         raise UserError(
-            f"steps is graph in params.yaml, which can't be: {why}. `steps: auto` takes them one by one then"
+            f"cuda_graphs is on in params.yaml, which can't be: {why}. `cuda_graphs: auto` takes them one by one then"
         )
     return Steps(why)
 

@@ -32,8 +32,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from photofinish.measuring.rehearsal import scratch_copy
 from photofinish.models.registry import BATCH_NORMS
+from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations, Product
 from photofinish.training.trainer import Trainer
 
@@ -58,8 +58,8 @@ class StepCount(NamedTuple):
     flops: int
     products: list[Product]
     """in their order"""
-    kept_values: int
-    all_kept_bytes: int
+    saved_activations: int
+    saved_tensor_bytes: int
 
 
 def count_operations(trainer: Trainer) -> Operations:
@@ -78,8 +78,8 @@ def count_operations(trainer: Trainer) -> Operations:
             parameter_bytes=_bytes(parameters),
             gradient_bytes=_bytes(each.grad for each in parameters if each.grad is not None),
             optimizer_bytes=_bytes(each for each in held if isinstance(each, torch.Tensor)),
-            kept_values=counted.kept_values,
-            all_kept_bytes=counted.all_kept_bytes,
+            saved_activations=counted.saved_activations,
+            saved_tensor_bytes=counted.saved_tensor_bytes,
             batch_bytes=_bytes([images, labels]) if trainer.experiment.input.name == "loader" else 0,
             resident_bytes=image_count * images[0].nbytes if trainer.experiment.input.name == "resident" else 0,
         )
@@ -103,8 +103,8 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
     batched = sum(count for name, count in counts.items() if any(part in str(name) for part in _BATCHED))
     if batched:
         products.all.append(_product(_BATCHED_SHARE * batched, 0, 0))
-    kept_values, all_kept_bytes = (sum(each.values()) for each in (kept.values, kept.bytes))
-    return StepCount(counter.get_total_flops(), products.all, kept_values, all_kept_bytes)
+    saved_activations, saved_tensor_bytes = (sum(each.values()) for each in (kept.values, kept.bytes))
+    return StepCount(counter.get_total_flops(), products.all, saved_activations, saved_tensor_bytes)
 
 
 def grouped(products: Iterable[Product]) -> tuple[Product, ...]:

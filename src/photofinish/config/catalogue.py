@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from photofinish.own_code import is_reference
+from photofinish.custom_code import is_reference
 
 if TYPE_CHECKING:
+    from photofinish.config.networks import CnnModel, Model
     from photofinish.data import Dtype, PartName, Task
-    from photofinish.params.networks import CnnModel, Model
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
 

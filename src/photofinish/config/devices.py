@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from photofinish.errors import MistakeError
-from photofinish.params.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
-from photofinish.params.experiment import Experiment
-from photofinish.params.mistakes import Mistake
+from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
+from photofinish.config.experiment import Experiment
+from photofinish.config.mistakes import ConfigProblem
+from photofinish.errors import ConfigError
 
 _MOST_THREADS = 1024
 Strategy = Literal["ddp", "data_parallel"]
@@ -82,7 +82,7 @@ class Devices(Settings):
     gpu: GpuDevice = GpuDevice()
 
 
-def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[Mistake]:
+def check_devices(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[ConfigProblem]:
     """Yield experiments that do not fit the devices, as far as params.yaml alone shows."""
     gpu = devices.gpu
     counts = {sharing_key("cpu"): devices.cpu.processes}
@@ -91,9 +91,9 @@ def misfits(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator
     key = max(counts, key=lambda key: counts[key])
     for name, experiment in experiments.items():
         if problem := batch_problem(experiment.batch_size, counts[key], key):
-            yield Mistake(("experiments", name, "batch_size"), problem, experiment.batch_size)
+            yield ConfigProblem(("experiments", name, "batch_size"), problem, experiment.batch_size)
         if gpu.strategy == "data_parallel" and experiment.precision == "bf16":
-            yield Mistake(
+            yield ConfigProblem(
                 ("experiments", name, "precision"),
                 "with devices.gpu.strategy: data_parallel, torch silently computes in fp16: "
                 "use strategy ddp or precision fp16",
@@ -120,14 +120,16 @@ def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | N
     """Raise MistakeError if data_parallel cannot use the GPUs of this machine."""
     for mistake in _data_parallel_mistakes(kind, in_use, output_device):
         key = ".".join(map(str, mistake.path))
-        raise MistakeError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")
+        raise ConfigError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")
 
 
-def _data_parallel_mistakes(kind: str, in_use: Sequence[int] | None, output_device: int | None) -> Iterator[Mistake]:
+def _data_parallel_mistakes(
+    kind: str, in_use: Sequence[int] | None, output_device: int | None
+) -> Iterator[ConfigProblem]:
     where = ("devices", "gpu")
     if kind not in ("auto", "cuda"):
         problem = f"this is for cuda, and the accelerator here is {kind}: set devices.gpu.strategy to ddp"
-        yield Mistake((*where, "strategy"), problem, "data_parallel")
+        yield ConfigProblem((*where, "strategy"), problem, "data_parallel")
     if in_use is not None and output_device is not None and output_device not in in_use:
         gpus = ", ".join(map(str, in_use))
-        yield Mistake((*where, "output_device"), f"must be one of the GPUs in use: {gpus}", output_device)
+        yield ConfigProblem((*where, "output_device"), f"must be one of the GPUs in use: {gpus}", output_device)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from photofinish.params.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
-from photofinish.params.mistakes import unknown_name
+from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
+from photofinish.config.mistakes import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")

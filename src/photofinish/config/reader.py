@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from photofinish.errors import MistakeError
-from photofinish.own_code import is_reference
-from photofinish.params.base import CallsCode, is_name
-from photofinish.params.catalogue import loss_problem, shape_problem
-from photofinish.params.compare import Comparing
-from photofinish.params.datasets import Dataset, OwnDataset, known_images
-from photofinish.params.devices import Devices, misfits
-from photofinish.params.experiment import SHORTHAND_KEYS, Experiment, Metric, OwnLoss, OwnTransform, spelled_out
-from photofinish.params.mistakes import NAME_RULE, REQUIRED, KeyPath, Mistake, mistakes_of, unknown_name
-from photofinish.params.networks import OwnModel
-from photofinish.params.yaml_reader import YamlDocument
+from photofinish.config.base import CallsCode, is_name
+from photofinish.config.catalogue import loss_problem, shape_problem
+from photofinish.config.compare import Comparing
+from photofinish.config.datasets import Dataset, OwnDataset, known_images
+from photofinish.config.devices import Devices, check_devices
+from photofinish.config.experiment import SHORTHAND_KEYS, CustomTransform, Experiment, Metric, OwnLoss, spelled_out
+from photofinish.config.mistakes import NAME_RULE, REQUIRED, ConfigProblem, KeyPath, mistakes_of, unknown_name
+from photofinish.config.networks import CustomModel
+from photofinish.config.yaml_reader import YamlDocument
+from photofinish.custom_code import is_reference
+from photofinish.errors import ConfigError
 from photofinish.wording import all_or_some, did_you_mean, nearest_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare")
@@ -39,19 +39,19 @@ class Params:
     datasets: dict[str, Dataset]
     devices: Devices
     comparing: Comparing = field(default_factory=Comparing)
-    own_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
+    custom_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
     """Custom code, by the place that names it."""
 
 
-def refuse_unknown(experiment: str, params: Params, params_file: Path) -> None:
+def check_known(experiment: str, params: Params, params_file: Path) -> None:
     """Raise MistakeError if no experiment has that name."""
     if experiment not in params.experiments:
         hint = did_you_mean(experiment, params.experiments)
         names = ", ".join(params.experiments)
-        raise MistakeError(f"{params_file} has no experiment '{experiment}', only {names}{';' if hint else ''}{hint}")
+        raise ConfigError(f"{params_file} has no experiment '{experiment}', only {names}{';' if hint else ''}{hint}")
 
 
-def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]]) -> Params:
+def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
     """Read and check the whole file. Raise one MistakeError that lists every mistake in it.
 
     `find_mistakes` add those that depend on other files of this machine.
@@ -63,7 +63,7 @@ def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[Mistake]
         reader.note(mistake)
     if reader.mistakes:
         count = f"{len(reader.mistakes)} mistake{'s' if len(reader.mistakes) > 1 else ''}"
-        raise MistakeError(f"{path} has {count}; nothing was started\n{document.in_words(reader.mistakes.values())}")
+        raise ConfigError(f"{path} has {count}; nothing was started\n{document.in_words(reader.mistakes.values())}")
     return params
 
 
@@ -77,14 +77,14 @@ class _Reader:
         self._own_code: dict[KeyPath, CallsCode] = {}
         self.mistakes = {mistake.path: mistake for mistake in file.faulty_keys}
 
-    def note(self, mistake: Mistake) -> None:
+    def note(self, mistake: ConfigProblem) -> None:
         """Keep the first mistake at each place."""
         self.mistakes.setdefault(mistake.path, mistake)
 
     def read(self) -> Params:
         document = self._document
         if not isinstance(document, dict):
-            self.note(Mistake((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document))
+            self.note(ConfigProblem((), f"must be a mapping with the keys {', '.join(_SECTIONS)}", document))
             return Params({}, {}, Devices())
         misspelt = set()
         for key, value in document.items():
@@ -92,7 +92,7 @@ class _Reader:
                 problem = unknown_name("key", key, _SECTIONS)
                 if key == "mirror":
                     problem = "this key is gone: datasets.NAME.root names a folder that has torchvision's files"
-                self.note(Mistake((key,), problem, value))
+                self.note(ConfigProblem((key,), problem, value))
                 misspelt.add(nearest_name(key, _SECTIONS))
         if "defaults" in misspelt - document.keys():
             self._not_missing |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
@@ -108,7 +108,7 @@ class _Reader:
         for name, given in self._entries("experiments", misspelt).items():
             if experiment := self._read_experiment(name, given, defaults):
                 experiments[name] = experiment
-        for mistake in (*misfits(devices, experiments), *_unfit_networks(datasets, experiments)):
+        for mistake in (*check_devices(devices, experiments), *_unfit_networks(datasets, experiments)):
             self.note(mistake)
         return Params(experiments, datasets, devices, comparing, self._own_code)
 
@@ -117,21 +117,21 @@ class _Reader:
         entries = self._document.get(section)
         if not isinstance(entries, dict) or not entries:
             if section in self._document or section not in misspelt:
-                self.note(Mistake((section,), f"{REQUIRED}: a mapping with at least one entry"))
+                self.note(ConfigProblem((section,), f"{REQUIRED}: a mapping with at least one entry"))
             return {}
         lower_case: dict[str, str] = {}
         for name in entries:
             other = lower_case.setdefault(name.lower(), name)
             if not is_name(name):
-                self.note(Mistake((section, name), NAME_RULE))
+                self.note(ConfigProblem((section, name), NAME_RULE))
             elif other != name:  # one folder for both, where the file system ignores case
-                self.note(Mistake((section, name), f"differs from '{other}' by upper and lower case only"))
+                self.note(ConfigProblem((section, name), f"differs from '{other}' by upper and lower case only"))
         return {name: given for name, given in entries.items() if is_name(name)}
 
     def _read_dataset(self, name: str, given: Any) -> Dataset | None:
         where = ("datasets", name)
         if not isinstance(given, dict):
-            self.note(Mistake(where, "must be a mapping of settings, at least source", given))
+            self.note(ConfigProblem(where, "must be a mapping of settings, at least source", given))
             return None
         arguments = {key: value for key, value in given.items() if key not in OwnDataset.model_fields}
         self._note_code(where, OwnDataset, {"source": given.get("source"), **arguments})
@@ -145,12 +145,12 @@ class _Reader:
     def _read_defaults(self, given: Any) -> dict[str, Any]:
         """Check the defaults by themselves, so that a mistake in them is reported once."""
         if not isinstance(given, dict):
-            self.note(Mistake(("defaults",), "must be a mapping of settings", given))
+            self.note(ConfigProblem(("defaults",), "must be a mapping of settings", given))
             self._not_missing |= Experiment.model_fields.keys() - set(_NEVER_INHERITED)
             return dict(_BUILT_IN)
         if "dataset" in given:
             problem = "name the data set in each experiment; dvc.yaml reads it there"
-            self.note(Mistake(("defaults", "dataset"), problem, given["dataset"]))
+            self.note(ConfigProblem(("defaults", "dataset"), problem, given["dataset"]))
         defaults = {**_BUILT_IN, **given}
         try:
             Experiment.model_validate_json(_json(_all_spelled_out(defaults)))
@@ -168,13 +168,13 @@ class _Reader:
     def _read_experiment(self, name: str, given: Any, defaults: dict[str, Any]) -> Experiment | None:
         where = ("experiments", name)
         if not isinstance(given, dict):
-            self.note(Mistake(where, "must be a mapping of settings, at least dataset and model", given))
+            self.note(ConfigProblem(where, "must be a mapping of settings, at least dataset and model", given))
             return None
         dataset, datasets = given.get("dataset"), self._document.get("datasets")
         if isinstance(dataset, str) and isinstance(datasets, dict) and datasets and dataset not in datasets:
             hint = did_you_mean(dataset, datasets)
             problem = f"not listed under datasets ({all_or_some(list(datasets))}){';' if hint else ''}{hint}"
-            self.note(Mistake((*where, "dataset"), problem, dataset))
+            self.note(ConfigProblem((*where, "dataset"), problem, dataset))
         settings = merged(defaults, given)
         self._note_own_code(where, given, settings)
         try:
@@ -191,11 +191,11 @@ class _Reader:
         """Note the custom code that an experiment names, so that `plan` can check its arguments."""
         reading, metrics = settings.get("input"), settings.get("metrics")
         named: list[tuple[KeyPath, type[CallsCode], Any]] = [
-            (("model",), OwnModel, settings.get("model")),
+            (("model",), CustomModel, settings.get("model")),
             (("loss",), OwnLoss, settings.get("loss")),
         ]
         if isinstance(reading, dict) and reading.get("name") == "loader":
-            named.append((("input", "transform"), OwnTransform, reading.get("transform")))
+            named.append((("input", "transform"), CustomTransform, reading.get("transform")))
         for number, metric in enumerate(metrics if isinstance(metrics, list) else ()):
             named.append((("metrics", number), Metric, metric))
         for path, kind, code in named:
@@ -208,7 +208,7 @@ class _Reader:
         except ValidationError:
             return  # built in; or faulty, which is reported with the other settings
 
-    def _is_of_defaults(self, mistake: Mistake, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
+    def _is_of_defaults(self, mistake: ConfigProblem, given: dict[str, Any], defaults: dict[str, Any]) -> bool:
         """Return True if the experiment only inherits a mistake that is already reported."""
         if mistake.problem == REQUIRED and mistake.path[0] in self._not_missing:
             return True
@@ -216,11 +216,11 @@ class _Reader:
         same = any(other is not None and other.problem == mistake.problem for other in others)
         return same and not _names_another_kind(given, defaults, str(mistake.path[0]))
 
-    def _note_setting(self, mistake: Mistake, where: KeyPath, given: dict[str, Any]) -> None:
+    def _note_setting(self, mistake: ConfigProblem, where: KeyPath, given: dict[str, Any]) -> None:
         path = mistake.path
         if path[1:] == ("name",) and isinstance(given.get(str(path[0])), str):
             path = path[:1]  # `model: linear` has no key `name`
-        self.note(Mistake((*where, *path), mistake.problem, mistake.value))
+        self.note(ConfigProblem((*where, *path), mistake.problem, mistake.value))
 
     def _validated(self, schema: type[_SettingsT], given: Any, where: KeyPath) -> _SettingsT | None:
         try:
@@ -231,7 +231,7 @@ class _Reader:
         return None
 
 
-def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> Iterator[Mistake]:
+def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> Iterator[ConfigProblem]:
     """Yield networks and losses that do not fit their data set, as far as params.yaml shows."""
     for name, experiment in experiments.items():
         dataset = datasets.get(experiment.dataset)
@@ -239,10 +239,10 @@ def _unfit_networks(datasets: dict[str, Dataset], experiments: dict[str, Experim
             continue
         images = known_images(dataset)
         if problem := shape_problem(experiment.model, images.channels, images.sides):
-            yield Mistake(("experiments", name, "model"), problem, experiment.model.name)
+            yield ConfigProblem(("experiments", name, "model"), problem, experiment.model.name)
         loss = experiment.loss.name if experiment.loss else None
         if not is_reference(dataset.source) and (problem := loss_problem(loss, "classes")):
-            yield Mistake(("experiments", name, "loss"), problem, loss)
+            yield ConfigProblem(("experiments", name, "loss"), problem, loss)
 
 
 def merged(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from photofinish.files import in_project
-from photofinish.params.base import (
+from photofinish.config.base import (
     BUILT_IN,
     OWN,
     CallsCode,
@@ -24,7 +23,8 @@ from photofinish.params.base import (
     list_of,
     refusal,
 )
-from photofinish.params.catalogue import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
+from photofinish.config.catalogue import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
+from photofinish.files import in_project
 
 if TYPE_CHECKING:
     from photofinish.data import PartName
@@ -296,7 +296,7 @@ class DatasetPlan(Settings):
     dataset: Dataset
     local_files: str | None
     """sha256 of the names, sizes and times of this machine's files that the data set is made of"""
-    own_code: dict[str, str] = Field(default_factory=dict)
+    custom_code: dict[str, str] = Field(default_factory=dict)
     """sha256 of each file of custom code that makes it, and the versions of packages they name"""
 
 

@@ -41,7 +41,7 @@ def is_reference(name: object) -> bool:
     return isinstance(name, str) and (":" in name or name.endswith(".py"))
 
 
-class Takes(NamedTuple):
+class Signature(NamedTuple):
     """Keyword arguments of a class or function."""
 
     names: tuple[str, ...]
@@ -130,7 +130,7 @@ class Reference:
         there = sorted(name for name, node in defined.items() if isinstance(node, ast.ClassDef | ast.FunctionDef))
         return f"{self.module} has no {self.name};{hint} it defines {', '.join(there) or 'no class or function'}"
 
-    def takes(self) -> Takes | None:
+    def takes(self) -> Signature | None:
         """Return what it can be called with, or None if only running the file would show that."""
         file = self.file
         node = _defined_in(file).get(self.name) if file else None
@@ -142,7 +142,7 @@ class Reference:
             if isinstance(child, ast.FunctionDef) and child.name == "__init__" and not child.decorator_list:
                 return _takes(child.args, is_class=True)
         if all(ast.unparse(base) in _EMPTY_BASES for base in node.bases):
-            return Takes((), frozenset(), any_more=False, is_class=True)
+            return Signature((), frozenset(), any_more=False, is_class=True)
         return None
 
     def load(self) -> Any:
@@ -201,7 +201,7 @@ def users_code(what: str) -> Iterator[None]:
     except (UserError, KeyboardInterrupt, TerminatedError):
         raise
     except BaseException as error:  # also sys.exit in a file that reads a command line when it is imported
-        raise UserError(f"{what}:\n{users_traceback(error)}") from error
+        raise UserError(f"{what}:\n{user_traceback(error)}") from error
     finally:
         os.chdir(folder)
     if sys.stdout.closed:
@@ -209,18 +209,18 @@ def users_code(what: str) -> Iterator[None]:
         raise UserError(f"{what}: it closed sys.stdout, which this stage prints to")
 
 
-def users_traceback(error: BaseException) -> str:
+def user_traceback(error: BaseException) -> str:
     """Return the traceback from the user's first line on, or only the error if it has none."""
-    frames = dropwhile(lambda frame: not is_users_file(frame.filename), traceback.extract_tb(error.__traceback__))
+    frames = dropwhile(lambda frame: not is_user_file(frame.filename), traceback.extract_tb(error.__traceback__))
     return "".join([*traceback.format_list(list(frames)), *traceback.format_exception_only(error)]).rstrip()
 
 
 def runs_through_users_code(error: BaseException) -> bool:
     """Return True if the traceback has a line of the user, or of a package that they name."""
-    return any(is_users_file(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+    return any(is_user_file(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
 
 
-def is_users_file(filename: str) -> bool:
+def is_user_file(filename: str) -> bool:
     """Return True if the file belongs neither to photofinish, nor to PyTorch, nor to Python."""
     if installed := _INSTALLED.search(filename):
         return installed["package"] != "torch"
@@ -229,7 +229,7 @@ def is_users_file(filename: str) -> bool:
 
 def is_custom_file(filename: str) -> bool:
     """Return True if the file is custom code, and not part of an installed package."""
-    return is_users_file(filename) and not _INSTALLED.search(filename)
+    return is_user_file(filename) and not _INSTALLED.search(filename)
 
 
 @cache
@@ -251,14 +251,14 @@ def _defined_in(file: Path) -> dict[str, ast.AST]:
     return found
 
 
-def _takes(arguments: ast.arguments, *, is_class: bool) -> Takes:
+def _takes(arguments: ast.arguments, *, is_class: bool) -> Signature:
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     skipped = 1 if is_class else 0  # self
     required = set(positional[skipped : len(positional) - len(arguments.defaults)])
     keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     required |= {argument.arg for argument, default in keywords if default is None}
     names = (*positional[skipped:], *(argument.arg for argument in arguments.kwonlyargs))
-    return Takes(names, frozenset(required), any_more=arguments.kwarg is not None, is_class=is_class)
+    return Signature(names, frozenset(required), any_more=arguments.kwarg is not None, is_class=is_class)
 
 
 @cache

@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from photofinish.config.experiment import Experiment
+from photofinish.custom_code import users_code
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.own import same_bits, tensors_in
-from photofinish.own_code import users_code
-from photofinish.params.experiment import Experiment
-from photofinish.results.records import FirstStep, Print
+from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import Team
-from photofinish.training.torch_device import autocast, laid_out, memory_format
+from photofinish.training.teams import World
+from photofinish.training.torch_device import autocast, memory_format, to_memory_format
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _CHUNK = 1 << 20
@@ -58,7 +58,7 @@ _Step = list[tuple[str, torch.Tensor]]
 _OUTPUT = "output of the network"
 
 
-def first_batch(training: Batches, team: Team) -> Batch | None:
+def first_batch(training: Batches, team: World) -> Batch | None:
     """The first batch as the network gets it, put together from everyone's shares; None where another one leads."""
     images, labels = next(iter(training.train_batches(0)))
     shares = team.gather([images.cpu(), labels.cpu()])
@@ -83,7 +83,7 @@ def first_step(
 
     On the CPU a second step measures what rounding may change in each layer. `labels` are those of all training images.
     """
-    weights = {name: tensor_print(parameter) for name, parameter in network.named_parameters()}
+    weights = {name: fingerprint_tensor(parameter) for name, parameter in network.named_parameters()}
     moved = copy.deepcopy(network) if device.type == "cpu" else None
     values_an_item = batch[0][0].numel()
     count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values_an_item))
@@ -102,8 +102,8 @@ def first_step(
         first_batch_sha256=sha256_of_bytes(batch[0].numpy().tobytes() + batch[1].numpy().tobytes()),
         loss=loss,
         weights=weights,
-        outputs={name: tensor_print(output) for name, output in outputs.items()},
-        gradients={name: tensor_print(gradient) for name, gradient in gradients.items()},
+        outputs={name: fingerprint_tensor(output) for name, output in outputs.items()},
+        gradients={name: fingerprint_tensor(gradient) for name, gradient in gradients.items()},
         output_rounding=output_rounding,
         gradient_rounding=gradient_rounding,
         cpu_fallbacks=dict(fallbacks),
@@ -130,7 +130,7 @@ def _layer_by_layer(
             hooks.append(module.register_forward_hook(partial(note, name or "(network)")))
         if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
             module.eval()
-    images, targets = laid_out(batch[0].to(device), layout), batch[1].to(device)
+    images, targets = to_memory_format(batch[0].to(device), layout), batch[1].to(device)
     seed_epoch(0, 0)  # custom networks may draw
     with autocast(device, precision):
         loss = criterion.mean(network(images), targets)
@@ -151,7 +151,9 @@ def _move_weights(network: nn.Module, share: float) -> None:
 
 def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
     """Return the norm of the difference between two tensors of each name."""
-    return {name: tensor_print(first[name].double() - second[name].double())[0] for name in first if name in second}
+    return {
+        name: fingerprint_tensor(first[name].double() - second[name].double())[0] for name in first if name in second
+    }
 
 
 @contextmanager
@@ -174,7 +176,7 @@ def fallbacks_counted() -> Iterator[Counter[str]]:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def tensor_print(tensor: torch.Tensor) -> Print:
+def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:
     """In double precision on the CPU, chunk by chunk, so that equal tensors give equal figures on every device. What
     isn't finite (masked scores, say) counts as 0, for no record holds it."""
     squares = signed = 0.0
@@ -190,7 +192,7 @@ def _signs() -> torch.Tensor:
     return torch.randint(0, 2, (_CHUNK,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
 
 
-def refuse_what_cannot_be_trained(
+def validate_custom_model(
     experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
 ) -> None:
     """Raise UserError if a training, its record or its comparison can't use the network. Tries it on copies."""
@@ -206,7 +208,7 @@ def refuse_what_cannot_be_trained(
     with users_code(failing), nondeterminism_explained(experiment):
         for each in copies:
             each.to(device, memory_format=layout)  # type: ignore[call-overload]
-        images = laid_out(images, layout)
+        images = to_memory_format(images, layout)
         first, second = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[:2])
         copies[2].load_state_dict(copies[1].state_dict())  # as a training that goes on, or an evaluation, has it
         third, restored = (_one_step(each, criterion, (images, targets), precision, outputs) for each in copies[1:])

@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from photofinish.custom_code import Reference, is_reference
 from photofinish.errors import UserError
-from photofinish.own_code import Reference, is_reference
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
 MOST_SEEDS = 2**32  # NumPy's limit

@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from photofinish.errors import MistakeError
-from photofinish.params.mistakes import KeyPath, Mistake
+from photofinish.config.mistakes import ConfigProblem, KeyPath
+from photofinish.errors import ConfigError
 
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -25,9 +25,9 @@ class YamlDocument:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise MistakeError(f"{path}: there is no such file") from None
+            raise ConfigError(f"{path}: there is no such file") from None
         except UnicodeDecodeError as error:
-            raise MistakeError(f"{path} is not UTF-8 text (byte {error.start})") from None
+            raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from None
         yaml = YAML(typ="safe")
         yaml.allow_duplicate_keys = True  # reported by _faulty_keys, together with all other mistakes
         constructor, _ = yaml.get_constructor_parser(text)
@@ -41,14 +41,14 @@ class YamlDocument:
             what = ", ".join(filter(None, (error.context, error.problem)))
             if "':'" in what:  # as in {name: net.py:Net}
                 what += "; within brackets, put text with a colon in quotes"
-            raise MistakeError(f"{path}:{line}  this is not valid YAML: {what}") from None
+            raise ConfigError(f"{path}:{line}  this is not valid YAML: {what}") from None
         except (YAMLError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             # ruamel.yaml passes on what Python raises for values such as `2024-13-45`.
-            raise MistakeError(f"{path}  this is not valid YAML: {error}") from None
+            raise ConfigError(f"{path}  this is not valid YAML: {error}") from None
         except RecursionError:
-            raise MistakeError(f"{path}  this is not valid YAML: nested too deeply") from None
+            raise ConfigError(f"{path}  this is not valid YAML: nested too deeply") from None
 
-    def in_words(self, mistakes: Iterable[Mistake]) -> str:
+    def in_words(self, mistakes: Iterable[ConfigProblem]) -> str:
         """Return two lines for each mistake, in the order of the file."""
         found = [(mistake.line or self.line_of(mistake.path), mistake) for mistake in mistakes]
         found.sort(key=lambda line_and_mistake: line_and_mistake[0])
@@ -71,7 +71,7 @@ class YamlDocument:
         return line
 
 
-def _faulty_keys(node: Node | None, path: KeyPath, visited: set[int]) -> Iterator[Mistake]:
+def _faulty_keys(node: Node | None, path: KeyPath, visited: set[int]) -> Iterator[ConfigProblem]:
     """Yield keys that are given twice, and keys that are not text. The latter become text."""
     if id(node) in visited:  # an alias
         return
@@ -83,9 +83,9 @@ def _faulty_keys(node: Node | None, path: KeyPath, visited: set[int]) -> Iterato
                 raise MarkedYAMLError(problem="a key must be text", problem_mark=key.start_mark)
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
-                yield Mistake((*path, name), "this key is given twice", line=line)
+                yield ConfigProblem((*path, name), "this key is given twice", line=line)
             elif key.tag not in (_TEXT, _MERGE):
-                yield Mistake((*path, name), "this key is not text: put it in quotes", line=line)
+                yield ConfigProblem((*path, name), "this key is not text: put it in quotes", line=line)
                 key.tag = _TEXT
             seen.add(name)
             yield from _faulty_keys(value, (*path, name), visited)
