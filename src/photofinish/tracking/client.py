@@ -48,6 +48,7 @@ class Tracker:
         self._is_remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
         self.waited_seconds = 0.0
         self._calls: list[futures.Future[None]] = []
+        self._opened: futures.Future[None] | None = None
         self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
@@ -63,6 +64,7 @@ class Tracker:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: the terminal's Ctrl-C is for the stage
         try:
             self._call("open_project")
+            self._opened = next(iter(self._calls), None)
         finally:
             signal.signal(signal.SIGINT, before)
         self._worker = set(multiprocessing.active_children()) - others
@@ -74,13 +76,12 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         is_interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
-        is_ready = all(call.done() for call in self._calls[:1])
         try:
             if error is not None:
                 self.stop("KILLED" if is_interrupted else "FAILED", str(error) or type(error).__name__)
             if not is_interrupted:
                 self._wait()
-            elif is_ready:  # else there is no run to close
+            elif self._opened and self._opened.done():  # else there is no run to close
                 futures.wait(self._calls, _INTERRUPTED_SECONDS)
         finally:
             self._close()
