@@ -384,7 +384,7 @@ def test_the_question_supposes_no_more_than_was_found(
 
 
 @pytest.mark.parametrize(
-    ("issuing_seconds", "cause"), [((), "launch-bound"), ((0.0095,), "launch-bound"), ((0.004,), "compute-bound")]
+    ("launch_seconds", "cause"), [((), "launch-bound"), ((0.0095,), "launch-bound"), ((0.004,), "compute-bound")]
 )
 def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
     slow: Change, launch_seconds: tuple[float, ...], cause: str

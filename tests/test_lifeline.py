@@ -136,7 +136,7 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
         dvc.wait()
         assert json.loads((project.root / ".dvc" / "tmp" / "rwlock").read_text(encoding="utf-8"))
         # The first training is still about to end.
-        with _training(project, "goes on after epoch") as (again, second):
+        with _training(project, "resumes after epoch") as (again, second):
             assert not _runs(trainer)
             second.terminate()
             outputs = [each.communicate()[0] for each in (dvc, again)]
@@ -147,7 +147,7 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
     assert "Traceback" not in "".join(outputs)
     assert _status_in_mlflow(project) == "KILLED"
 
-    with _training(project, "goes on after epoch") as (dvc, trainer):
+    with _training(project, "resumes after epoch") as (dvc, trainer):
         os.killpg(dvc.pid, signal.SIGINT)
         output, _ = dvc.communicate()
     assert not _runs(trainer)
@@ -159,7 +159,7 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
 
     output = project.repro("train-cpu@short")
     assert "Stage 'split@digits' didn't change" in output
-    assert "short on cpu  goes on after epoch" in output
+    assert "short on cpu  resumes after epoch" in output
     steps = "SELECT step FROM metrics WHERE key = 'training_loss' ORDER BY step"
     assert _rows(project, steps) == [(epoch,) for epoch in range(1, _EPOCHS + 1)]
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"

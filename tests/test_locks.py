@@ -26,9 +26,9 @@ from photofinish.machine.fingerprint import CpuTarget
 _HOLD = """
 import os, sys, time
 from pathlib import Path
-from photofinish.locks import machine_to_itself, sole_writer
+from photofinish.locks import exclusive, exclusive_machine
 
-with machine_to_itself("which trains small") if not sys.argv[1:] else sole_writer(Path(), *sys.argv[1:]):
+with exclusive_machine("which trains small") if not sys.argv[1:] else exclusive(Path(), *sys.argv[1:]):
     if os.fork() == 0:
         time.sleep(60)  # a child must not keep the lock
         os._exit(0)

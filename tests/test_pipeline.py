@@ -86,7 +86,6 @@ def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_outpu
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n?? metrics/\n?? plots/\n"
-    assert list((project.root / ".photofinish" / "finished").iterdir()) == []  # kept until DVC had them
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
     assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {

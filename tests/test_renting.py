@@ -107,7 +107,7 @@ def test_the_accuracy_that_is_aimed_at_takes_the_epochs_that_it_took_here(make_p
     ("kept", "all_kept", "fits"), [(1, 1, "yes"), (1, 5, "yes"), (1, 6, "perhaps"), (16, 16, "no")]
 )
 def test_no_is_sure_and_yes_has_room_to_spare(make_pair: MakePair, kept: int, all_kept: int, fits: str) -> None:
-    step = STEP.model_copy(update={"kept_values": kept * GIB // 4, "all_kept_bytes": all_kept * GIB})
+    step = STEP.model_copy(update={"saved_activations": kept * GIB // 4, "saved_tensor_bytes": all_kept * GIB})
     (offer,) = make_pair(step, accelerators=("T4",)).renting.offers  # of 16 GiB
     assert offer.needed_bytes == (3 + kept) * GIB
     assert offer.fits == fits
@@ -199,7 +199,7 @@ def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_da
 def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shorter_one_is_not(
     make_pair: MakePair,
 ) -> None:
-    long = STEP.model_copy(update={"flops": 8 * 10**11, "all_kept_bytes": 32 * 10**8})
+    long = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
     pair = make_pair(long, accelerators=("T4", "M1"), prices=Prices(accelerator_hour={"T4": 3.6}))
     on_t4, on_m1 = pair.renting.offers
     step_seconds = 0.87 * 0.8 / 8.1 + 17.4 * 3.2 / 320
@@ -214,6 +214,6 @@ def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shor
     (without_price,) = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR")).renting.offers
     assert without_price.estimate
     assert without_price.estimate.cost is None
-    short = make_pair(STEP.model_copy(update={"flops": 10**9, "all_kept_bytes": 10**6}))
+    short = make_pair(STEP.model_copy(update={"flops": 10**9, "saved_tensor_bytes": 10**6}))
     assert not any(offer.estimate for offer in short.renting.offers)
     assert not any("estimated" in heading for heading in renting_table([short])[0])

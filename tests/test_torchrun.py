@@ -159,7 +159,7 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
         assert message.startswith(f"error: process {killed} of 2 (counted from 0) was killed by {name}")
         # The first process may hear of the other's end, or be ended itself.
         wait_for(lambda: _statuses_in_mlflow(stage) in (["FAILED"], ["KILLED"]))
-        said = "goes on after epoch"
+        said = "resumes after epoch"
 
     with _training(stage, said) as (process, ranks):
         process.send_signal(signal.SIGINT)
@@ -176,7 +176,7 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
     # A node has a folder of its own, and the first alone goes by it.
     other = make_stage("other")
     outputs = _two_nodes(stage, other)
-    assert "goes on after epoch" in outputs[0]
+    assert "resumes after epoch" in outputs[0]
     assert f"epoch {_EPOCHS}/{_EPOCHS}" in outputs[0]
     assert outputs[1] == ""
     assert not other.out.exists()

@@ -30,10 +30,10 @@ CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
     "download": ("data", "display", "locks"),
     "split": ("data", "display", "locks"),
-    "download_weights": ("data", "display", "locks", "models"),
+    "download_weights": ("models",),
     "train": (*_NETWORKS, "display", "locks", "profiling", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
-    "compare": ("comparing", "data/__init__", "locks", "machine", "report", "results", "tracking"),
+    "compare": ("comparing", "data/__init__", "machine", "report", "results", "tracking"),
     "remote": ("remote", "machine"),
 }
 """Packages and modules of photofinish that each stage runs. Tests compare them with what the scripts import.

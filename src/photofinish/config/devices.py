@@ -117,7 +117,7 @@ def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
-    """Raise MistakeError if data_parallel cannot use the GPUs of this machine."""
+    """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
     for mistake in _data_parallel_mistakes(kind, in_use, output_device):
         key = ".".join(map(str, mistake.path))
         raise ConfigError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")

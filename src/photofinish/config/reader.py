@@ -44,7 +44,7 @@ class Params:
 
 
 def check_known(experiment: str, params: Params, params_file: Path) -> None:
-    """Raise MistakeError if no experiment has that name."""
+    """Raise ConfigError if no experiment has that name."""
     if experiment not in params.experiments:
         hint = did_you_mean(experiment, params.experiments)
         names = ", ".join(params.experiments)
@@ -52,7 +52,7 @@ def check_known(experiment: str, params: Params, params_file: Path) -> None:
 
 
 def read_params(path: Path, *find_mistakes: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
-    """Read and check the whole file. Raise one MistakeError that lists every mistake in it.
+    """Read and check the whole file. Raise one ConfigError that lists every mistake in it.
 
     `find_mistakes` add those that depend on other files of this machine.
     """

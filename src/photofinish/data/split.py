@@ -152,7 +152,7 @@ def duplicates(
 ) -> list[str]:
     """Return a warning for each two parts that share images.
 
-    Raise MistakeError if the user divided them, unless params.yaml allows it.
+    Raise ConfigError if the user divided them, unless params.yaml allows it.
     """
     dataset, warnings = plan.dataset, []
     is_users = isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates

@@ -64,7 +64,7 @@ class Room:
 
 
 def check_memory_needed(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
-    """Raise MistakeError if images that are to lie on the device don't fit into one of the rooms."""
+    """Raise ConfigError if images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
     padding = experiment.augmentation.crop_padding

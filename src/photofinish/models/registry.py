@@ -147,7 +147,7 @@ def check_batch_norm(
     normalised: Callable[[int], int] = int,
     dtype: Dtype = "uint8",
 ) -> None:
-    """Raise MistakeError if batches leave batch-norm a single image, and this network can't learn from one.
+    """Raise ConfigError if batches leave batch-norm a single image, and this network can't learn from one.
 
     `normalised` returns the least number of images of a batch that batch-norm takes its statistics over.
     """

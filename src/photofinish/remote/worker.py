@@ -45,7 +45,7 @@ def require_dask() -> None:
 
 
 def require_address(address: str, setting: str) -> None:
-    """Raise MistakeError unless this is the address of a scheduler."""
+    """Raise ConfigError unless this is the address of a scheduler."""
     with suppress(ValueError):  # a port beyond 65535
         parts = urlsplit(address)
         if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:

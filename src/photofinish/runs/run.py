@@ -54,7 +54,7 @@ class Run:
         return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
 
     def check(self) -> None:
-        """Raise MistakeError or UserError for settings that do not fit the split or the machine."""
+        """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.custom_code)
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
         # `plan` cannot count the devices if all GPUs are asked for.

@@ -154,7 +154,7 @@ class Setup:
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:
-        """Put the experiment's name before a MistakeError, which knows only its key."""
+        """Put the experiment's name before a ConfigError, which knows only its key."""
         try:
             yield
         except ConfigError as error:

@@ -133,7 +133,7 @@ class Loss:
 
 
 def check_class_weights(settings: params.Loss | None, names: tuple[str, ...]) -> None:
-    """Raise MistakeError if the loss has a number for each class or label, and not as many as there are."""
+    """Raise ConfigError if the loss has a number for each class or label, and not as many as there are."""
     for key, what in _FOR_EACH.items():
         numbers = getattr(settings, key, None) if settings and not is_reference(settings.name) else None
         if numbers is not None and len(numbers) != len(names):
