@@ -1,7 +1,6 @@
-"""Connection of a stage to MLflow: calls to one worker process, each with a time limit.
+"""Connection of a stage to MLflow: calls to one worker process, with a time limit.
 
-The worker's start and its imports overlap with the stage's own. A server that hangs cannot hang a
-training. The results on disk are complete without MLflow, and the next sync sends what it missed.
+The results on disk are complete without MLflow, and the next sync sends what it missed.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ import sys
 import threading
 import time
 from concurrent import futures
-from multiprocessing import connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from photofinish.config.experiment import Experiment
@@ -32,7 +29,6 @@ _LOCAL_SECONDS = 120.0
 """longest wait for a database on disk, at each call: it may be slow, but does not hang"""
 _INTERRUPTED_SECONDS = 5.0
 """longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed"""
-_KILLED_SECONDS = 1.0
 _SERVERS = ("http", "databricks", "postgresql", "mysql", "mssql")
 
 
@@ -46,9 +42,8 @@ class Tracker:
         self._epochs: list[tuple[EpochMetrics, EpochTiming]] = []
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
-        context = multiprocessing.get_context("spawn")
         self._pool: futures.ProcessPoolExecutor | None = futures.ProcessPoolExecutor(
-            1, context, _watch_stage, (WORKER,)
+            1, multiprocessing.get_context("spawn"), _end_with_stage, (WORKER,)
         )
         others = multiprocessing.active_children()
         # The worker inherits this: the terminal sends Ctrl-C to it too, but only the stage acts.
@@ -60,12 +55,7 @@ class Tracker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
         try:
             if error is not None:
@@ -160,25 +150,24 @@ class Tracker:
         if self._pool:
             for process in self._workers:
                 process.kill()
-            connection.wait([process.sentinel for process in self._workers], _KILLED_SECONDS)
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool, self._calls = None, []
 
 
-def _watch_stage(worker: str) -> None:
-    """Let the worker end after its stage was killed, which the pool does not see to."""
-    threading.Thread(target=_end_with_stage, args=(worker,), daemon=True).start()
-
-
 def _end_with_stage(worker: str) -> None:
-    stage = multiprocessing.parent_process()
-    assert stage
-    stage.join()
-    try:
-        if worker in sys.modules:
-            sys.modules[worker].stopped("KILLED", "its process was killed")
-    finally:
-        os._exit(1)
+    """Let the worker end after its stage was killed, which the pool does not see to."""
+
+    def watch() -> None:
+        stage = multiprocessing.parent_process()
+        assert stage
+        stage.join()
+        try:
+            if worker in sys.modules:
+                sys.modules[worker].stopped("KILLED", "its process was killed")
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:

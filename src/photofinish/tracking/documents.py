@@ -20,6 +20,8 @@ from photofinish.wording import seconds
 
 COMPARISON = "comparison"
 """name and identity of the one run that each `compare` brings up to date"""
+REPORT = "report"
+"""artifact folder of the comparison"""
 REPORT_TABLE = "comparison.csv"
 _COMPARED = (
     *("test_accuracy", "step_seconds", "epoch_seconds", "total_seconds", "busy_share", "mcnemar_p"),
@@ -42,6 +44,10 @@ OURS = "**photofinish**"
 """start of each description written here; others are the user's"""
 ONCE = 0
 """step of a value that a run has once: MLflow draws a bar for it, and a line for several steps"""
+_TIMED_ONCE = (
+    *("startup_seconds", "data_seconds", "warm_up_seconds", "total_seconds"),
+    *("median_epoch_seconds", "peak_memory_bytes"),
+)
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 _DIGEST_CHARACTERS = 36  # MLflow's limit
 _KEY = re.compile(r"[\w. -]{1,250}")
@@ -193,19 +199,15 @@ def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: i
 
 
 def _summary(timings: records.Timings) -> dict[str, float | None]:
-    parts = timings.attribution.parts.median_seconds if timings.attribution else {}
-    return {
-        "startup_seconds": timings.startup_seconds,
-        "data_seconds": timings.data_seconds,
-        "warm_up_seconds": timings.warm_up_seconds,
-        "total_seconds": timings.total_seconds,
-        "median_epoch_seconds": timings.median_epoch_seconds,
-        "median_step_seconds": statistics.median(timings.steady_state.step_seconds),
-        "overhead_share": timings.overhead.share,
-        "median_images_per_second": timings.images_per_second,
-        "peak_memory_bytes": timings.peak_memory_bytes,
-        **{f"median_step_{part}": value for part, value in parts.items()},
-    }
+    """Return the values that a training has once."""
+    summary = {key: getattr(timings, key) for key in _TIMED_ONCE}
+    summary["median_step_seconds"] = statistics.median(timings.steady_state.step_seconds)
+    summary["median_images_per_second"] = timings.images_per_second
+    summary["overhead_share"] = timings.overhead.share
+    if timings.attribution:
+        for part, value in timings.attribution.parts.median_seconds.items():
+            summary[f"median_step_{part}"] = value
+    return summary
 
 
 def report_document(report: Path) -> RunDocument:
@@ -220,7 +222,7 @@ def report_document(report: Path) -> RunDocument:
         for key in _COMPARED:
             if row.get(key):
                 metrics.append(Metric(f"{run}/{key}", float(row[key]), written_ms, ONCE))
-    files = _files(report, "report")
+    files = _files(report, REPORT)
     mirrored = _digest(json.dumps([str(path) for path, _ in files]), *(path for path, _ in files))
     return RunDocument(COMPARISON, tags, {}, metrics, files, COMPARISON, mirrored)
 

@@ -19,31 +19,28 @@ from photofinish.custom_code import Reference, imports_forgotten
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.source_code import PACKAGE, users_files
-from photofinish.tracking import documents
-from photofinish.tracking.documents import RunDocument
+from photofinish.tracking.documents import ONCE, RunDocument
 from photofinish.tracking.store import Store
 
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
 
-def log_model(store: Store, run: Run, document: RunDocument, model_id: str | None) -> str:
-    """Log the model as an output of the run, or complete the unfinished one with `model_id`.
-
-    Returns its id. Raises UserError if the network cannot be loaded.
-    """
+def log_model(store: Store, run: Run, document: RunDocument) -> str:
+    """Log the model as an output of the run, or complete that one. Return its id."""
     assert document.model
     client, run_id = store.client, str(run.info.run_id)
+    name = document.name.replace("/", "-")  # MLflow refuses a slash
     record = records.read_record(document.model / records.RECORD, records.Training)
     with imports_forgotten(), tempfile.TemporaryDirectory() as folder:
         network = load_network(document.model, record)
-        if model_id is None:
-            name = document.name.replace("/", "-")  # MLflow refuses a slash
+        if outputs := run.outputs.model_outputs:  # unfinished, or its files were deleted
+            logged = client.get_logged_model(outputs[0].model_id)
+        else:
             logged = client.create_logged_model(
                 store.experiment_id, name, run_id, params=document.params
             )
-            model_id = str(logged.model_id)
-            client.log_outputs(run_id, [LoggedModelOutput(model_id, step=documents.ONCE)])
-        place = client.get_logged_model(model_id).artifact_location
+            client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=ONCE)])
+        model_id, place = str(logged.model_id), logged.artifact_location
         model = Model(artifact_path=place, run_id=run_id, model_uuid=model_id, model_id=model_id)
         _save(Path(folder), model, network, record, document.tags)
         client.log_model_artifacts(model_id, str(Path(folder, "model")))

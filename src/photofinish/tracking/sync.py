@@ -29,8 +29,24 @@ from mlflow.tracking import MlflowClient
 from photofinish.errors import UserError, run_stage
 from photofinish.files import folders_with_results, own_sweep, project_root, state_folder
 from photofinish.results import records
-from photofinish.tracking import documents
-from photofinish.tracking.documents import RunDocument
+from photofinish.results.records import EVALUATED
+from photofinish.tracking.documents import (
+    ONCE,
+    OURS,
+    REPORT,
+    REPORT_TABLE,
+    TAG_CURRENT,
+    TAG_DEVICE,
+    TAG_EXPERIMENT,
+    TAG_HOST,
+    TAG_MIRRORED,
+    TAG_NOTE,
+    TAG_PROCESS,
+    TAG_RESULT,
+    RunDocument,
+    report_document,
+    training_document,
+)
 from photofinish.tracking.store import (
     MLFLOW_ERRORS,
     Store,
@@ -42,8 +58,6 @@ from photofinish.tracking.store import (
 )
 
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
-_SENT_ONCE = (records.MODEL, records.TIMINGS_FOLDER)
-"""artifact folders that the identity of a run determines"""
 _START_ERROR_MS = 1000
 """largest difference between the start of a training in its record and in MLflow"""
 
@@ -59,72 +73,66 @@ def sync_all(
     count = 0
     for name in names:
         for device in records.DEVICE_LABELS:
-            if document := documents.training_document(name, device, results):
+            if document := training_document(name, device, results):
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
-    if (report / documents.REPORT_TABLE).is_file():
-        count += _sync(store, documents.report_document(report))
+    if (report / REPORT_TABLE).is_file():
+        count += _sync(store, report_document(report))
     return count
 
 
 def _sync(store: Store, document: RunDocument) -> bool:
     """Return True if a run had to be created or completed for the document."""
     with store.lock:
-        same_result = f"tags.`{documents.TAG_RESULT}` = '{document.result}'"
-        runs = store.find_runs(same_result) or _unfinished_runs(store, document)
-        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: process_tag()}
-        if not runs:
-            started_ms = document.started_ms
-            run_id = create_run(store, document.name, document.tags | tags, started_ms)
-        elif _is_written_elsewhere(runs[0]) or _is_whole(store, runs[0], document):
+        tags = {TAG_RESULT: document.result, TAG_PROCESS: process_tag()}
+        run = _run_of(store, document)
+        if run is None:
+            tags |= document.tags
+            run_id = create_run(store, document.name, tags, document.started_ms)
+        elif is_live(run) and run.data.tags[TAG_PROCESS] != tags[TAG_PROCESS]:
+            return False  # another process writes it
+        elif _is_whole(store, run, document):
             return False
         else:
-            run_id = str(runs[0].info.run_id)
-            for tag, value in tags.items():
-                store.client.set_tag(run_id, tag, value)
+            run_id = str(run.info.run_id)
+            store.client.log_batch(run_id, tags=[RunTag(*tag) for tag in tags.items()])
         mirror_run(store, run_id, document)
     return True
 
 
-def _is_written_elsewhere(run: Run) -> bool:
-    return is_live(run) and run.data.tags.get(documents.TAG_PROCESS) != process_tag()
+def _run_of(store: Store, document: RunDocument) -> Run | None:
+    runs = store.find_runs(f"tags.`{TAG_RESULT}` = '{document.result}'")
+    if not runs and document.started_ms is not None:
+        # The training may have opened a run that it could not complete without its server.
+        runs = store.find_runs(
+            "attributes.status != 'FINISHED'"
+            f" and tags.`{TAG_EXPERIMENT}` = '{document.tags[TAG_EXPERIMENT]}'"
+            f" and tags.`{TAG_DEVICE}` = '{document.tags[TAG_DEVICE]}'"
+            f" and attributes.start_time >= {document.started_ms - _START_ERROR_MS}"
+            f" and attributes.start_time <= {document.started_ms + _START_ERROR_MS}"
+        )
+    return next(iter(runs), None)
 
 
-def _unfinished_runs(store: Store, document: RunDocument) -> list[Run]:
-    """Return the run that the training opened and could not complete without its server."""
-    if document.started_ms is None:
-        return []
-    wanted = [
-        "attributes.status != 'FINISHED'",
-        f"attributes.start_time >= {document.started_ms - _START_ERROR_MS}",
-        f"attributes.start_time <= {document.started_ms + _START_ERROR_MS}",
-    ]
-    for tag in (documents.TAG_EXPERIMENT, documents.TAG_DEVICE, documents.TAG_HOST):
-        wanted.append(f"tags.`{tag}` = '{document.tags[tag]}'")
-    return store.find_runs(" and ".join(wanted))
-
-
-def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | None = None) -> str:
+def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | None) -> str:
     """Create a run. All tags go in one call, so that the run is found even if this process dies.
 
     In a store that others may share, its name has its host. Only this host's user is known.
     """
-    host = tags.get(documents.TAG_HOST)
+    host = tags.get(TAG_HOST)
     if host and store.local_artifacts is None:
         name = f"{name}@{host}"
     if host in (None, platform.node()):
         tags = tags | {"mlflow.user": psutil.Process().username()}
-    run = store.client.create_run(
-        store.experiment_id, start_time=started_ms, tags=tags, run_name=name
-    )
+    run = store.client.create_run(store.experiment_id, started_ms, tags, name)
     return str(run.info.run_id)
 
 
 def set_note(client: MlflowClient, run: Run, text: str) -> None:
     """Set the run's description, unless a user wrote it."""
-    before = run.data.tags.get(documents.TAG_NOTE, "")
-    if before != text and (not before or before.startswith(documents.OURS)):
-        client.set_tag(run.info.run_id, documents.TAG_NOTE, text)
+    before = run.data.tags.get(TAG_NOTE, "")
+    if not before or before.startswith(OURS):
+        client.set_tag(run.info.run_id, TAG_NOTE, text)
 
 
 def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
@@ -133,36 +141,36 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     _mark_as_current(store, run_id, document)
     run = client.get_run(run_id)
     tags = dict(document.tags)
-    set_note(client, run, tags.pop(documents.TAG_NOTE, ""))
+    set_note(client, run, tags.pop(TAG_NOTE, ""))
     new_params = document.params.keys() - run.data.params.keys()
     client.log_batch(
         run_id,
-        tags=[RunTag(key, value) for key, value in tags.items()],
+        tags=[RunTag(*tag) for tag in tags.items()],
         params=[Param(key, document.params[key]) for key in new_params],
     )
     if document.dataset and not run.inputs.dataset_inputs:
         context = [InputTag("mlflow.data.context", "training")]
         client.log_inputs(run_id, [DatasetInput(document.dataset, context)])
-    model_id = _model_of(run)
-    if document.model and not _is_ready(store, model_id):
+    has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
+    model_id = _ready_model(store, run) if has_files else None
+    if document.model and not model_id:
         from photofinish.tracking.model import log_model  # imports torch, which takes seconds
 
         try:
-            model_id = log_model(store, run, document, model_id)
+            model_id = log_model(store, run, document)
         except UserError as error:  # custom code has changed or fails
             print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
     _log_missing_metrics(client, run, document.metrics, model_id)
-    was_whole = documents.TAG_MIRRORED in run.data.tags
     for path, folder in document.files:
-        is_sent = was_whole and folder.partition("/")[0] in _SENT_ONCE
-        if not is_sent or not _is_there(store, run, path, folder):
+        # The identity of a training determines its files, unlike those of an evaluation.
+        if not has_files or folder in (EVALUATED, REPORT):
             client.log_artifact(run_id, str(path), folder)
-    client.set_tag(run_id, documents.TAG_RESULT, document.result)
+    client.set_tag(run_id, TAG_RESULT, document.result)
     # The job's end, not that of the measurements after it, or the time when MLflow was back.
     duration_ms = document.duration_ms
     ended_ms = None if duration_ms is None else run.info.start_time + duration_ms
     client.set_terminated(run_id, "FINISHED", ended_ms)
-    client.set_tag(run_id, documents.TAG_MIRRORED, document.mirrored)
+    client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
 def _mark_as_current(store: Store, run_id: str, document: RunDocument) -> None:
@@ -170,14 +178,13 @@ def _mark_as_current(store: Store, run_id: str, document: RunDocument) -> None:
 
     In a store that others may share, it replaces only those of this hardware.
     """
-    same = (documents.TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
-    if name := document.tags.get(documents.TAG_EXPERIMENT):
-        is_current = f"tags.`{documents.TAG_CURRENT}` = 'true'"
-        same_name = f"tags.`{documents.TAG_EXPERIMENT}` = '{name}'"
-        for run in store.find_runs(f"{is_current} and {same_name}"):
+    same = (TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
+    if name := document.tags.get(TAG_EXPERIMENT):
+        is_current = f"tags.`{TAG_CURRENT}` = 'true' and tags.`{TAG_EXPERIMENT}` = '{name}'"
+        for run in store.find_runs(is_current):
             if all(run.data.tags.get(tag) == document.tags.get(tag) for tag in same):
-                store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
-    store.client.set_tag(run_id, documents.TAG_CURRENT, "true")
+                store.client.set_tag(run.info.run_id, TAG_CURRENT, "false")
+    store.client.set_tag(run_id, TAG_CURRENT, "true")
 
 
 def _log_missing_metrics(
@@ -195,49 +202,39 @@ def _log_missing_metrics(
             latest[key, logged.step] = logged
     missing = []
     for metric in metrics:
-        before = latest.get((metric.key, metric.step))
-        value, time_ms = metric.value, metric.timestamp
-        if before and (before.value == value or math.isnan(value)):
+        before, time_ms = latest.get((metric.key, metric.step)), metric.timestamp
+        if before and (before.value == metric.value or math.isnan(metric.value)):
             continue
         if before:
             time_ms = max(time_ms, before.timestamp + 1)
-        model = model_id if metric.step == documents.ONCE else None
-        missing.append(Metric(metric.key, value, time_ms, metric.step, model))
+        model = model_id if metric.step == ONCE else None
+        missing.append(Metric(metric.key, metric.value, time_ms, metric.step, model))
     client.log_batch(run.info.run_id, missing)
 
 
 def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
     """Return True if MLflow has all of the document."""
-    tags = run.data.tags
     return (
         run.info.status == "FINISHED"
-        and tags.get(documents.TAG_MIRRORED) == document.mirrored
-        and tags.get(documents.TAG_CURRENT) == "true"
-        and (document.model is None or _is_ready(store, _model_of(run)))
-        and all(_is_there(store, run, path, folder) for path, folder in document.files)
+        and run.data.tags.get(TAG_MIRRORED) == document.mirrored
+        and run.data.tags.get(TAG_CURRENT) == "true"
+        and _has_artifacts(store, run)
+        and (document.model is None or _ready_model(store, run) is not None)
     )
 
 
-def _is_there(store: Store, run: Run, path: Path, folder: str) -> bool:
-    """Return True if the project's own store has the file. Another is trusted to keep it."""
-    artifacts = store.local_artifacts
-    if artifacts is None:
-        return True
-    return (artifacts / run.info.run_id / "artifacts" / folder / path.name).is_file()
+def _has_artifacts(store: Store, run: Run) -> bool:
+    """Return False if `mlruns/` was deleted. Another store is trusted to keep what it has."""
+    return store.local_artifacts is None or (store.local_artifacts / run.info.run_id).is_dir()
 
 
-def _model_of(run: Run) -> str | None:
-    """Return the id of the run's model, which may be unfinished."""
-    return next((str(output.model_id) for output in run.outputs.model_outputs), None)
-
-
-def _is_ready(store: Store, model_id: str | None) -> bool:
-    if model_id is None:
-        return False
-    if store.client.get_logged_model(model_id).status != LoggedModelStatus.READY:
-        return False
-    folder = store.local_artifacts
-    return not folder or (folder / "models" / model_id / "artifacts" / "MLmodel").is_file()
+def _ready_model(store: Store, run: Run) -> str | None:
+    """Return the id of the run's model if it is complete."""
+    for output in run.outputs.model_outputs:
+        model = store.client.get_logged_model(output.model_id)
+        if model.status == LoggedModelStatus.READY:
+            return str(output.model_id)
+    return None
 
 
 def main() -> None:
