@@ -14,12 +14,10 @@ from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
-from photofinish.machine.host import git_commit, package_versions
 from photofinish.processes import Rank, is_started_by_stage, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
-from photofinish.tracking.documents import dataset_facts, run_facts
 
 
 def train(
@@ -74,21 +72,14 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         # The stage that starts several processes holds the machine for all of them.
         machine = nullcontext(0.0) if is_started_by_stage() else exclusive_machine(run.title)
         with machine as waited_seconds, Tracker() as tracker:
-            _start_tracking(run, tracker)
+            training_images = PackedSplit(run.data).manifest.counts["train"]
+            tracker.start(run.name, run.device, run.experiment, run.key(), training_images)
             from photofinish.runs.train import train_rank
 
             why_unavailable = train_rank(run, rank, tracker, lock_seconds + waited_seconds)
             if why_unavailable:
                 _record_unavailable(run, why_unavailable)
                 tracker.stop("KILLED", why_unavailable)
-
-
-def _start_tracking(run: Run, tracker: Tracker) -> None:
-    manifest = PackedSplit(run.data).manifest
-    dataset = dataset_facts(run.experiment.dataset, run.data_sha256(), manifest.shape, manifest.class_names)
-    packages, commit = package_versions(), git_commit()
-    facts = run_facts(run.name, run.device, run.experiment, run.host, packages, commit, dataset)
-    tracker.start(facts, run.key(), manifest.counts["train"])
 
 
 def _record_unavailable(run: Run, reason: str) -> None:

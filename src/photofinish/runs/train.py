@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 
 import torch
 
@@ -108,7 +107,7 @@ def _train_own_seed(
                 with meter.spent_on("saving"):
                     checkpoints.epoch_ended()
                 with meter.spent_on("tracking"):
-                    tracker.epoch_ended(asdict(metrics), asdict(timing))
+                    tracker.epoch_ended(metrics, timing)
                 with meter.spent_on("watching"):
                     watch.epoch_ended(1, metrics.epoch)
         new_timings = trainer.progress.timings[epochs_before:]

@@ -1,7 +1,6 @@
-"""A stage's side of MLflow: calls to one worker process, each with a time limit.
+"""Connection of a stage to MLflow: calls to one worker process, with a time limit.
 
-The worker's start and its imports overlap with the stage's own. A server that hangs cannot hang a training. The results
-on disk are complete without MLflow, and the next sync sends what it missed.
+The results on disk are complete without MLflow, and the next sync sends what it missed.
 """
 
 from __future__ import annotations
@@ -14,89 +13,79 @@ import sys
 import threading
 import time
 from concurrent import futures
-from importlib.util import find_spec
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from photofinish.config.experiment import Experiment
 from photofinish.errors import TerminatedError
 from photofinish.processes import seconds_since_stage_start
-from photofinish.tracking.documents import RunFacts
+from photofinish.results import EpochMetrics, EpochTiming
 
 REMOTE_SECONDS = 8.0
 """longest wait of a stage for a server, all calls together"""
+FLUSH_SECONDS = 1.0
+WORKER = "photofinish.tracking.mlflow_worker"
 _LOCAL_SECONDS = 120.0
 """longest wait for a database on disk, at each call: it may be slow, but does not hang"""
 _INTERRUPTED_SECONDS = 5.0
 """longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed"""
-_KILLED_SECONDS = 1.0
-FLUSH_SECONDS = 1.0
-WORKER = "photofinish.tracking.mlflow_worker"
-
-
-class TrackingError(Exception):
-    """An error of MLflow's as one line, which a process without MLflow can unpickle."""
+_SERVERS = ("http", "databricks", "postgresql", "mysql", "mssql")
 
 
 class Tracker:
-    """One stage's connection to MLflow; after the first error or time-out it prints one line and does nothing more."""
+    """A stage's connection to MLflow, closed with one line after an error or time-out."""
 
     def __init__(self) -> None:
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
-        self._is_remote = uri.startswith("databricks") or (":" in uri and not uri.startswith(("sqlite:", "file:")))
         self.waited_seconds = 0.0
+        self._is_remote = os.environ.get("MLFLOW_TRACKING_URI", "").startswith(_SERVERS)
         self._calls: list[futures.Future[None]] = []
-        self._opened: futures.Future[None] | None = None
-        self._epochs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._epochs: list[tuple[EpochMetrics, EpochTiming]] = []
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
-        self._pool: futures.ProcessPoolExecutor | None = None
-        self._worker: set[BaseProcess] = set()
-        if find_spec("mlflow") is None:  # training does not need it
-            print("MLflow is not installed here: this run is not tracked", file=sys.stderr, flush=True)
-            return
-        # If this process is killed, Python cleans up the pool's semaphores, with a warning that says nothing to a user.
-        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
-        self._pool = futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (WORKER,))
-        others = set(multiprocessing.active_children())
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: the terminal's Ctrl-C is for the stage
-        try:
-            self._call("open_project")
-            self._opened = next(iter(self._calls), None)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        self._worker = set(multiprocessing.active_children()) - others
+        self._pool: futures.ProcessPoolExecutor | None = futures.ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), _end_with_stage, (WORKER,)
+        )
+        others = multiprocessing.active_children()
+        # The worker inherits this: the terminal sends Ctrl-C to it too, but only the stage acts.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._call("open_project")
+        signal.signal(signal.SIGINT, before)
+        self._workers = [one for one in multiprocessing.active_children() if one not in others]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_interrupted = isinstance(error, KeyboardInterrupt | TerminatedError)
         try:
             if error is not None:
-                self.stop("KILLED" if is_interrupted else "FAILED", str(error) or type(error).__name__)
-            if not is_interrupted:
-                self._wait()
-            elif self._opened and self._opened.done():  # else there is no run to close
+                status = "KILLED" if is_interrupted else "FAILED"
+                self.stop(status, str(error) or type(error).__name__)
+            if is_interrupted:
                 futures.wait(self._calls, _INTERRUPTED_SECONDS)
+            else:
+                self._wait()
         finally:
             self._close()
 
-    def start(self, facts: RunFacts, training_key: str, training_images: int) -> None:
+    def start(
+        self,
+        name: str,
+        device: str,
+        experiment: Experiment,
+        training_key: str,
+        training_images: int,
+    ) -> None:
         """Open a run, or resume the run of the same training if that was killed."""
         self._training_images = training_images
         started_ms = round((time.time() - seconds_since_stage_start()) * 1000)
-        self._call("start", facts, training_key, started_ms)
+        self._call("start", name, device, experiment, training_key, started_ms)
 
     def wait_until_ready(self) -> None:
-        """Wait until the worker has started, so that its start does not slow down the timed pass."""
+        """Wait for the worker, so that its start does not slow down the timed pass."""
         self._wait()
 
-    def epoch_ended(self, metrics: dict[str, Any], timing: dict[str, Any]) -> None:
+    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         """Log an epoch, together with those that follow within a second."""
         self._epochs.append((metrics, timing))
         is_busy = not all(call.done() for call in self._calls)
@@ -104,9 +93,11 @@ class Tracker:
             return
         self._flush()
         if not self._is_remote:
-            self._wait()  # a database on disk uses this machine's cores, so not during the timed pass
+            self._wait()  # a database on disk uses this machine's cores: not in the timed pass
 
-    def training_ended(self, name: str, device: str, results: Path, checkpoints: list[Path]) -> None:
+    def training_ended(
+        self, name: str, device: str, results: Path, checkpoints: list[Path]
+    ) -> None:
         """Complete the run from the files of the training."""
         self._flush()
         self._call("training_ended", name, device, results, checkpoints)
@@ -116,7 +107,7 @@ class Tracker:
         """Close the run, if there is one, of a training that failed or was stopped."""
         self._call("stopped", status, reason)
 
-    def sync(self, names: list[str], results: Path, report: Path | None = None) -> None:
+    def sync(self, names: list[str], results: Path, report: Path) -> None:
         """Mirror the results of these experiments, and their comparison."""
         self._call("sync", names, results, report)
         self._wait()
@@ -136,53 +127,53 @@ class Tracker:
             self._give_up("its process ended")
 
     def _wait(self) -> None:
-        """Wait for all calls; a server has its limit once for a stage, a database on disk at each wait."""
+        """Wait for all calls. The limit of a server is one for the whole stage."""
         began_seconds = time.monotonic()
-        limit_seconds = REMOTE_SECONDS - self.waited_seconds if self._is_remote else _LOCAL_SECONDS
-        done, late = futures.wait(self._calls, max(0.0, limit_seconds), futures.FIRST_EXCEPTION)
+        limit = REMOTE_SECONDS - self.waited_seconds if self._is_remote else _LOCAL_SECONDS
+        done, late = futures.wait(self._calls, max(0.0, limit), futures.FIRST_EXCEPTION)
         self.waited_seconds += time.monotonic() - began_seconds
         errors = [call.exception() for call in self._calls if call in done]
-        error = next(filter(None, errors), None)
         self._calls = list(late)
-        if error:
-            self._give_up(str(error) if isinstance(error, TrackingError) else "its process ended")
+        if error := next(filter(None, errors), None):
+            is_dead = isinstance(error, futures.BrokenExecutor)
+            self._give_up("its process ended" if is_dead else str(error))
         elif late:
             self._give_up("it does not answer in time")
 
     def _give_up(self, why: str) -> None:
-        print(f"MLflow: {why}. The run goes on; `make ui` sends what was missed.", file=sys.stderr, flush=True)
+        text = f"MLflow: {why}. The run goes on; `make ui` sends what was missed."
+        print(text, file=sys.stderr, flush=True)
         self._close()
 
     def _close(self) -> None:
-        """End the worker at once: either all is written, or no more is waited for."""
+        """Kill the worker: either all is written, or the stage waits no longer."""
         if self._pool:
-            for process in self._worker:
+            for process in self._workers:
                 process.kill()
-            connection.wait([process.sentinel for process in self._worker], _KILLED_SECONDS)
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool, self._calls = None, []
 
 
-def _begin(worker: str) -> None:
-    """Let the worker end when its stage was killed, which the pool does not see to."""
-    threading.Thread(target=_end_with_stage, args=(worker,), daemon=True).start()
-
-
 def _end_with_stage(worker: str) -> None:
-    stage = multiprocessing.parent_process()
-    assert stage
-    stage.join()
-    try:
-        if worker in sys.modules:
-            sys.modules[worker].stopped("KILLED", "its process was killed")
-    finally:
-        os._exit(1)
+    """Let the worker end after its stage was killed, which the pool does not see to."""
+
+    def watch() -> None:
+        stage = multiprocessing.parent_process()
+        assert stage
+        stage.join()
+        try:
+            if worker in sys.modules:
+                sys.modules[worker].stopped("KILLED", "its process was killed")
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:
-    """Call a function of the worker's module, which imports MLflow: a stage does not need it."""
+    """Call a function of the worker's module. Raise only errors that unpickle without MLflow."""
     try:
         getattr(importlib.import_module(module), function)(*arguments)
-    except Exception as error:  # noqa: BLE001  # whatever happens to MLflow, the training goes on
+    except Exception as error:  # noqa: BLE001  # a training does not depend on MLflow
         line = next(iter(str(error).strip().splitlines()), "")
-        raise TrackingError(line or type(error).__name__) from None
+        raise RuntimeError(line or type(error).__name__) from None

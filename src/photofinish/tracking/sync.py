@@ -1,158 +1,246 @@
-"""Bring MLflow up to date with the results, and set links above its list of runs.
+"""Bring MLflow up to date with the results.
 
-The links lead to the report, and to an experiment's CPU run beside its GPU run.
+A run is sent once, and again only if its content changed or was deleted in MLflow.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
+import platform
 import sys
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
-from mlflow.entities import Run
+import psutil
+from mlflow.entities import (
+    DatasetInput,
+    InputTag,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
+from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError, run_stage
 from photofinish.files import folders_with_results, own_sweep, project_root, state_folder
-from photofinish.results.records import DEVICE_LABELS
-from photofinish.tracking import documents
-from photofinish.tracking.documents import OURS, RunDocument
-from photofinish.tracking.mirror import create_run, is_whole, mirror_run
-from photofinish.tracking.store import MLFLOW_ERRORS, Process, Store, first_line, is_live, open_store
+from photofinish.results import records
+from photofinish.results.records import EVALUATED
+from photofinish.tracking.documents import (
+    ONCE,
+    OURS,
+    REPORT,
+    REPORT_TABLE,
+    TAG_CURRENT,
+    TAG_DEVICE,
+    TAG_EXPERIMENT,
+    TAG_HOST,
+    TAG_MIRRORED,
+    TAG_NOTE,
+    TAG_PROCESS,
+    TAG_RESULT,
+    RunDocument,
+    report_document,
+    training_document,
+)
+from photofinish.tracking.store import (
+    MLFLOW_ERRORS,
+    Store,
+    close_abandoned_runs,
+    first_line,
+    is_live,
+    open_store,
+    process_tag,
+)
 
-_MAX_LINKS = 20
-"""MLflow takes 20,000 characters, and each link's two runs take time to find"""
-_MODE = "workflowType=machine_learning"
-"""without it, MLflow shows its pages for language models"""
-_START_ERROR_SECONDS = 1.0
-"""psutil rounds the start of a process to seconds"""
+_HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
+_START_ERROR_MS = 1000
+"""largest difference between the start of a training in its record and in MLflow"""
 
 
-def sync_all(store: Store, names: list[str], results: Path, report: Path, *, with_models: bool = True) -> int:
-    """Mirror experiments, the report, and the links above; return how many runs were created or completed."""
-    count = sync_experiments(store, names, results, with_models=with_models)
-    if (report / documents.REPORT_TABLE).is_file():
-        count += _sync_document(store, documents.report_document(report), restored=with_models)
-        _write_overview(store, names, results, report)
-    if names and store.local_artifacts:  # elsewhere, other experiments may be another project's
-        for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
-            name = run.data.tags.get(documents.TAG_EXPERIMENT)  # the comparison has none
-            if name and name not in names:  # removed from params.yaml, or renamed
-                store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
-    return count
-
-
-def sync_experiments(store: Store, names: list[str], results: Path, *, with_models: bool = True) -> int:
-    """Mirror the results of these experiments; return how many runs were created or completed.
+def sync_all(
+    store: Store, names: list[str], results: Path, report: Path, *, with_models: bool = True
+) -> int:
+    """Mirror experiments and the report; return how many runs were created or completed.
 
     Without models, none that MLflow lacks is made: that imports torch and custom code.
     """
-    store.close_abandoned_runs()
-    found = [document for name in names for document in _written(name, results)]
-    if not with_models:
-        found = [replace(document, learned=None) for document in found]
-    return sum(_sync_training(store, document) for document in found)
+    close_abandoned_runs(store)
+    count = 0
+    for name in names:
+        for device in records.DEVICE_LABELS:
+            if document := training_document(name, device, results):
+                document = document if with_models else replace(document, model=None)
+                count += _sync(store, document)
+    if (report / REPORT_TABLE).is_file():
+        count += _sync(store, report_document(report))
+    return count
 
 
-def _sync_training(store: Store, document: RunDocument) -> bool:
-    """Mirror a training, without its model if custom code has changed or fails."""
-    try:
-        return _sync_document(store, document)
-    except UserError as error:
-        if not document.has_custom_code:
-            raise
-        print(f"MLflow: {document.facts.name} goes without its model: {error}", file=sys.stderr)
-        return _sync_document(store, replace(document, learned=None))
-
-
-def _written(name: str, results: Path) -> list[RunDocument]:
-    devices = (device for device in DEVICE_LABELS if documents.is_written(results / name / device))
-    return [found for device in devices if (found := documents.training_document(name, device, results))]
-
-
-def _sync_document(store: Store, document: RunDocument, *, restored: bool = True) -> bool:
+def _sync(store: Store, document: RunDocument) -> bool:
     """Return True if a run had to be created or completed for the document."""
-    with store.mirroring:
-        found, own = _runs_of(store, document), Process.own()
-        for surplus in found[1:]:  # two clones that look for a run at the same time both create one
-            if not is_live(surplus):
-                store.client.delete_run(surplus.info.run_id)
-        run = found[0] if found else _unfinished_run_of(store, document)
-        if run and is_live(run) and (not found or Process.of(run) != own):
+    with store.lock:
+        tags = {TAG_RESULT: document.result, TAG_PROCESS: process_tag()}
+        run = _run_of(store, document)
+        if run is None:
+            tags |= document.tags
+            run_id = create_run(store, document.name, tags, document.started_ms)
+        elif is_live(run) and run.data.tags[TAG_PROCESS] != tags[TAG_PROCESS]:
             return False  # another process writes it
-        if run and run.data.tags.get(documents.TAG_CURRENT) == "true" and is_whole(store, run, document):
+        elif _is_whole(store, run, document):
             return False
-        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: own.as_tag()}
-        if run:
-            run_id = str(run.info.run_id)
-            for tag, value in tags.items():
-                store.client.set_tag(run_id, tag, value)
         else:
-            tags |= {documents.TAG_RESTORED: "true"} if restored else {}
-            run_id = create_run(store, document.facts, tags, document.started_ms)
+            run_id = str(run.info.run_id)
+            store.client.log_batch(run_id, tags=[RunTag(*tag) for tag in tags.items()])
         mirror_run(store, run_id, document)
     return True
 
 
-def run_of(store: Store, document: RunDocument) -> Run | None:
-    """Return the run of a document, if there is one."""
-    return next(iter(_runs_of(store, document)), None)
+def _run_of(store: Store, document: RunDocument) -> Run | None:
+    runs = store.find_runs(f"tags.`{TAG_RESULT}` = '{document.result}'")
+    if not runs and document.started_ms is not None:
+        # The training may have opened a run that it could not complete without its server.
+        runs = store.find_runs(
+            "attributes.status != 'FINISHED'"
+            f" and tags.`{TAG_EXPERIMENT}` = '{document.tags[TAG_EXPERIMENT]}'"
+            f" and tags.`{TAG_DEVICE}` = '{document.tags[TAG_DEVICE]}'"
+            f" and attributes.start_time >= {document.started_ms - _START_ERROR_MS}"
+            f" and attributes.start_time <= {document.started_ms + _START_ERROR_MS}"
+        )
+    return next(iter(runs), None)
 
 
-def _runs_of(store: Store, document: RunDocument) -> list[Run]:
-    found = store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
-    return sorted(found, key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | None) -> str:
+    """Create a run. All tags go in one call, so that the run is found even if this process dies.
+
+    In a store that others may share, its name has its host. Only this host's user is known.
+    """
+    host = tags.get(TAG_HOST)
+    if host and store.local_artifacts is None:
+        name = f"{name}@{host}"
+    if host in (None, platform.node()):
+        tags = tags | {"mlflow.user": psutil.Process().username()}
+    run = store.client.create_run(store.experiment_id, started_ms, tags, name)
+    return str(run.info.run_id)
 
 
-def _unfinished_run_of(store: Store, document: RunDocument) -> Run | None:
-    """Return the run that the training opened but could not complete, because its server was gone."""
-    tags = document.facts.tags
-    if document.started_ms is None or document.ended_ms is None:
-        return None
-    wanted = (documents.TAG_EXPERIMENT, documents.TAG_DEVICE)
-    for run in store.find_runs(" and ".join(f"tags.`{tag}` = '{tags[tag]}'" for tag in wanted)):
-        process, is_done = Process.of(run), run.info.status == "FINISHED" or documents.TAG_RESTORED in run.data.tags
-        if process and process.host == tags["host.name"] and not is_done:
-            earliest_seconds = document.started_ms / 1000 - _START_ERROR_SECONDS
-            if earliest_seconds <= process.began_at_unix_seconds <= document.ended_ms / 1000:
-                return run
+def set_note(client: MlflowClient, run: Run, text: str) -> None:
+    """Set the run's description, unless a user wrote it."""
+    before = run.data.tags.get(TAG_NOTE, "")
+    if not before or before.startswith(OURS):
+        client.set_tag(run.info.run_id, TAG_NOTE, text)
+
+
+def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
+    """Bring a run up to date with a document. The tag of a complete run comes last."""
+    client = store.client
+    _mark_as_current(store, run_id, document)
+    run = client.get_run(run_id)
+    tags = dict(document.tags)
+    set_note(client, run, tags.pop(TAG_NOTE, ""))
+    new_params = document.params.keys() - run.data.params.keys()
+    client.log_batch(
+        run_id,
+        tags=[RunTag(*tag) for tag in tags.items()],
+        params=[Param(key, document.params[key]) for key in new_params],
+    )
+    if document.dataset and not run.inputs.dataset_inputs:
+        context = [InputTag("mlflow.data.context", "training")]
+        client.log_inputs(run_id, [DatasetInput(document.dataset, context)])
+    has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
+    model_id = _ready_model(store, run) if has_files else None
+    if document.model and not model_id:
+        from photofinish.tracking.model import log_model  # imports torch, which takes seconds
+
+        try:
+            model_id = log_model(store, run, document)
+        except UserError as error:  # custom code has changed or fails
+            print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
+    _log_missing_metrics(client, run, document.metrics, model_id)
+    for path, folder in document.files:
+        # The identity of a training determines its files, unlike those of an evaluation.
+        if not has_files or folder in (EVALUATED, REPORT):
+            client.log_artifact(run_id, str(path), folder)
+    client.set_tag(run_id, TAG_RESULT, document.result)
+    # The job's end, not that of the measurements after it, or the time when MLflow was back.
+    duration_ms = document.duration_ms
+    ended_ms = None if duration_ms is None else run.info.start_time + duration_ms
+    client.set_terminated(run_id, "FINISHED", ended_ms)
+    client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
+
+
+def _mark_as_current(store: Store, run_id: str, document: RunDocument) -> None:
+    """Mark the run as current, and those that it replaces as not.
+
+    In a store that others may share, it replaces only those of this hardware.
+    """
+    same = (TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
+    if name := document.tags.get(TAG_EXPERIMENT):
+        is_current = f"tags.`{TAG_CURRENT}` = 'true' and tags.`{TAG_EXPERIMENT}` = '{name}'"
+        for run in store.find_runs(is_current):
+            if all(run.data.tags.get(tag) == document.tags.get(tag) for tag in same):
+                store.client.set_tag(run.info.run_id, TAG_CURRENT, "false")
+    store.client.set_tag(run_id, TAG_CURRENT, "true")
+
+
+def _log_missing_metrics(
+    client: MlflowClient, run: Run, metrics: list[Metric], model_id: str | None
+) -> None:
+    """Log the metrics that the run lacks: MLflow keeps a step that is logged twice twice.
+
+    It shows the latest of several values of a step, so a changed value gets a later time. Values
+    that a run has once, such as test scores, are the model's too.
+    """
+    latest: dict[tuple[str, int], Metric] = {}
+    for key in {metric.key for metric in metrics} & run.data.metrics.keys():
+        history = client.get_metric_history(run.info.run_id, key)
+        for logged in sorted(history, key=lambda metric: metric.timestamp):
+            latest[key, logged.step] = logged
+    missing = []
+    for metric in metrics:
+        before, time_ms = latest.get((metric.key, metric.step)), metric.timestamp
+        if before and (before.value == metric.value or math.isnan(metric.value)):
+            continue
+        if before:
+            time_ms = max(time_ms, before.timestamp + 1)
+        model = model_id if metric.step == ONCE else None
+        missing.append(Metric(metric.key, metric.value, time_ms, metric.step, model))
+    client.log_batch(run.info.run_id, missing)
+
+
+def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
+    """Return True if MLflow has all of the document."""
+    return (
+        run.info.status == "FINISHED"
+        and run.data.tags.get(TAG_MIRRORED) == document.mirrored
+        and run.data.tags.get(TAG_CURRENT) == "true"
+        and _has_artifacts(store, run)
+        and (document.model is None or _ready_model(store, run) is not None)
+    )
+
+
+def _has_artifacts(store: Store, run: Run) -> bool:
+    """Return False if `mlruns/` was deleted. Another store is trusted to keep what it has."""
+    return store.local_artifacts is None or (store.local_artifacts / run.info.run_id).is_dir()
+
+
+def _ready_model(store: Store, run: Run) -> str | None:
+    """Return the id of the run's model if it is complete."""
+    for output in run.outputs.model_outputs:
+        model = store.client.get_logged_model(output.model_id)
+        if model.status == LoggedModelStatus.READY:
+            return str(output.model_id)
     return None
-
-
-def _write_overview(store: Store, names: list[str], results: Path, report: Path) -> None:
-    """Set the links above the list of runs, unless a user wrote a description."""
-    before = store.client.get_experiment(store.experiment_id).tags.get(documents.TAG_NOTE, "")
-    if before and not before.startswith(OURS):
-        return
-    parts = [OURS]
-    if comparison := run_of(store, documents.report_document(report)):
-        page = f"#/experiments/{store.experiment_id}/runs/{comparison.info.run_id}/artifacts/report/index.html"
-        parts.append(f"[the report]({page}?{_MODE})")
-    links = [f"[{name}]({address})" for name in names[:_MAX_LINKS] if (address := _side_by_side(store, name, results))]
-    if links:
-        parts.append("CPU beside GPU: " + ", ".join(links))
-    text = " | ".join(parts)
-    if text != before:
-        store.client.set_experiment_tag(store.experiment_id, documents.TAG_NOTE, text)
-
-
-def _side_by_side(store: Store, name: str, results: Path) -> str | None:
-    """Return the address of MLflow's page that compares both runs, or None if there are not two."""
-    found = [run_of(store, document) for document in _written(name, results)]
-    runs = [run.info.run_id for run in found if run]
-    if len(runs) < len(DEVICE_LABELS):
-        return None
-    compared, experiments = (quote(json.dumps(ids, separators=(",", ":"))) for ids in (runs, [store.experiment_id]))
-    return f"#/compare-runs?runs={compared}&experiments={experiments}&{_MODE}"
 
 
 def main() -> None:
     """Sync before `make ui` starts MLflow, and print the address that will show the runs."""
-    argparse.ArgumentParser(prog="python -m photofinish.tracking.sync", description=__doc__).parse_args()
+    program = "python -m photofinish.tracking.sync"
+    argparse.ArgumentParser(prog=program, description=__doc__).parse_args()
     count, page = 0, ""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
     try:
@@ -161,12 +249,14 @@ def main() -> None:
                 names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
                 store = open_store(project_root(), state_folder(), own_sweep())
                 count += sync_all(store, names, Path("results"), Path("report"))
-                page = page or f"#/experiments/{store.experiment_id}/runs?{_MODE}"
+                # Without the workflow, MLflow shows its pages for language models.
+                runs = f"#/experiments/{store.experiment_id}/runs"
+                page = page or f"{runs}?workflowType=machine_learning"
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
-    print(f"MLflow is up to date; runs added or completed: {count}" if count else "MLflow is up to date")
-    address = server.rstrip("/") if server.startswith("http") else f"http://127.0.0.1:{os.environ.get('PORT', 5000)}"
-    print(f"The runs: {address}/{page}")
+    print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
+    own = f"http://127.0.0.1:{os.environ.get('PORT', 5000)}"
+    print(f"The runs: {server.rstrip('/') if server.startswith('http') else own}/{page}")
 
 
 if __name__ == "__main__":

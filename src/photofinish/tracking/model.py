@@ -1,0 +1,125 @@
+"""A trained network as MLflow loads and serves it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Run
+from mlflow.models import Model, ModelSignature
+from mlflow.pytorch import save_model
+from mlflow.types import Schema, TensorSpec
+from torch import nn
+
+from photofinish.config.networks import CustomModel
+from photofinish.custom_code import Reference, imports_forgotten
+from photofinish.results import records
+from photofinish.results.learned import load_network
+from photofinish.source_code import PACKAGE, users_files
+from photofinish.tracking.documents import ONCE, RunDocument
+from photofinish.tracking.store import Store
+
+_REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
+
+
+def log_model(store: Store, run: Run, document: RunDocument) -> str:
+    """Log the model as an output of the run, or complete that one. Return its id."""
+    assert document.model
+    client, run_id = store.client, str(run.info.run_id)
+    name = document.name.replace("/", "-")  # MLflow refuses a slash
+    record = records.read_record(document.model / records.RECORD, records.Training)
+    with imports_forgotten(), tempfile.TemporaryDirectory() as folder:
+        network = load_network(document.model, record)
+        if outputs := run.outputs.model_outputs:  # unfinished, or its files were deleted
+            logged = client.get_logged_model(outputs[0].model_id)
+        else:
+            logged = client.create_logged_model(
+                store.experiment_id, name, run_id, params=document.params
+            )
+            client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=ONCE)])
+        model_id, place = str(logged.model_id), logged.artifact_location
+        model = Model(artifact_path=place, run_id=run_id, model_uuid=model_id, model_id=model_id)
+        _save(Path(folder), model, network, record, document.tags)
+        client.log_model_artifacts(model_id, str(Path(folder, "model")))
+    client.finalize_logged_model(model_id, LoggedModelStatus.READY)
+    return model_id
+
+
+def _save(
+    folder: Path, model: Model, network: nn.Module, record: records.Training, tags: dict[str, str]
+) -> None:
+    """Save the network for `mlflow.pytorch.load_model` and `mlflow models serve`."""
+    versions = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
+    for name, version in record.custom_code.items():
+        if name.startswith(PACKAGE):
+            versions[name.removeprefix(PACKAGE)] = version
+    shape = record.image_shape
+    # JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
+    example = np.full((1, *shape), 0.5, np.float32)
+    if record.dtype == "int64":
+        example = np.zeros((1, *shape), np.int64)
+    code = folder / "code"
+    if isinstance(record.experiment.model, CustomModel):
+        files, _ = users_files([Reference.of(record.experiment.model.name)])
+        for place, path in files.items():
+            (code / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, code / place)
+    save_model(  # log_model reads the history of every metric and loads the saved model
+        as_served(network, record.mean, record.std, record.dtype, len(shape)).eval(),
+        str(folder / "model"),
+        mlflow_model=model,
+        serialization_format="pickle",  # the default traces the network with the example
+        signature=ModelSignature(
+            inputs=Schema([TensorSpec(example.dtype, (-1, *shape))]),
+            outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))]),
+        ),
+        input_example=example,
+        metadata={"class_names": list(record.class_names)},
+        pip_requirements=[f"{package}=={version}" for package, version in sorted(versions.items())],
+        code_paths=sorted(map(str, code.glob("*"))) or None,
+    )
+
+
+def as_served(
+    network: nn.Module,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    dtype: str,
+    dimensions: int,
+) -> nn.Module:
+    """Return the network with the normalisation of its training.
+
+    Images are bytes, or floats from 0 to 1. A class that is made here is pickled with its code, so
+    that it loads where this package is not installed.
+    """
+    takes_images = dtype == "uint8"
+    if not takes_images and not mean:
+        return network
+
+    class Served(nn.Module):
+        mean: torch.Tensor
+        std: torch.Tensor
+
+        def __init__(self, network: nn.Module, mean: torch.Tensor, std: torch.Tensor) -> None:
+            super().__init__()
+            self.network = network
+            self.register_buffer("mean", mean)
+            self.register_buffer("std", std)
+
+        def forward(self, items: torch.Tensor) -> torch.Tensor:
+            """Normalise the items as in training, and apply the network."""
+            if takes_images and items.dtype == torch.uint8:
+                items = items.float() / 255
+            elif takes_images:
+                is_float = items.is_floating_point()
+                if not is_float or bool(((items < 0) | (items > 1)).any()):
+                    raise ValueError(
+                        "images must be bytes (uint8), or floats from 0 to 1: divide pixels by 255"
+                    )
+            return self.network((items.float() - self.mean) / self.std)  # type: ignore[no-any-return]
+
+    shape = (-1, *[1] * (dimensions - 1))
+    return Served(network, torch.tensor(mean).view(shape), torch.tensor(std).view(shape))
