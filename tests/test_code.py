@@ -45,7 +45,7 @@ def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
         ("photofinish/training/trainer.py", {"train"}),
         ("photofinish/training/optimisation.py", {"train", "evaluate"}),
         ("photofinish/runs/evaluation.py", {"evaluate"}),
-        ("photofinish/data/split.py", {"plan", "download", "split", "download_weights"}),
+        ("photofinish/data/split.py", {"plan", "download", "split"}),
         ("photofinish/tracking/mlflow_worker.py", {"compare"}),
         ("stages/train.py", {"train"}),
     ],

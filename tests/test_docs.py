@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from photofinish.config import compare as comparing
 from photofinish.config import datasets, devices, networks
 from photofinish.config import experiment as training
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 
 DOCUMENTS = [
     ROOT / "README.md",

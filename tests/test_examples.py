@@ -19,7 +19,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan, OwnDataset
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.networks import FetchedWeights, InitialWeights
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data.sources import download, read_raw
 from photofinish.data.split import split
 from photofinish.files import sha256_of_file

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_imports import ROOT
 
-from photofinish.config.reader import Params, read_params
+from photofinish.config.loader import Params, read_params
 from photofinish.errors import ConfigError
 
 GOOD: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine import fingerprint, host
 from photofinish.machine.accelerators import AcceleratorFacts

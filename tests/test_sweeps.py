@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import ONE_THREAD, Project
 
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.plan import SWEEPS_PAY_FROM, advise_sweeps
 
 LINKS = ("dvc.yaml", "stages", "src", "reference")
