@@ -137,7 +137,6 @@ PROBLEMS = [
         "unknown accelerator; did you mean 'H100'?",
     ),
     ("devices:", "compare: {accelerators: T4}\ndevices:", "9  compare.accelerators", "[T4]"),
-    ("devices:", "compare: {references: [a, a]}\ndevices:", "9  compare.references", "each once"),
     ("devices:", "compare: {references: [../x]}\ndevices:", "9  compare.references", "'none', or"),
 ]
 

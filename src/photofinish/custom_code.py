@@ -108,8 +108,6 @@ class Reference:
             return f"DVC's copy has only files that Git knows: `git add {self.module}` first"
         if file is None:
             return f"there is no module {self.module}: install its package, or correct the name"
-        if self.is_file and self.module_name.partition(".")[0] in sys.stdlib_module_names:
-            return f"{file.name} has the name of a module of Python's own: rename it"
         if self.module == TIMM:
             return None
         try:
@@ -143,22 +141,14 @@ class Reference:
             raise UserError(f"{self.module}:{self.name}: {problem}")
         if self.root and str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
-        with users_code(f"{self.module} can't be imported"):
+        with users_code(f"{self.module}:{self.name} can't be imported"):
             module = importlib.import_module(self.module_name)
-        if self.root and Path(module.__file__ or "").resolve() != self.file:
-            name = self.module_name
-            raise UserError(
-                f"{self.module} can't be imported: {module.__file__} has the same name, {name}: "
-                f"rename one"
-            )
-        try:
-            code = attrgetter(self.name)(module)
-        except AttributeError:
-            raise UserError(f"{self.module} has no {self.name} once it is imported") from None
-        if not callable(code):
-            kind = type(code).__name__
-            raise UserError(f"{self.module}:{self.name} is no class or function, but a {kind}")
-        return code
+            if self.root and Path(module.__file__ or "").resolve() != self.file:
+                raise UserError(
+                    f"{self.module} can't be imported: {module.__file__} has the same name: "
+                    f"rename one"
+                )
+            return attrgetter(self.name)(module)
 
 
 def with_what_it_takes(

@@ -65,12 +65,8 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
         plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics = experiment.metrics
-        trained = [
-            code.reference
-            for keys, code in custom_code_of(experiment).items()
-            if keys[0] != "metrics"
-        ]
-        code = code_of_users(trained)
+        parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
+        code = code_of_users([part.reference for part in parts.values()])
         plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
         code = code_of_users([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
@@ -92,15 +88,15 @@ def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
         signature = reference.takes()
         if signature is None:
             continue
-        settings = type(code).model_fields if isinstance(code, OwnDataset) else {}
         for name, value in arguments.items():
             if name not in signature.names and not signature.any_more:
-                problem = unknown_name("argument", name, (*signature.names, *settings))
+                allowed = [*signature.names]
+                if isinstance(code, OwnDataset):
+                    allowed += OwnDataset.model_fields
+                problem = unknown_name("argument", name, allowed)
                 yield ConfigProblem((*path, name), problem, value)
         for name in sorted(signature.required - arguments.keys() - _offered(code, signature)):
             problem = f"{reference.name} takes {name}, and has no default for it: give one"
-            if name in settings:
-                problem = f"{reference.name} takes {name}, which is a key here: rename the argument"
             yield ConfigProblem((*path, name), problem)
         if isinstance(code, OwnDataset) and not code.makes_parts:
             for part, size in (("validation", code.validation), ("test", code.test)):

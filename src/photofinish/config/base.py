@@ -128,13 +128,6 @@ def list_of(count: int, what: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Raise ValueError if a name is given twice."""
-    if len(set(names)) < len(names):
-        raise ValueError("must name each once")
-    return names
-
-
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 

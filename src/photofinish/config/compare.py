@@ -20,7 +20,6 @@ from photofinish.config.base import (
     NonNegativeFloat,
     PositiveFloat,
     Settings,
-    each_once,
     is_name,
 )
 from photofinish.config.problems import unknown_name
@@ -97,7 +96,7 @@ def _check_references(value: Any) -> Any:
     if value in ("all", "none"):
         return value
     if isinstance(value, list | tuple) and all(map(is_name, value)):
-        return each_once(tuple(value))
+        return tuple(dict.fromkeys(value))
     raise ValueError("must be 'all', 'none', or a list of names of folders in reference/")
 
 
@@ -143,11 +142,7 @@ class Watts(Settings):
 
 
 References = Literal["all", "none"] | tuple[Name, ...]
-AcceleratorNames = Annotated[
-    tuple[AcceleratorName, ...],
-    BeforeValidator(_expand_accelerators),
-    AfterValidator(each_once),
-]
+AcceleratorNames = Annotated[tuple[AcceleratorName, ...], BeforeValidator(_expand_accelerators)]
 
 
 class Comparing(Settings):
