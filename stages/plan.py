@@ -1,4 +1,4 @@
-"""plan: check params.yaml and write what the stages below read of it."""
+"""plan: check params.yaml and write a file for each experiment, data set, device and stage."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths
 from photofinish.machine.fingerprint import read_machines, unknown_machines
-from photofinish.plan import advise_sweeps, faults_in_own_code, write_plan
+from photofinish.plan import faults_in_own_code, write_plan
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, default=Path("data/plan"))
-    parser.add_argument("--stages", type=Path, default=Path("stages"), help="the scripts of the stages")
+    parser.add_argument("--stages", type=Path, default=Path("stages"), help="stages' scripts")
     parser.add_argument(
-        "--references", type=Path, default=Path("reference"), help="the folder of other machines' records"
+        "--references", type=Path, default=Path("reference"), help="records of other machines"
     )
-    parser.add_argument("--machines", type=Path, default=Path("machines"), help="the folder of machines by their names")
+    parser.add_argument(
+        "--machines", type=Path, default=Path("machines"), help="facts of other machines"
+    )
     args = parser.parse_args()
-    files = (partial(check_paths, references=args.references), partial(unknown_machines, folder=args.machines))
-    params = read_params(args.params, *files, faults_in_own_code)
+    params = read_params(
+        args.params,
+        partial(check_paths, references=args.references),
+        partial(unknown_machines, folder=args.machines),
+        faults_in_own_code,
+    )
     write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
-    advise_sweeps(params)
 
 
 if __name__ == "__main__":

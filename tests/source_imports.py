@@ -1,4 +1,4 @@
-"""Which of the project's files a script imports, directly or through others, whenever it runs."""
+"""Files of this project that a script imports, directly or through others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ SOURCES = ROOT / "src"
 
 
 def transitive_sources(script: Path) -> list[str]:
-    """The script and every file under src/ that it imports, relative to the root, sorted."""
-    found: set[Path] = set()
-    todo = [script]
-    while todo:
-        path = todo.pop()
-        if path not in found:
-            found.add(path)
-            todo += [file for name in imported_modules(path) for file in _files_of(name)]
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    """Return the script and every file under src/ that it imports, relative to the root."""
+    sources: set[Path] = set()
+    queue = [script]
+    while queue:
+        path = queue.pop()
+        if path not in sources:
+            sources.add(path)
+            queue += [file for name in imported_modules(path) for file in _files_of(name)]
+    return sorted(str(path.relative_to(ROOT)) for path in sources)
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    for node in _run_time_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the modules that a file imports when it runs."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -32,23 +38,13 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those below `if TYPE_CHECKING`: they are never executed."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _run_time_nodes(child)
-
-
 def _files_of(name: str) -> Iterator[Path]:
-    """The module's file and the packages around it, which Python runs first."""
+    """Yield the module's file and those of the packages around it."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
-        place = SOURCES.joinpath(*parts[:end])
-        for file in (place / "__init__.py", place.with_suffix(".py")):
-            if file.is_file():
-                yield file
+        path = SOURCES.joinpath(*parts[:end])
+        files = (path / "__init__.py", path.with_suffix(".py"))
+        yield from (file for file in files if file.is_file())
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_a_variable_changes_the_fingerprint_of_the_devices_whose_speed_or_bits_i
     "code",
     [
         "from photofinish.machine.fingerprint import Devices, fingerprint; fingerprint(Devices())",
-        "import photofinish.config.reader",
+        "import photofinish.config.loader",
         "import photofinish.plan",
         "import photofinish.comparing.pairs",
     ],

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, run_stage
 from image_files import write_picture
 
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths, read_csv, sha256_of_local_files
 from photofinish.errors import ConfigError
 from photofinish.plan import write_plan

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, MakeExperiment
 
 from photofinish.config.devices import CpuDevice, Devices
-from photofinish.config.reader import Params, read_params
+from photofinish.config.loader import Params, read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget, Machine, fingerprint, mismatches, read_machines, unknown_machines

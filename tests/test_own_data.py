@@ -16,7 +16,7 @@ from conftest import PARTS, MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
 from photofinish.config.datasets import LONGEST_CLASS_NAME, DatasetPlan, DigitsDataset, OwnDataset
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.data.reading import named_targets
@@ -315,7 +315,7 @@ def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: 
     pack(image_and("i % 2"))
     dataset = OwnDataset.model_validate({"source": "./scans.py:Scans", "validation": 4, "test": 4})
     plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code={"scans.py": "0" * 64})
-    with pytest.raises(UserError, match=r"scans\.py is not what it was"):
+    with pytest.raises(UserError, match=r"scans\.py changed after"):
         read_raw(plan, own_files.folder / "data/raw/scans")
 
 

@@ -14,7 +14,7 @@ from conftest import ROOT, MakeExperiment, OwnFiles
 
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.errors import ConfigError, UserError
 from photofinish.plan import faults_in_own_code, write_plan

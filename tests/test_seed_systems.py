@@ -17,7 +17,7 @@ from torch import nn
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import Experiment
-from photofinish.config.reader import read_params
+from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download, read_raw

@@ -1,4 +1,4 @@
-"""Sweeps: folders of experiments with a dvc.lock of their own, one MLflow store and one report over all."""
+"""Sweeps have a dvc.lock of their own, and share one MLflow store."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import pytest
 import yaml
 from conftest import ONE_THREAD, Project
 
-from photofinish.config.reader import read_params
-from photofinish.plan import SWEEPS_PAY_FROM, advise_sweeps
-
-LINKS = ("dvc.yaml", "stages", "src", "reference")
+RATES = {"coarse": 0.1, "fine": 0.01}
 
 
 def add_sweep(project: Project, name: str, learning_rate: float) -> None:
-    """As docs/sweeps.md has it, with one experiment of a second."""
+    """Add a sweep of one experiment, as docs/sweeps.md describes."""
     folder = project.root / "sweeps" / name
     folder.mkdir(parents=True)
-    for link in LINKS:
+    for link in ("dvc.yaml", "stages", "src", "reference"):
         (folder / link).symlink_to(Path("..", "..", link))
     params = {
-        "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": learning_rate}},
+        "defaults": {
+            "epochs": 1,
+            "batch_size": 128,
+            "optimizer": {"name": "sgd", "lr": learning_rate},
+        },
         "devices": ONE_THREAD,
         "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
         "experiments": {"linear": {"dataset": "digits", "model": "linear"}},
@@ -32,32 +33,19 @@ def add_sweep(project: Project, name: str, learning_rate: float) -> None:
 
 
 @pytest.mark.slow
-def test_two_sweeps_have_their_own_lock_one_mlflow_store_and_one_report(project: Project) -> None:
+def test_two_sweeps_have_their_own_lock_and_one_mlflow_store(project: Project) -> None:
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
-    for name, learning_rate in {"coarse": 0.1, "fine": 0.01}.items():
+    for name, learning_rate in RATES.items():
         add_sweep(project, name, learning_rate)
     project.commit()
     project.repro("--recursive", "sweeps")
-    made = ("dvc.lock", "metrics/", "plots/")
-    of_each = [f"?? sweeps/{name}/{path}" for name in ("coarse", "fine") for path in made]
-    assert project.git("status", "--porcelain").splitlines() == of_each
+    written = ("dvc.lock", "metrics/", "plots/")
+    expected = [f"?? sweeps/{name}/{path}" for name in RATES for path in written]
+    assert project.git("status", "--porcelain").splitlines() == expected
+    query = "SELECT e.name, r.name FROM runs r JOIN experiments e USING (experiment_id)"
     with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
-        runs = connection.execute(
-            "SELECT e.name, r.name FROM runs r JOIN experiments e USING (experiment_id)"
-        ).fetchall()
+        runs = connection.execute(query).fetchall()
     names = ("linear/cpu", "comparison")
-    assert sorted(runs) == sorted((f"photofinish-{sweep}", name) for sweep in ("coarse", "fine") for name in names)
-
-
-@pytest.mark.parametrize("count", [SWEEPS_PAY_FROM - 1, SWEEPS_PAY_FROM])
-def test_plan_tells_from_which_number_of_experiments_on_sweeps_pay(
-    params_file: Path, capsys: pytest.CaptureFixture[str], count: int
-) -> None:
-    experiments = "".join(f"  linear-{number}: {{dataset: digits, model: linear}}\n" for number in range(count))
-    params_file.write_text(
-        "defaults: {epochs: 1, batch_size: 128, optimizer: {name: sgd, lr: 0.1}}\n"
-        f"datasets: {{digits: {{source: digits, validation: 0.15, test: 0.15}}}}\nexperiments:\n{experiments}",
-        encoding="utf-8",
+    assert sorted(runs) == sorted(
+        (f"photofinish-{sweep}", name) for sweep in RATES for name in names
     )
-    advise_sweeps(read_params(params_file))
-    assert ("docs/sweeps.md" in capsys.readouterr().out) == (count == SWEEPS_PAY_FROM)

@@ -12,7 +12,7 @@ EXIT_PEER_LOST = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 PEER_LOST = "the connection to another process of this training was lost"
-"""First words of a process that failed only because another one had."""
+"""Beginning of the error of a process that failed only because another one had."""
 
 
 class UserError(Exception):
@@ -22,7 +22,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Mistake in what the user wrote. Nothing was started or written."""
+    """Error in what the user wrote. Nothing was started or written."""
 
     exit_code = EXIT_MISTAKE
 
@@ -39,7 +39,7 @@ def run_stage(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # the signal was heard: see processes.end_on_sigterm
+        signal.setitimer(signal.ITIMER_REAL, 0)  # stops processes.end_on_sigterm from raising again
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except TerminatedError as error:

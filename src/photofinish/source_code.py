@@ -1,7 +1,7 @@
 """Source files that each stage runs: a stage runs again when one of them changes.
 
-Each stage depends on one file, written by `plan`, that lists them. Listed one by one in dvc.yaml, they made dvc.lock so
-long that with 15 experiments DVC took 6 s to see that nothing had changed, instead of 1 s.
+Each stage depends on one file, written by `plan`, that lists them. If dvc.yaml listed them, DVC
+would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
 """
 
 from __future__ import annotations
@@ -23,9 +23,17 @@ from photofinish.custom_code import Reference, is_custom_file
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import is_as_recorded, sha256_of_bytes, sha256_of_file
 
-_EVERY_STAGE = ("errors", "files", "custom_code", "config", "processes", "source_code", "wording")
+_EVERY_STAGE = (
+    *("errors", "files", "custom_code", "config"),
+    *("processes", "source_code", "wording"),
+)
 _NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
-_INFERENCE = ("training/__init__", "training/batches", "training/optimisation", "training/torch_device")
+_INFERENCE = (
+    "training/__init__",
+    "training/batches",
+    "training/optimisation",
+    "training/torch_device",
+)
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
     "download": ("data", "display", "locks"),
@@ -33,13 +41,16 @@ CODE_OF_STAGES = {
     "download_weights": ("models",),
     "train": (*_NETWORKS, "display", "locks", "profiling", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
-    "compare": ("comparing", "data/__init__", "machine", "report", "results", "tracking"),
+    "compare": (
+        *("comparing", "data/__init__", "machine"),
+        *("report", "results", "tracking"),
+    ),
     "remote": ("remote", "machine"),
 }
-"""Packages and modules of photofinish that each stage runs. Tests compare them with what the scripts import.
+"""Packages and modules of photofinish that each stage runs. Tests compare them with the imports.
 
-Training also imports `tracking`, which copies results into MLflow, and starts `runs/evaluation`, which tries metrics.
-Neither influences its result.
+Training also imports `tracking`, which copies results into MLflow, and starts `runs/evaluation`,
+which tries metrics. Neither influences its result.
 """
 PACKAGE = "package "
 """Prefix of the names of installed packages in a list of custom code."""
@@ -57,15 +68,16 @@ class StageCode(RootModel[dict[str, str]]):
 
 def stage_code(script: Path) -> StageCode:
     """Return the files that a stage's script runs: the script, and those of photofinish."""
-    return StageCode({**our_code(script.stem).root, f"{script.parent.name}/{script.name}": _sha256(script)})
+    name = f"{script.parent.name}/{script.name}"
+    return StageCode({**our_code(script.stem).root, name: _sha256(script)})
 
 
 def our_code(stage: str) -> StageCode:
     """Return the files of photofinish that a stage runs."""
     files = [_HERE / "__init__.py"]
     for name in (*_EVERY_STAGE, *CODE_OF_STAGES.get(stage, ())):
-        place = _HERE / name
-        files += sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+        path = _HERE / name
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
     names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
     if stage == "train":
         del names["photofinish/runs/evaluation.py"]
@@ -73,19 +85,20 @@ def our_code(stage: str) -> StageCode:
 
 
 def code_of_users(references: list[Reference]) -> dict[str, str]:
-    """Return the sha256 of each custom file that runs, and the versions of installed packages that they name.
+    """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
-    Files are named by their path from the project's folder. Nothing of them is run.
+    Files are named by their path from the project's folder. None of them is run.
     """
     files, packages = users_files(references)
-    found = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
-    return dict(sorted((found | {f"{PACKAGE}{name}": version for name, version in packages.items()}).items()))
+    code = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
+    code |= {f"{PACKAGE}{name}": version for name, version in packages.items()}
+    return dict(sorted(code.items()))
 
 
 def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str, str]]:
-    """Return the custom files that run, by their path below the folder that Python imports them from.
+    """Return the custom files that run, and the versions of packages that they name.
 
-    Also return the versions of the installed packages that they name.
+    The files' keys are their paths below the folder that Python imports them from.
     """
     files: dict[Path, Path] = {}
     packages: dict[str, str] = {}
@@ -94,23 +107,23 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
         if root is None:
             packages |= _installed(reference.module.partition(".")[0])
             continue
-        finder = _Finder([str(root), *_folders_of_users()])
+        finder = _Finder([str(root), *_custom_folders()])
         try:
             finder.import_hook(reference.module_name)
         except SyntaxError as error:
-            raise ConfigError(f"{reference.module}, line {error.lineno or 1}: {error.msg}") from None
+            message = f"{reference.module}, line {error.lineno or 1}: {error.msg}"
+            raise ConfigError(message) from None
         module: Any
         for name, module in finder.modules.items():
             if module.__file__ is None:  # a folder without __init__.py
                 continue
             path = Path(module.__file__).resolve()
-            parts = name.split(".")
-            place = Path(*parts, path.name) if module.__path__ else Path(*parts[:-1], path.name)
-            other = files.setdefault(place, path)
+            parts = name.split(".") if module.__path__ else name.split(".")[:-1]
+            other = files.setdefault(Path(*parts, path.name), path)
             if other != path:
                 raise ConfigError(
-                    f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, of which Python imports "
-                    f"one: rename the other"
+                    f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, "
+                    f"of which Python imports one: rename the other"
                 )
         for name in finder.badmodules:
             packages |= _installed(name.partition(".")[0])
@@ -119,37 +132,40 @@ def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str
 
 def check_code_unchanged(custom_code: dict[str, str]) -> None:
     """Raise UserError if custom code changed after `plan` read it."""
-    for name, expected in custom_code.items():
-        if not name.startswith(PACKAGE) and not is_as_recorded(Path(name), expected):
-            raise UserError(f"{name} is not what it was when `plan` read it: run `dvc repro` again")
+    for name, sha256 in custom_code.items():
+        if not name.startswith(PACKAGE) and not is_as_recorded(Path(name), sha256):
+            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
 
 
 class _Finder(ModuleFinder):
-    """ModuleFinder that knows folders without __init__.py, for which the library's raises TypeError."""
+    """ModuleFinder that also finds folders without __init__.py, where Python's raises TypeError."""
 
     def import_module(self, partname: str, fqname: str, parent: Any) -> Any:
         folders = list(parent.__path__ or ()) if parent else self.path
         spec = PathFinder.find_spec(partname, folders)
-        if fqname in self.modules or spec is None or spec.origin or not spec.submodule_search_locations:
+        is_folder = spec and not spec.origin and spec.submodule_search_locations
+        if fqname in self.modules or not is_folder:
             return super().import_module(partname, fqname, parent)
         module: Any = self.add_module(fqname)
-        module.__path__ = list(spec.submodule_search_locations)
+        module.__path__ = list(is_folder)
         if parent:
             setattr(parent, partname, module)
         return module
 
 
-def _folders_of_users() -> Iterator[str]:
+def _custom_folders() -> Iterator[str]:
     """Yield the folders on Python's path that hold custom code."""
     for folder in sys.path:
-        if os.path.isdir(folder) and is_custom_file(f"{folder}/") and Path(folder) != _HERE.parent:  # noqa: PTH112
+        if Path(folder) != _HERE.parent and is_custom_file(f"{folder}/") and Path(folder).is_dir():
             yield folder
 
 
 @cache
 def _installed(module: str) -> dict[str, str]:
-    """Return the package that a module is installed with and its version, or nothing for what comes with Python."""
-    if module in sys.stdlib_module_names or module == _HERE.name or importlib.util.find_spec(module) is None:
+    """Return the package of a module and its version, or nothing for Python's own modules."""
+    if module in sys.stdlib_module_names or module == _HERE.name:
+        return {}
+    if importlib.util.find_spec(module) is None:
         return {}
     try:
         return {module: metadata.version(module)}
@@ -158,6 +174,4 @@ def _installed(module: str) -> dict[str, str]:
         return {names[0]: metadata.version(names[0])} if names else {}
 
 
-@cache
-def _sha256(path: Path) -> str:
-    return sha256_of_file(path)
+_sha256 = cache(sha256_of_file)

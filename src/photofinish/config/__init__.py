@@ -1,5 +1,4 @@
-"""The schema of params.yaml: what a user can set, of which type, within which limits.
+"""Settings that params.yaml may contain, and the loader that reads and checks them.
 
-Names and defaults follow PyTorch where PyTorch has them. Nothing here imports torch: `plan` and `compare`
-read settings in milliseconds.
+Names and defaults follow PyTorch. Nothing here imports torch, so that `plan` stays quick.
 """

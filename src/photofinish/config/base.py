@@ -1,4 +1,4 @@
-"""Types that all settings share, and how a plan file is read back."""
+"""Base classes and types that all settings share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from pydantic import (
 from photofinish.custom_code import Reference, is_reference
 from photofinish.errors import UserError
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it names folders and stages
-MOST_SEEDS = 2**32  # NumPy's limit
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -30,7 +29,7 @@ Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31)]
-Seed = Annotated[int, Field(ge=0, lt=MOST_SEEDS)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # NumPy's limit
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 BUILT_IN, OWN = "built-in", "own"
@@ -51,11 +50,12 @@ class Record(BaseModel):
 class Settings(Record):
     """Settings that a user may write."""
 
-    model_config = ConfigDict(defer_build=True)  # most are parts of others and need no validator
+    # Most settings are parts of others: building a validator for each would slow `plan` down.
+    model_config = ConfigDict(defer_build=True)
 
 
 class CallsCode(Settings):
-    """Custom class or function, or one of an installed package. Unknown keys are its arguments."""
+    """Custom code, or a class or function of a package. Unknown keys are its arguments."""
 
     model_config = ConfigDict(extra="allow")
     named_by: ClassVar[str] = "name"
@@ -72,12 +72,13 @@ class CallsCode(Settings):
         return dict(self.model_extra or {})
 
     @model_validator(mode="after")
-    def _plan_files_can_hold_arguments(self) -> Self:
-        for name, value in self.arguments.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except ValueError:
-                raise ValueError(f"{name}: plan files are JSON and cannot hold .inf or .nan; use null") from None
+    def _check_arguments(self) -> Self:
+        try:
+            json.dumps(self.arguments, allow_nan=False)
+        except ValueError:
+            names = ", ".join(self.arguments)
+            message = f"plan files are JSON and hold neither .inf nor .nan: use null in {names}"
+            raise ValueError(message) from None
         return self
 
 
@@ -99,20 +100,20 @@ class OwnCode(CallsCode):
 def built_in_or_own(key: str) -> Discriminator:
     """Return a discriminator of built-in and custom settings by the name under `key`."""
 
-    def tag(given: Any) -> str:
-        name = given.get(key) if isinstance(given, dict) else getattr(given, key, None)
+    def tag(settings: Any) -> str:
+        name = settings.get(key) if isinstance(settings, dict) else getattr(settings, key, None)
         return OWN if is_reference(name) else BUILT_IN
 
     return Discriminator(tag)
 
 
 def is_whole_number(value: object) -> bool:
-    """Return True for 1, but not for 1.0 and true, which Python holds to be equal."""
+    """Return True for 1, but not for 1.0 and true, which are equal to it."""
     return type(value) is int
 
 
 def refusal(_value: object, what: str) -> ValueError:
-    """Return the error of a validator that wants something else."""
+    """Return the error of a validator that expects something else."""
     return ValueError(f"must be {what}")
 
 
@@ -131,8 +132,9 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """Read a file that `plan` wrote below data/plan."""
+    """Read a file that `plan` wrote."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise UserError(f"{path} is not a plan that can be read: run `dvc repro plan` ({error})") from error
+        message = f"{path} is not a plan that can be read: run `dvc repro plan` ({error})"
+        raise UserError(message) from error

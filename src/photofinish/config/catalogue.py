@@ -1,6 +1,6 @@
-"""Names of torchvision's classifiers, their weights and its data sets, and which loss fits which targets.
+"""Names of torchvision's classifiers, their weights and its data sets; losses of each task.
 
-They are written out so that `plan` can check them without importing torchvision. Tests compare them with torchvision.
+They are written out so that `plan` need not import torchvision. Tests compare them with torchvision.
 """
 
 from __future__ import annotations
@@ -16,97 +16,116 @@ if TYPE_CHECKING:
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
 
-_V1, _V2, _SWAG = ("IMAGENET1K_V1",), ("IMAGENET1K_V2",), ("IMAGENET1K_SWAG_E2E_V1", "IMAGENET1K_SWAG_LINEAR_V1")
-_WITH_V1 = (
-    "alexnet", "convnext_base", "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161",
-    "densenet169", "densenet201", "efficientnet_b0", "efficientnet_b2", "efficientnet_b3", "efficientnet_b4",
-    "efficientnet_b5", "efficientnet_b6", "efficientnet_b7", "efficientnet_v2_l", "efficientnet_v2_m",
-    "efficientnet_v2_s", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5", "mnasnet0_75", "mnasnet1_0",
-    "mnasnet1_3", "mobilenet_v3_small", "resnet18", "resnet34", "resnext101_64x4d", "shufflenet_v2_x0_5",
-    "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "squeezenet1_0", "squeezenet1_1", "swin_b",
-    "swin_s", "swin_t", "swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16",
-    "vgg16_bn", "vgg19", "vgg19_bn", "vit_b_32", "vit_l_32",
-)  # fmt: skip
-"""vgg16 also has IMAGENET1K_FEATURES, which lack the classifying layers."""
-_WITH_V1_AND_V2 = (
-    "efficientnet_b1", "mobilenet_v2", "mobilenet_v3_large", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf",
-    "regnet_x_3_2gf", "regnet_x_400mf", "regnet_x_800mf", "regnet_x_8gf", "regnet_y_1_6gf", "regnet_y_3_2gf",
-    "regnet_y_400mf", "regnet_y_800mf", "regnet_y_8gf", "resnet101", "resnet152", "resnet50", "resnext101_32x8d",
-    "resnext50_32x4d", "wide_resnet101_2", "wide_resnet50_2",
-)  # fmt: skip
-_WEIGHTS_OF = {
+_V1 = ("IMAGENET1K_V1",)
+_V2 = ("IMAGENET1K_V2",)
+_SWAG = ("IMAGENET1K_SWAG_E2E_V1", "IMAGENET1K_SWAG_LINEAR_V1")
+_WITH_V1 = """
+    alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161
+    densenet169 densenet201 efficientnet_b0 efficientnet_b2 efficientnet_b3 efficientnet_b4
+    efficientnet_b5 efficientnet_b6 efficientnet_b7 efficientnet_v2_l efficientnet_v2_m
+    efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 mnasnet0_75 mnasnet1_0
+    mnasnet1_3 mobilenet_v3_small resnet18 resnet34 resnext101_64x4d shufflenet_v2_x0_5
+    shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 swin_b
+    swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn
+    vgg19 vgg19_bn vit_b_32 vit_l_32
+""".split()  # noqa: SIM905  # a list would take a line per name
+_WITH_V1_AND_V2 = """
+    efficientnet_b1 mobilenet_v2 mobilenet_v3_large regnet_x_16gf regnet_x_1_6gf regnet_x_32gf
+    regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf regnet_y_1_6gf regnet_y_3_2gf
+    regnet_y_400mf regnet_y_800mf regnet_y_8gf resnet101 resnet152 resnet50 resnext101_32x8d
+    resnext50_32x4d wide_resnet101_2 wide_resnet50_2
+""".split()  # noqa: SIM905  # a list would take a line per name
+CLASSIFIERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_WITH_V1, _V1),
     **dict.fromkeys(_WITH_V1_AND_V2, _V1 + _V2),
     **dict.fromkeys(("regnet_y_128gf", "vit_h_14"), _SWAG),
     **dict.fromkeys(("regnet_y_16gf", "regnet_y_32gf"), _V1 + _V2 + _SWAG),
     **dict.fromkeys(("vit_b_16", "vit_l_16"), _V1 + _SWAG),
 }
-CLASSIFIERS: dict[str, tuple[str, ...]] = dict(sorted(_WEIGHTS_OF.items()))
-"""Names of the published weights of each classifier."""
+"""Published weights of each classifier, except features without classifying layers (vgg16's)."""
 
 _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
 _UNDIVIDED: PartArguments = {}
-_ALL_BY_NAME: PartArguments = {"train": {"split": "train"}, "validation": {"split": "val"}, "test": {"split": "test"}}
+_ALL_BY_NAME: PartArguments = {**_BY_NAME, "validation": {"split": "val"}}
+_MNIST_LIKE = ("EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST")
 
-_PARTS_OF: dict[str, PartArguments] = {
-    **dict.fromkeys(("CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "USPS"), _BY_FLAG),
+DATASETS: dict[str, PartArguments] = {
+    **dict.fromkeys(("CIFAR10", "CIFAR100", *_MNIST_LIKE, "USPS"), _BY_FLAG),
     **dict.fromkeys(("Food101", "GTSRB", "STL10", "SVHN"), _BY_NAME),
     **dict.fromkeys(("DTD", "FGVCAircraft", "Flowers102", "RenderedSST2"), _ALL_BY_NAME),
-    "Country211": {**_ALL_BY_NAME, "validation": {"split": "valid"}},
+    "Country211": {**_BY_NAME, "validation": {"split": "valid"}},
     "Imagenette": {"train": {"split": "train"}, "validation": {"split": "val"}},
     "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
     **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION", "SUN397"), _UNDIVIDED),
 }
-DATASETS = dict(sorted(_PARTS_OF.items()))
-"""Parts that each data set is divided into, and the arguments that ask its class for them.
+"""Parts that each data set is divided into, and the arguments that select them.
 
-Left out are those that torchvision no longer downloads or whose test images have no labels, those whose parts have
-different classes, PCAM (HDF5), and those that are not for classification.
+Left out are data sets that torchvision no longer downloads, whose test samples have no labels,
+whose parts have different classes, and those that are not for classification.
 """
 
 IMAGES_TO_DIVIDE = {
-    "CIFAR10": 50_000, "CIFAR100": 50_000, "Caltech101": 8_677, "Caltech256": 30_607, "EuroSAT": 27_000,
-    "FashionMNIST": 60_000, "Food101": 75_750, "GTSRB": 26_640, "Imagenette": 9_469, "KMNIST": 60_000, "MNIST": 60_000,
-    "OxfordIIITPet": 3_680, "QMNIST": 60_000, "SEMEION": 1_593, "STL10": 5_000, "SUN397": 108_754, "SVHN": 73_257,
+    "CIFAR10": 50_000,
+    "CIFAR100": 50_000,
+    "Caltech101": 8_677,
+    "Caltech256": 30_607,
+    "EuroSAT": 27_000,
+    "FashionMNIST": 60_000,
+    "Food101": 75_750,
+    "GTSRB": 26_640,
+    "Imagenette": 9_469,
+    "KMNIST": 60_000,
+    "MNIST": 60_000,
+    "OxfordIIITPet": 3_680,
+    "QMNIST": 60_000,
+    "SEMEION": 1_593,
+    "STL10": 5_000,
+    "SUN397": 108_754,
+    "SVHN": 73_257,
     "USPS": 7_291,
-}  # fmt: skip
-"""Number of images that parts are drawn from: the training part, or all. EMNIST is below."""
+}
+"""Number of images that parts are drawn from: the training part, or all."""
 EMNIST_VARIANTS = {
-    "balanced": 112_800, "byclass": 697_932, "bymerge": 697_932, "digits": 240_000, "letters": 124_800, "mnist": 60_000,
-}  # fmt: skip
+    "balanced": 112_800,
+    "byclass": 697_932,
+    "bymerge": 697_932,
+    "digits": 240_000,
+    "letters": 124_800,
+    "mnist": 60_000,
+}
 CHANNELS_AND_SIDES = {
-    **dict.fromkeys(("EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST"), (1, (28, 28))),
+    **dict.fromkeys(_MNIST_LIKE, (1, (28, 28))),
     **dict.fromkeys(("SEMEION", "USPS"), (1, (16, 16))),
     **dict.fromkeys(("CIFAR10", "CIFAR100", "SVHN"), (3, (32, 32))),
     "EuroSAT": (3, (64, 64)),
     "STL10": (3, (96, 96)),
 }
-"""Channels and sides of images, where all have one size. The others have three channels and many sizes."""
+"""Channels and sides of images. Other data sets have three channels and images of many sizes."""
 
 
 def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
-    """Return why the network cannot take items of this shape and type, or None if it can."""
+    """Return why the network cannot take samples of this shape and dtype, or None if it can."""
     if is_reference(model.name):
         return None
     if dtype == "int64":
         return (
-            f"model {model.name} takes images, or numbers with fractions; these items are whole numbers: write a "
-            f"custom network, which begins with an embedding for instance, or let the data set give floats"
+            f"model {model.name} takes floats, and these samples are int64: "
+            f"write a custom network that begins with an embedding"
         )
     if model.name in ("linear", "mlp"):  # they flatten their input
         return None
     if len(shape) != 3:
-        return f"model {model.name} takes images (channels, height, width); these items are of shape {shape}"
+        return f"model {model.name} takes images (channels, height, width), not shape {shape}"
     return shape_problem(model, shape[0], shape[1:])
 
 
 def shape_problem(model: Model, channels: int | None, sides: tuple[int, ...] | None) -> str | None:
-    """Return why the network cannot take such images, or None if it can or they are not known."""
+    """Return why the network cannot take such images, or None if it can or they are unknown."""
     if model.name in CLASSIFIERS and channels not in (3, None):
         return (
-            f"model {model.name} takes images of 3 channels; these have {channels}: set channels: 3 for the data set "
-            f"in params.yaml, or give colours if it is a custom data set"
+            f"model {model.name} takes images of 3 channels; these have {channels}: "
+            f"set channels: 3 for the data set"
         )
     if sides is None or model.name not in ("cnn", "lenet"):
         return None
@@ -120,8 +139,8 @@ def shape_problem(model: Model, channels: int | None, sides: tuple[int, ...] | N
     if left > 0:
         return None
     return (
-        f"model {model.name} has no pixel left after {convolutions} convolutions of images of {sides[0]}x{sides[1]}: "
-        f"take larger images, fewer channels or a smaller kernel_size"
+        f"model {model.name} has no pixel left after {convolutions} convolutions of images of "
+        f"{sides[0]}x{sides[1]}: use larger images, fewer channels or a smaller kernel_size"
     )
 
 
@@ -133,19 +152,13 @@ LOSSES: dict[Task, tuple[str, ...]] = {
 """Losses of each task, the default first."""
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
 """Arguments that a torchmetrics function gets if it takes them."""
-_IN_WORDS: dict[Task, str] = {
-    "classes": "one class of an image",
-    "values": "values (floats)",
-    "labels": "several labels, each yes or no",
-}
 
 
 def loss_problem(loss: str | None, task: Task) -> str | None:
-    """Return why the loss does not fit the targets, or None if it does. A custom loss may be for any."""
+    """Return why the loss does not fit the targets, or None if it does. A custom loss may fit any."""
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None
-    fits = next(task for task, losses in LOSSES.items() if loss in losses)
     return (
-        f"loss {loss} is for {_IN_WORDS[fits]}; the targets of this data set are {_IN_WORDS[task]}: "
-        f"take {' or '.join(LOSSES[task])}, or leave loss out"
+        f"loss {loss} does not fit the targets of this data set, which are {task}: "
+        f"use {' or '.join(LOSSES[task])}, or leave loss out"
     )

@@ -1,6 +1,6 @@
 """Settings of the comparison, and the tables of accelerators and list prices that they name.
 
-`tables/README.md` says what the tables' columns hold and how to update them.
+`tables/README.md` describes the tables' columns and how to update them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
-from photofinish.config.mistakes import unknown_name
+from photofinish.config.base import (
+    Name,
+    NonNegativeFloat,
+    PositiveFloat,
+    Settings,
+    is_name,
+)
+from photofinish.config.problems import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+"""Ordered by rate, the slowest first."""
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
 """Default accelerators: those that clouds rent singly and that have a dated price."""
 
@@ -42,13 +50,9 @@ class Accelerator:
     """Rate from the host, one way. None if both share the memory."""
 
     def best_tflops(self, precision: str) -> float | None:
-        """Return the rate in that precision, or if it is unknown, the rate of the next shorter type."""
+        """Return the rate in a precision, or if unknown, in the next shorter one."""
         wanted = _PRECISIONS[_PRECISIONS.index(precision) :]
-        return next((self.tflops[each] for each in wanted if each in self.tflops), None)
-
-
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""Ordered by rate, the slowest first."""
+        return next((self.tflops[name] for name in wanted if name in self.tflops), None)
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,13 @@ class ListPrice:
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """Return the table of accelerators, by name."""
-    known = []
+    sheets = []
     for row in _rows("accelerators.csv"):
-        given = {key: text or None for key, text in row.items()}
-        known.append(given | {"tflops": {each: row[f"{each}_tflops"] for each in _PRECISIONS if row[f"{each}_tflops"]}})
-    return {one.name: one for one in TypeAdapter(list[Accelerator]).validate_python(known)}
+        sheet: dict[str, Any] = {key: text or None for key, text in row.items()}
+        rates = {name: row[f"{name}_tflops"] for name in _PRECISIONS}
+        sheet["tflops"] = {name: rate for name, rate in rates.items() if rate}
+        sheets.append(sheet)
+    return {sheet.name: sheet for sheet in TypeAdapter(list[Accelerator]).validate_python(sheets)}
 
 
 @cache
@@ -86,40 +92,35 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("must name each once")
-    return names
-
-
 def _check_references(value: Any) -> Any:
     if value in ("all", "none"):
         return value
     if isinstance(value, list | tuple) and all(map(is_name, value)):
-        return _each_once(tuple(value))
+        return tuple(dict.fromkeys(value))
     raise ValueError("must be 'all', 'none', or a list of names of folders in reference/")
 
 
 def _check_accelerator(name: str) -> str:
-    if name in accelerators():
-        return name
-    raise ValueError(unknown_name("accelerator", name, list(accelerators())))
+    if name not in accelerators():
+        raise ValueError(unknown_name("accelerator", name, list(accelerators())))
+    return name
 
 
-def _all_or_none(value: Any) -> Any:
-    if isinstance(value, str) and value not in ("all", "none"):
-        meant = f", in brackets: [{value}]" if value in accelerators() else ""
-        raise ValueError(f"must be 'all', 'none', or a list of accelerators' names{meant}")
-    if isinstance(value, str):
-        return tuple(accelerators()) if value == "all" else ()
-    return tuple(value) if isinstance(value, list) else value
+def _expand_accelerators(value: Any) -> Any:
+    if value == "all":
+        return tuple(accelerators())
+    if value == "none":
+        return ()
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise ValueError("must be 'all', 'none', or a list of accelerators' names, such as [T4]")
 
 
 AcceleratorName = Annotated[str, AfterValidator(_check_accelerator)]
 
 
 class Prices(Settings):
-    """Prices of the user. What has no price is not shown."""
+    """Prices that the user pays. What has no price is not shown."""
 
     currency: Annotated[str, Field(min_length=1, max_length=8)] = "USD"
     cpu_hour: NonNegativeFloat | None = None
@@ -140,6 +141,10 @@ class Watts(Settings):
     """Power of all GPUs in use."""
 
 
+References = Literal["all", "none"] | tuple[Name, ...]
+AcceleratorNames = Annotated[tuple[AcceleratorName, ...], BeforeValidator(_expand_accelerators)]
+
+
 class Comparing(Settings):
     """Section `compare`."""
 
@@ -147,11 +152,9 @@ class Comparing(Settings):
     """Validation accuracy whose time to reach is reported."""
     prices: Prices = Prices()
     watts: Watts = Watts()
-    references: Annotated[Literal["all", "none"] | tuple[Name, ...], BeforeValidator(_check_references)] = "all"
+    references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
-    accelerators: Annotated[tuple[AcceleratorName, ...], BeforeValidator(_all_or_none), AfterValidator(_each_once)] = (
-        SHORT_LIST
-    )
+    accelerators: AcceleratorNames = SHORT_LIST
     """Accelerators for which bounds are computed from their data sheets."""
 
 
@@ -159,4 +162,4 @@ class ComparePlan(Comparing):
     """data/plan/compare.json."""
 
     experiments: tuple[Name, ...]
-    """In the order of params.yaml."""
+    """Names in the order of params.yaml."""

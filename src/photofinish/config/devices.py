@@ -7,21 +7,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number, refusal
+from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number
 from photofinish.config.experiment import Experiment
-from photofinish.config.mistakes import ConfigProblem
+from photofinish.config.problems import ConfigProblem
 from photofinish.errors import ConfigError
 
-_MOST_THREADS = 1024
 Strategy = Literal["ddp", "data_parallel"]
 
 
 def _check_threads(value: Any) -> Any:
     if value == "auto":
         return None
-    if is_whole_number(value) and 1 <= value <= _MOST_THREADS:
+    if is_whole_number(value) and 1 <= value <= 1024:
         return value
-    raise refusal(value, f"'auto' (all the cores this process may use) or a count from 1 to {_MOST_THREADS}")
+    raise ValueError("must be 'auto' (all cores this process may use) or a count from 1 to 1024")
+
+
+def _check_gpu_count(value: Any) -> Any:
+    if value == "all" or (is_whole_number(value) and value >= 1):
+        return value
+    raise ValueError("must be 'all', or a count of at least 1")
 
 
 class CpuDevice(Settings):
@@ -33,13 +38,7 @@ class CpuDevice(Settings):
     keep_freed_memory: bool = True
     """Keep memory that a step frees for the next step. By default, glibc gives large blocks back."""
     machine: Name | None = None
-    """Machine, by its file in machines/, whose result this is. By default this one."""
-
-
-def _check_gpu_count(value: Any) -> Any:
-    if value == "all" or (is_whole_number(value) and value >= 1):
-        return value
-    raise refusal(value, "'all', or a count of at least 1")
+    """Machine whose result this is, by its file in machines/. By default this one."""
 
 
 class GpuDevice(Settings):
@@ -50,7 +49,7 @@ class GpuDevice(Settings):
     """By default the number of `device_ids`, or 1."""
     if_missing: Literal["skip", "fail"] = "skip"
     machine: Name | None = None
-    """Machine, by its file in machines/, whose result this is. By default this one."""
+    """Machine whose result this is, by its file in machines/. By default this one."""
     strategy: Strategy = "ddp"
     """One process for each GPU (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
@@ -60,18 +59,19 @@ class GpuDevice(Settings):
 
     @model_validator(mode="after")
     def _check_device_ids(self) -> GpuDevice:
-        if self.strategy != "data_parallel" and (self.device_ids is not None or self.output_device is not None):
+        ids = self.device_ids
+        if self.strategy == "ddp" and (ids is not None or self.output_device is not None):
             raise ValueError("device_ids and output_device need strategy: data_parallel")
-        if self.device_ids is not None:
-            if len(set(self.device_ids)) != len(self.device_ids):
+        if ids is not None:
+            if len(set(ids)) != len(ids):
                 raise ValueError("device_ids names a GPU twice")
-            if self.count not in (None, "all", len(self.device_ids)):
-                raise ValueError(f"device_ids names {len(self.device_ids)} GPUs, but count is {self.count}")
+            if self.count not in (None, "all", len(ids)):
+                raise ValueError(f"device_ids names {len(ids)} GPUs, but count is {self.count}")
         return self
 
     @property
     def wanted_count(self) -> int | Literal["all"]:
-        """Return the number of GPUs that are asked for."""
+        """Return the number of GPUs to train on."""
         return len(self.device_ids) if self.device_ids is not None else self.count or 1
 
 
@@ -82,30 +82,27 @@ class Devices(Settings):
     gpu: GpuDevice = GpuDevice()
 
 
-def check_devices(devices: Devices, experiments: Mapping[str, Experiment]) -> Iterator[ConfigProblem]:
+def check_devices(
+    devices: Devices, experiments: Mapping[str, Experiment]
+) -> Iterator[ConfigProblem]:
     """Yield experiments that do not fit the devices, as far as params.yaml alone shows."""
     gpu = devices.gpu
-    counts = {sharing_key("cpu"): devices.cpu.processes}
-    if gpu.wanted_count != "all":  # only the machine can count all: checked when the training starts
-        counts[sharing_key("gpu")] = gpu.wanted_count
-    key = max(counts, key=lambda key: counts[key])
+    ranks = {"cpu": devices.cpu.processes}
+    if gpu.wanted_count != "all":  # only the machine can count all: checked when training starts
+        ranks["gpu"] = gpu.wanted_count
+    largest = max(ranks, key=lambda device: ranks[device])
     for name, experiment in experiments.items():
-        if problem := batch_problem(experiment.batch_size, counts[key], key):
-            yield ConfigProblem(("experiments", name, "batch_size"), problem, experiment.batch_size)
-        if gpu.strategy == "data_parallel" and experiment.precision == "bf16":
-            yield ConfigProblem(
-                ("experiments", name, "precision"),
-                "with devices.gpu.strategy: data_parallel, torch silently computes in fp16: "
-                "use strategy ddp or precision fp16",
-                experiment.precision,
-            )
-    if gpu.strategy == "data_parallel":
-        in_use = gpu.device_ids or (range(gpu.wanted_count) if gpu.wanted_count != "all" else None)
-        yield from _data_parallel_mistakes(gpu.kind, in_use, gpu.output_device)
+        place = ("experiments", name)
+        batch_size, precision = experiment.batch_size, experiment.precision
+        if problem := batch_problem(batch_size, ranks[largest], sharing_key(largest)):
+            yield ConfigProblem((*place, "batch_size"), problem, batch_size)
+        if gpu.strategy == "data_parallel" and precision == "bf16":
+            problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
+            yield ConfigProblem((*place, "precision"), problem, precision)
 
 
 def sharing_key(device: str) -> str:
-    """Return the key of params.yaml that says how many processes share a batch."""
+    """Return the key of params.yaml that sets how many processes share a batch."""
     return {"cpu": "devices.cpu.processes", "gpu": "devices.gpu.count"}[device]
 
 
@@ -113,23 +110,18 @@ def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
     """Return why the batch cannot be shared, or None if it can."""
     if batch_size >= sharing:
         return None
-    return f"{sharing} devices or processes share each batch ({key}): raise the one or lower the other"
+    return f"{sharing} devices or processes share each batch ({key}): raise batch_size or lower it"
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
     """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
-    for mistake in _data_parallel_mistakes(kind, in_use, output_device):
-        key = ".".join(map(str, mistake.path))
-        raise ConfigError(f"{key} in params.yaml is {mistake.value}: {mistake.problem}")
-
-
-def _data_parallel_mistakes(
-    kind: str, in_use: Sequence[int] | None, output_device: int | None
-) -> Iterator[ConfigProblem]:
-    where = ("devices", "gpu")
-    if kind not in ("auto", "cuda"):
-        problem = f"this is for cuda, and the accelerator here is {kind}: set devices.gpu.strategy to ddp"
-        yield ConfigProblem((*where, "strategy"), problem, "data_parallel")
-    if in_use is not None and output_device is not None and output_device not in in_use:
-        gpus = ", ".join(map(str, in_use))
-        yield ConfigProblem((*where, "output_device"), f"must be one of the GPUs in use: {gpus}", output_device)
+    if kind != "cuda":
+        raise ConfigError(
+            f"devices.gpu.strategy in params.yaml is data_parallel, which is for cuda, and the "
+            f"accelerator here is {kind}: set devices.gpu.strategy to ddp"
+        )
+    if output_device is not None and output_device not in in_use:
+        raise ConfigError(
+            f"devices.gpu.output_device in params.yaml is {output_device}: must be one of the "
+            f"GPUs in use: {', '.join(map(str, in_use))}"
+        )

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validato
 from photofinish.config.base import (
     BUILT_IN,
     OWN,
+    CallsCode,
     Decay,
     Name,
     NonNegativeFloat,
@@ -19,22 +20,18 @@ from photofinish.config.base import (
     Settings,
     Share,
     built_in_or_own,
-    list_of,
 )
 from photofinish.config.networks import Model
 from photofinish.custom_code import Reference, is_reference
 
 TORCHMETRICS = "torchmetrics.functional"
-SHORTHAND_KEYS = ("model", "loss", "optimizer", "schedule", "input")
+SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input"}
 """Keys whose block may be written as its name alone."""
 
 
-def spelled_out(code: Any) -> Any:
+def spelled_out(block: Any) -> Any:
     """Expand a name into a mapping with that name."""
-    return {"name": code} if isinstance(code, str) else code
-
-
-# -- optimizers ---------------------------------------------------------------------------------------
+    return {"name": block} if isinstance(block, str) else block
 
 
 class Sgd(Settings):
@@ -48,41 +45,35 @@ class Sgd(Settings):
     weight_decay: NonNegativeFloat = 0.0
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> Sgd:
+    def _check_nesterov(self) -> Sgd:
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ValueError("nesterov needs a momentum above 0 and a dampening of 0")
         return self
 
 
-class _AdamSettings(Settings):
-    lr: PositiveFloat
-    betas: Annotated[tuple[Decay, Decay], list_of(2, "numbers")] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-
-
-class Adam(_AdamSettings):
+class Adam(Settings):
     """torch.optim.Adam."""
 
     name: Literal["adam"]
+    lr: PositiveFloat
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.0
 
 
-class AdamW(_AdamSettings):
+class AdamW(Adam):
     """torch.optim.AdamW."""
 
-    name: Literal["adamw"]
+    name: Literal["adamw"]  # type: ignore[assignment]  # the other settings are Adam's
     weight_decay: NonNegativeFloat = 0.01
 
 
 Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
-
-# -- losses ------------------------------------------------------------------------------------------
-
 NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
 
 
 class CrossEntropy(Settings):
-    """torch.nn.CrossEntropyLoss, for one class an image."""
+    """torch.nn.CrossEntropyLoss, for one class per sample."""
 
     name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
@@ -104,7 +95,7 @@ class SmoothL1(Settings):
 
 
 class BceWithLogits(Settings):
-    """torch.nn.BCEWithLogitsLoss, for several labels an image."""
+    """torch.nn.BCEWithLogitsLoss, for several labels per sample."""
 
     name: Literal["bce_with_logits"]
     pos_weight: NumberForEach = None
@@ -118,14 +109,12 @@ class OwnLoss(OwnCode):
     """
 
 
-_BuiltInLoss = Annotated[CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")]
-Loss = Annotated[Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")]
-
-# -- metrics ------------------------------------------------------------------------------------------
-
-
-def _metric_reference(name: str) -> Reference:
-    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+_BuiltInLoss = Annotated[
+    CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
+]
+Loss = Annotated[
+    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")
+]
 
 
 class Metric(OwnCode):
@@ -144,23 +133,26 @@ class Metric(OwnCode):
         return self.reference.name.rpartition(".")[2]
 
 
-def _each_once(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+def _metric_reference(name: str) -> Reference:
+    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+
+
+def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     if len({metric.label for metric in metrics}) < len(metrics):
-        raise ValueError("two metrics have one name: give each its own")
+        raise ValueError("two metrics have one name: rename one")
     return metrics
 
 
-Metrics = Annotated[tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...], AfterValidator(_each_once)]
+Metrics = Annotated[
+    tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...], AfterValidator(_check_labels)
+]
 
 
 class MetricsPlan(Settings):
-    """data/plan/metrics/<experiment>.json: further metrics that `evaluate` computes, and their code."""
+    """data/plan/metrics/<experiment>.json: metrics that `evaluate` adds, and their code."""
 
     metrics: Metrics
     custom_code: dict[str, str]
-
-
-# -- schedules ----------------------------------------------------------------------------------------
 
 
 class ConstantSchedule(Settings):
@@ -202,20 +194,19 @@ class PlateauSchedule(Settings):
 
 
 Schedule = Annotated[
-    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule, Field(discriminator="name")
+    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule,
+    Field(discriminator="name"),
 ]
-
-# -- input --------------------------------------------------------------------------------------------
 
 
 class ResidentInput(Settings):
-    """All images stay on the device."""
+    """All samples stay on the device."""
 
     name: Literal["resident"]
 
 
 class CustomTransform(OwnCode):
-    """Custom function of a packed item, a tensor, that returns it changed."""
+    """Custom function of a packed sample, a tensor, that returns it changed."""
 
 
 class LoaderInput(Settings):
@@ -228,10 +219,10 @@ class LoaderInput(Settings):
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
     transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
-    """Transform of the training items, applied in each epoch."""
+    """Transform of the training samples, applied in each epoch."""
 
     @model_validator(mode="after")
-    def _only_workers_prefetch_and_persist(self) -> LoaderInput:
+    def _check_workers(self) -> LoaderInput:
         if self.workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
             raise ValueError("prefetch_factor and persistent_workers need workers of at least 1")
         return self
@@ -239,16 +230,19 @@ class LoaderInput(Settings):
 
 Input = Annotated[ResidentInput | LoaderInput, Field(discriminator="name")]
 
-# -- experiments --------------------------------------------------------------------------------------
-
 
 class Augmentation(Settings):
-    """Augmentation of the training images in each epoch, decided by seed, epoch and image."""
+    """Augmentation of the training images, seeded by (seed, epoch, image)."""
 
     flip: Share = 0.0
     """Probability that an image is mirrored horizontally."""
     crop_padding: Annotated[int, Field(ge=0, le=1024)] = 0
     """Black pixels added on each side before a random crop to the original size."""
+
+
+def _off_or_on(value: Any) -> Any:
+    # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
+    return ("on" if value else "off") if isinstance(value, bool) else value
 
 
 class Experiment(Settings):
@@ -265,26 +259,33 @@ class Experiment(Settings):
     epochs: PositiveInt
     batch_size: PositiveInt
     validation_batch_size: PositiveInt | None = None
-    """By default `batch_size`, or as many images as fill 4 MiB as float32 if those are more."""
+    """By default `batch_size`, or as many samples as fill 4 MiB as float32 if those are more."""
     seed: Seed
     augmentation: Augmentation = Augmentation()
     deterministic: bool = True
-    """Refuse operations that do not give the same bits each time."""
-    cuda_graphs: Literal["auto", "off", "on"] = "auto"
-    """Whether a GPU's steps are launched one by one or as CUDA graphs."""
+    """Refuse operators that do not repeat bit for bit."""
+    cuda_graphs: Annotated[Literal["auto", "off", "on"], BeforeValidator(_off_or_on)] = "auto"
+    """Whether a GPU's steps are launched one by one or captured in CUDA graphs."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """Written to a plan of their own, for `evaluate`: they do not influence the training."""
+    """Metrics that `evaluate` adds. They have a plan of their own and do not change the training."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """Number of timed trainings from the same start."""
+    """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of seeds to train from, beginning with `seed`."""
 
 
-def own_code_of(experiment: Experiment) -> list[OwnCode]:
-    """Return the custom code that the experiment's training runs."""
-    transform = experiment.input.transform if isinstance(experiment.input, LoaderInput) else None
-    return [part for part in (experiment.model, experiment.loss, transform) if isinstance(part, OwnCode)]
+def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsCode]:
+    """Return the custom code that an experiment names, by its keys in params.yaml."""
+    code: dict[tuple[str | int, ...], Any] = {
+        ("model",): experiment.model,
+        ("loss",): experiment.loss,
+    }
+    if isinstance(experiment.input, LoaderInput):
+        code["input", "transform"] = experiment.input.transform
+    for number, metric in enumerate(experiment.metrics):
+        code["metrics", number] = metric
+    return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}
 
 
 class ExperimentPlan(Experiment):

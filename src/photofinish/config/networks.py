@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validator
 
-from photofinish.config.base import BUILT_IN, OWN, Name, NonNegativeInt, OwnCode, PositiveInt, Settings, built_in_or_own
+from photofinish.config.base import (
+    BUILT_IN,
+    OWN,
+    Name,
+    NonNegativeInt,
+    OwnCode,
+    PositiveInt,
+    Settings,
+    built_in_or_own,
+)
 from photofinish.config.catalogue import CLASSIFIERS
 from photofinish.custom_code import TIMM
 from photofinish.errors import UserError
@@ -16,7 +25,6 @@ from photofinish.files import is_as_recorded
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if it takes them."""
 RECORD = "weights.json"
-"""Record that `download-weights` writes for an experiment."""
 _ADVICE = "run `dvc repro --force download-weights`"
 Init = Literal["default", "xavier_uniform"]
 """Initial weights: PyTorch's defaults, or Xavier uniform with zero biases."""
@@ -61,27 +69,31 @@ class LenetModel(_Network):
 
 
 class TorchvisionModel(_Network):
-    """One of torchvision's classifiers."""
+    """Classifier of torchvision."""
 
-    name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # a tuple of names is one
+    name: Literal[tuple(CLASSIFIERS)]  # type: ignore[valid-type]  # mypy sees no names here
     weights: str | None = None
     """Name of published weights to start from. The last layer is replaced."""
 
     @field_validator("weights", mode="before")
     @classmethod
-    def _published(cls, weights: Any, info: ValidationInfo) -> Any:
-        name = info.data.get("name")
-        if weights is not None and name is not None and weights not in CLASSIFIERS[name]:
-            raise ValueError(f"{name} has no such weights; allowed: {', '.join(CLASSIFIERS[name]) or 'none'}")
+    def _check_weights(cls, weights: Any, info: ValidationInfo) -> Any:
+        names = CLASSIFIERS.get(info.data.get("name", ""), ())
+        if weights is not None and names and weights not in names:
+            raise ValueError(f"there are no such weights; allowed: {', '.join(names)}")
         return weights
 
 
 class CustomModel(_Network, OwnCode):
-    """Custom class or function that returns an nn.Module, or a network of timm such as `timm:resnet18`."""
+    """Custom class or function that returns an nn.Module, or a network such as `timm:resnet18`."""
 
 
-_BuiltIn = Annotated[LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")]
-Model = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomModel, Tag(OWN)], built_in_or_own("name")]
+_BuiltIn = Annotated[
+    LinearModel | MlpModel | CnnModel | LenetModel | TorchvisionModel, Field(discriminator="name")
+]
+Model = Annotated[
+    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomModel, Tag(OWN)], built_in_or_own("name")
+]
 
 
 class PublishedWeights(Settings):
@@ -93,12 +105,14 @@ class PublishedWeights(Settings):
 
 
 def published_weights(model: Model) -> PublishedWeights | None:
-    """Return the weights that the network starts from."""
+    """Return the published weights that the network starts from."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
-    if isinstance(model, CustomModel) and model.reference.module == TIMM and model.arguments.get("pretrained"):
-        return PublishedWeights(model=model.name, weights="pretrained")
-    return None
+    if not isinstance(model, CustomModel) or model.reference.module != TIMM:
+        return None
+    if not model.arguments.get("pretrained"):
+        return None
+    return PublishedWeights(model=model.name, weights="pretrained")
 
 
 class WeightsPlan(Settings):
@@ -126,7 +140,8 @@ def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
     if wanted is None:
         return None
     if folder is None:
-        raise UserError(f"model {wanted.model} starts from {wanted.weights}: give its folder with --weights")
+        message = f"{wanted.model} starts from {wanted.weights}: give its folder with --weights"
+        raise UserError(message)
     path = folder / RECORD
     try:
         published = InitialWeights.model_validate_json(path.read_bytes()).published

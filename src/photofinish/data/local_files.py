@@ -21,12 +21,12 @@ from photofinish.config.datasets import (
     TorchvisionDataset,
     places,
 )
-from photofinish.config.mistakes import ConfigProblem, unknown_name
+from photofinish.config.problems import ConfigProblem, unknown_name
 from photofinish.errors import ConfigError
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
-    from photofinish.config.reader import Params
+    from photofinish.config.loader import Params
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS"""

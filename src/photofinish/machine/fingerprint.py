@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
-from photofinish.config.mistakes import ConfigProblem, unknown_name
+from photofinish.config.problems import ConfigProblem, unknown_name
 from photofinish.errors import ConfigError, run_stage
 from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
 from photofinish.machine.host import CPU_VARIABLES, CpuFacts, Software, cpu_facts, software_facts, usable_threads
 
 if TYPE_CHECKING:
-    from photofinish.config.reader import Params
+    from photofinish.config.loader import Params
 
 
 class Machine(Record):

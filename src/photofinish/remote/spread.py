@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 from ruamel.yaml import YAML
 
-from photofinish.config.reader import Params, read_params
+from photofinish.config.loader import Params, read_params
 from photofinish.errors import ConfigError, UserError, run_stage
 from photofinish.files import project_root, state_folder
 from photofinish.locks import exclusive

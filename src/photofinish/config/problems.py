@@ -1,4 +1,4 @@
-"""Mistakes in params.yaml: where they are, what is wrong, and the nearest valid name."""
+"""Problems in params.yaml: where they are, what is wrong, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -16,33 +16,25 @@ from photofinish.wording import all_or_some, did_you_mean, shortened
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
-
 REQUIRED = "this key is required"
-NAME_RULE = "a name is 1 to 64 letters, digits, '-' and '_', and starts with a letter or a digit (it names a folder)"
 
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One mistake in params.yaml."""
+    """One problem in params.yaml."""
 
     path: KeyPath
     problem: str
     value: Any = NO_VALUE
-    line: int | None = None
-    """Line, if it differs from the line of the last key of `path`."""
 
-    @property
-    def has_value(self) -> bool:
-        """Return True if the file has a value at this place."""
-        return self.value is not NO_VALUE
-
-    def describe(self, file: str, line: int) -> str:
+    def describe(self, place: str) -> str:
         """Return two lines: the place and its value, and the problem."""
         key = ".".join(map(str, self.path)) or "(the whole file)"
         value = ""
-        if self.has_value:
-            value = " = " + shortened(json.dumps(self.value, ensure_ascii=False, default=str))
-        return f"{file}:{line}  {key}{value}\n    {self.problem}"
+        if self.value is not NO_VALUE:
+            text = json.dumps(self.value, ensure_ascii=False, default=str)
+            value = f" = {shortened(text)}"
+        return f"{place}  {key}{value}\n    {self.problem}"
 
 
 def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
@@ -50,34 +42,33 @@ def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
     return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
 
 
-def mistakes_of(error: ValidationError, schema: Any, where: KeyPath = ()) -> Iterator[ConfigProblem]:
-    """Yield pydantic's errors as mistakes in the part of the file at `where`."""
+def problems_in(error: ValidationError, schema: Any) -> Iterator[ConfigProblem]:
+    """Yield pydantic's errors as problems, with paths that start at the validated part."""
     for detail in error.errors():
-        # Pydantic counts only the valid items of a list: with a faulty one, it also calls the list too short.
+        # Pydantic also calls a list too short if it has faulty items.
         if detail["type"] != "too_short" or not detail["input"]:
-            yield _mistake_of(detail, schema, where)
+            yield _problem_in(detail, schema)
 
 
-def _mistake_of(error: ErrorDetails, schema: Any, where: KeyPath) -> ConfigProblem:
+def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    inner_path, _ = _resolve(schema, error["loc"])
-    path = (*where, *inner_path)
+    path, _ = _resolve(schema, error["loc"])
     if kind == "extra_forbidden":
         _, models = _resolve(schema, error["loc"][:-1])
-        allowed = list(dict.fromkeys(name for model in models for name in model.model_fields))
-        return ConfigProblem(path, unknown_name("key", path[-1], allowed), value)
+        names = list(dict.fromkeys(name for model in models for name in model.model_fields))
+        return ConfigProblem(path, unknown_name("key", path[-1], names), value)
     if kind == "missing":
         return ConfigProblem(path, REQUIRED)
-    if kind == "union_tag_not_found":
-        return ConfigProblem((*path, context["discriminator"].strip("'")), REQUIRED)
-    if kind == "union_tag_invalid":
-        tag = context["discriminator"].strip("'")
-        what = str(path[-1]) if tag == "name" else tag
-        problem = unknown_name(what, value[tag], _names_in(context["expected_tags"]))
-        return ConfigProblem((*path, tag), problem, value[tag])
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        key = context["discriminator"].strip("'")
+        if kind == "union_tag_not_found":
+            return ConfigProblem((*path, key), REQUIRED)
+        what = str(path[-1]) if path and key == "name" else key
+        problem = unknown_name(what, value[key], _names_in(context["expected_tags"]))
+        return ConfigProblem((*path, key), problem, value[key])
     if kind == "literal_error":
-        allowed = _names_in(context["expected"].replace(" or ", ", "))
-        return ConfigProblem(path, unknown_name("value", value, allowed), value)
+        names = _names_in(context["expected"].replace(" or ", ", "))
+        return ConfigProblem(path, unknown_name("value", value, names), value)
     if kind == "value_error":
         return ConfigProblem(path, str(context["error"]), NO_VALUE if value is None else value)
     return ConfigProblem(path, error["msg"], value)
@@ -99,8 +90,8 @@ def _resolve(schema: Any, location: tuple[int | str, ...]) -> tuple[KeyPath, lis
             models = [model for model in models if part in _tags_of(model)]
         elif part != "[key]":  # follows a faulty key of a dict
             path = (*path, part)
-            fields = [model.model_fields[str(part)] for model in models if part in model.model_fields]
-            models = [inner for field in fields for inner in _models_in(field.annotation)]
+            fields = [model.model_fields.get(str(part)) for model in models]
+            models = [inner for field in fields if field for inner in _models_in(field.annotation)]
     return path, models
 
 
@@ -116,4 +107,5 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
         return _models_in(get_args(annotation)[0])
     if get_origin(annotation) in (types.UnionType, Union):
         return [model for option in get_args(annotation) for model in _models_in(option)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return [annotation] if is_model else []

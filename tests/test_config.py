@@ -1,0 +1,459 @@
+"""params.yaml is checked as a whole: each problem is reported with its line, key and value."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.utils.hydra import apply_overrides
+from dvc.utils.serialize import parse_yaml
+from source_imports import ROOT
+
+from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
+from photofinish.config.devices import check_data_parallel
+from photofinish.config.experiment import Adam, ConstantSchedule, CosineSchedule, LoaderInput, Sgd
+from photofinish.config.loader import Params, read_params
+from photofinish.config.networks import LinearModel, MlpModel
+from photofinish.errors import ConfigError
+
+GOOD = """\
+defaults:
+  seed: 0
+  epochs: 10
+  batch_size: 128
+  optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+  schedule: constant
+  input: resident
+  precision: fp32
+devices:
+  cpu: {threads: auto}
+  gpu: {kind: auto, count: 1, if_missing: skip}
+datasets:
+  digits: {source: digits, validation: 0.15, test: 0.15}
+experiments:
+  linear: {dataset: digits, model: linear}
+  mlp: {dataset: digits, model: {name: mlp, hidden: [32]}, optimizer: {lr: 0.05}}
+"""
+DEFAULTS = GOOD[: GOOD.index("devices:")]
+DEVICES = GOOD[GOOD.index("devices:") : GOOD.index("datasets:")]
+DATASETS = GOOD[GOOD.index("datasets:") : GOOD.index("experiments:")]
+EXPERIMENTS = GOOD[GOOD.index("experiments:") :]
+SGD = "optimizer: {name: sgd, lr: 0.1, momentum: 0.9}"
+CPU = "cpu: {threads: auto}"
+GPU = "gpu: {kind: auto, count: 1, if_missing: skip}"
+DIGITS = "{source: digits, validation: 0.15, test: 0.15}"
+LINEAR = "linear: {dataset: digits, model: linear}"
+LR = "optimizer: {lr: 0.05}"
+FILES = [ROOT / "params.yaml", *(ROOT / "examples").glob("*.yaml")]
+
+# What is changed in GOOD, to what, the line and key of the only problem, and a part of its text.
+PROBLEMS = [
+    (DEFAULTS, "defaults: 3\n", "1  defaults", "mapping"),
+    (DEVICES, "devices: [1]\n", "9  devices", "object"),
+    (DATASETS, "datasets:\n  digits:\n", "13  datasets.digits", "mapping"),
+    (DATASETS, "", "1  datasets", "required"),
+    (EXPERIMENTS, "experiments: {}\n", "14  experiments", "at least one entry"),
+    ("devices:", "device:", "9  device", "did you mean 'devices'?"),
+    ("datasets:", "datasts:", "12  datasts", "did you mean 'datasets'?"),
+    ("seed: 0", "seed: -1", "2  defaults.seed", "greater than or equal to 0"),
+    ("seed: 0", "dataset: digits", "2  defaults.dataset", "in each experiment"),
+    ("epochs: 10", "epoch: 10", "3  defaults.epoch", "did you mean 'epochs'? allowed: dataset"),
+    ("lr: 0.1", "lr: .nan", "5  defaults.optimizer.lr", "finite"),
+    ("momentum: 0.9", "momentun: 0.9", "5  defaults.optimizer.momentun", "'momentum'?"),
+    ("momentum: 0.9", "nesterov: true", "5  defaults.optimizer", "needs a momentum"),
+    (SGD, "optimizer: rmsprop", "5  defaults.optimizer.name", "allowed: sgd, adam, adamw"),
+    (SGD, "optimizer: {lr: 1}", "5  defaults.optimizer.name", "required"),
+    (SGD, "optimizer: {name: sgd}", "5  defaults.optimizer.lr", "required"),
+    ("constant", "cosin", "6  defaults.schedule.name", "did you mean 'cosine'?"),
+    ("constant", "step", "6  defaults.schedule.step_size", "required"),
+    ("resident", "{name: resident, workers: 1}", "7  defaults.input.workers", "allowed: name"),
+    ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),
+    (LINEAR, "linear: {model: linear}", "15  experiments.linear.dataset", "required"),
+    (LINEAR, "linear:", "15  experiments.linear", "mapping"),
+    ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
+    (LR, "epoch: 3", "16  experiments.mlp.epoch", "did you mean 'epochs'?"),
+    (LR, "optimizer: {Lr: 1}", "16  experiments.mlp.optimizer.Lr", "did you mean 'lr'?"),
+    (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
+    (
+        "linear}",
+        "linear, augmentation: {flp: 1}}",
+        "15  experiments.linear.augmentation.flp",
+        "'flip'?",
+    ),
+    ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
+    ("linear}", "linear, loss: mse}", "15  experiments.linear.loss", "use cross_entropy"),
+    ("linear}", "linear, batch_size: 0}", "15  experiments.linear.batch_size", "equal to 1"),
+    ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
+    ("linear: {", "3: {", "15  experiments.3", "put it in quotes"),
+    ("{threads: auto}", "{treads: auto}", "10  devices.cpu.treads", "did you mean 'threads'?"),
+    ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
+    (GPU, "gpu: {nodes: 2}", "11  devices.gpu.nodes", "unknown key"),
+    (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
+    (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),
+    (GPU, "gpu: {strategy: data_parallel, device_ids: [0, 0]}", "11  devices.gpu", "twice"),
+    ("source: digits, ", "", "13  datasets.digits.source", "required"),
+    ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),
+    ("test: 0.15", "tst: 0.1, test: 0.15", "13  datasets.digits.tst", "did you mean 'test'?"),
+    ("test: 0.15", "test: 1.5", "13  datasets.digits.test", "fraction between 0 and 1"),
+    ("test: 0.15", "test: 0.9", "13  datasets.digits", "must be less than 1"),
+    (DIGITS, "{source: MNIST}", "13  datasets.digits.validation", "required"),
+    (DIGITS, "{source: csv, validation: 1, test: 1}", "13  datasets.digits", "either path"),
+    (DIGITS, "{source: folder, parts: {}, test: 1}", "13  datasets.digits.parts.train", "required"),
+    ("model: linear", "model: liner", "15  experiments.linear.model.name", "mean 'linear'?"),
+    ("model: linear", "model: resnet19", "15  experiments.linear.model.name", "mean 'resnet18'?"),
+    ("model: linear", "model: resnet18", "15  experiments.linear.model", "these have 1"),
+    ("model: linear", "model: lenet", "15  experiments.linear.model", "images of 8x8"),
+    ("model: linear", "model: cnn", "15  experiments.linear.model.channels", "required"),
+    (
+        "model: linear",
+        "model: {name: resnet18, weights: imagenet}",
+        "15  experiments.linear.model.weights",
+        "allowed: IMAGENET1K_V1",
+    ),
+    (
+        "model: linear",
+        "model: {name: 'net.py:Net', limit: [.inf]}",
+        "15  experiments.linear.model",
+        "limit",
+    ),
+    ("hidden: [32]", "hidden: [8, 1.5]", "16  experiments.mlp.model.hidden.1", "integer"),
+    ("hidden: [32]", "hidden: [0]", "16  experiments.mlp.model.hidden.0", "equal to 1"),
+    ("hidden: [32]", "hidden: []", "16  experiments.mlp.model.hidden", "at least 1 item"),
+    ("devices:", "compare: {target: 0.9}\ndevices:", "9  compare.target", "'target_accuracy'?"),
+    ("devices:", "compare: {watts: {gpu: 0}}\ndevices:", "9  compare.watts.gpu", "than 0"),
+    ("devices:", "compare: [1]\ndevices:", "9  compare", "object"),
+    (
+        "devices:",
+        "compare: {prices: {accelerator_hour: {H10: 2}}}\ndevices:",
+        "9  compare.prices.accelerator_hour.H10",
+        "did you mean 'H100'?",
+    ),
+    (
+        "devices:",
+        "compare:\n  accelerators:\n  - A100\n  - H10\ndevices:",
+        "12  compare.accelerators.1",
+        "unknown accelerator; did you mean 'H100'?",
+    ),
+    ("devices:", "compare: {accelerators: T4}\ndevices:", "9  compare.accelerators", "[T4]"),
+    ("devices:", "compare: {references: [../x]}\ndevices:", "9  compare.references", "'none', or"),
+]
+
+
+def read(params_file: Path, text: str) -> Params:
+    params_file.write_text(text, encoding="utf-8")
+    return read_params(params_file)
+
+
+def changed(*changes: tuple[str, str]) -> str:
+    text = GOOD
+    for old, new in changes:
+        assert old in text, f"nothing to change: {old}"
+        text = text.replace(old, new, 1)
+    return text
+
+
+def problems_in(params_file: Path, text: str) -> list[tuple[str, str]]:
+    """Return the line and key, and the text, of each problem."""
+    with pytest.raises(ConfigError) as raised:
+        read(params_file, text)
+    heading, *lines = str(raised.value).splitlines()
+    assert heading.startswith(f"{params_file} has {len(lines) // 2} mistake")
+    places = [line.removeprefix(f"{params_file}:").partition(" = ")[0] for line in lines[::2]]
+    return list(zip(places, lines[1::2], strict=True))
+
+
+def places_in(params_file: Path, text: str) -> list[str]:
+    return [place for place, _ in problems_in(params_file, text)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "text"), PROBLEMS, ids=[row[1] for row in PROBLEMS]
+)
+def test_a_problem_is_reported_once_with_its_line_and_key(
+    params_file: Path, old: str, new: str, place: str, text: str
+) -> None:
+    [(reported, problem)] = problems_in(params_file, changed((old, new)))
+    assert reported == place
+    assert text in problem
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "- a\n- b\n", "hello"])
+def test_a_file_without_a_mapping_is_reported_with_the_keys_it_must_have(
+    params_file: Path, text: str
+) -> None:
+    [(place, problem)] = problems_in(params_file, text)
+    assert place == "1  (the whole file)"
+    assert "defaults, devices, datasets, experiments" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("defaults: [1,\n", 2),
+        ("defaults:\n\tseed: 0\n", 2),
+        ("a: 1\n---\nb: 2\n", 2),
+        ("a: 1\nb: *nowhere\n", 2),
+        ("a: 1\nb: !!python/object:os.system x\n", 2),
+        ("a: 1\nb: {name: net.py:Net}\n", 2),
+        ("a: 1\nb: 2\na: 3\n", 3),
+        ("a:\n- {c: 1, c: 2}\n", 2),
+    ],
+)
+def test_invalid_yaml_and_keys_given_twice_are_reported_with_their_line(
+    params_file: Path, text: str, line: int
+) -> None:
+    with pytest.raises(ConfigError, match=rf"params\.yaml:{line}  "):
+        read(params_file, text)
+
+
+@pytest.mark.parametrize("data", [b"a: 2024-13-45\n", b"a: \0\n", "größe".encode("latin-1"), None])
+def test_a_file_that_cannot_be_read_is_named(params_file: Path, data: bytes | None) -> None:
+    params_file.unlink(missing_ok=True)
+    if data is not None:
+        params_file.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"params\.yaml.* can't be read|not valid YAML"):
+        read_params(params_file)
+
+
+def test_several_problems_are_all_reported_in_the_order_of_their_lines(params_file: Path) -> None:
+    text = changed(
+        ("lr: 0.05", "lr: 0"),
+        ("hidden: [32]", "hiden: [32]"),
+        ("model: linear", "model: liner"),
+        ("test: 0.15", "test: 2.5"),
+        ("threads: auto", "threads: -1"),
+        ("batch_size: 128", "batch_size: none"),
+        ("seed: 0", "sede: 0"),
+    )
+    assert places_in(params_file, text) == [
+        "2  defaults.sede",
+        "4  defaults.batch_size",
+        "10  devices.cpu.threads",
+        "13  datasets.digits.test",
+        "15  experiments.linear.model.name",
+        "16  experiments.mlp.model.hidden",
+        "16  experiments.mlp.model.hiden",
+        "16  experiments.mlp.optimizer.lr",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("epochs: 10", "epochs: -1", 3),
+        ("epochs: 10", "epoch: 10", 3),
+        ("lr: 0.1, ", "", 5),
+        ("name: sgd", "name: sdg", 5),
+        ("momentum: 0.9", "nesterov: true", 5),
+        ("constant", "step", 6),
+        ("defaults:", "defalts:", 1),
+    ],
+)
+def test_a_problem_in_the_defaults_is_reported_once_however_many_inherit_it(
+    params_file: Path, old: str, new: str, line: int
+) -> None:
+    heir = "{dataset: digits, model: linear, optimizer: {weight_decay: 0.1}}"
+    heirs = "".join(f"  heir-{number}: {heir}\n" for number in range(20))
+    [place] = places_in(params_file, changed((old, new)) + heirs)
+    assert place.startswith(f"{line}  defa")
+
+
+def test_an_experiments_own_problem_is_reported_next_to_that_of_the_defaults(
+    params_file: Path,
+) -> None:
+    text = changed(("lr: 0.1, ", ""), (LR, "optimizer: adam"))
+    own = "16  experiments.mlp.optimizer.lr"
+    assert places_in(params_file, text) == ["5  defaults.optimizer.lr", own]
+    places = places_in(params_file, changed(("  epochs: 10\n", "")))
+    assert places == ["14  experiments.linear.epochs", "15  experiments.mlp.epochs"]
+
+
+# What is changed in GOOD, an experiment, and some of the settings that it then has.
+MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
+    "an experiment inherits the defaults": (
+        [],
+        "linear",
+        {
+            "model": LinearModel(name="linear"),
+            "optimizer": Sgd(name="sgd", lr=0.1, momentum=0.9),
+            "epochs": 10,
+        },
+    ),
+    "a block of the same kind overrides single keys": (
+        [],
+        "mlp",
+        {
+            "model": MlpModel(name="mlp", hidden=(32,)),
+            "optimizer": Sgd(name="sgd", lr=0.05, momentum=0.9),
+        },
+    ),
+    "a block of another kind replaces the whole block": (
+        [(LR, "optimizer: {name: adam, lr: 1e-3}")],
+        "mlp",
+        {"optimizer": Adam(name="adam", lr=0.001)},
+    ),
+    "a name alone is short for a block with that name": (
+        [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
+        "mlp",
+        {
+            "schedule": CosineSchedule(name="cosine", eta_min=0.01),
+            "input": LoaderInput(name="loader"),
+        },
+    ),
+    "keys that the defaults lack have built-in values": (
+        [("  seed: 0\n", ""), ("  schedule: constant\n", ""), ("  precision: fp32\n", "")],
+        "linear",
+        {"seed": 0, "schedule": ConstantSchedule(), "precision": "fp32"},
+    ),
+    "an experiment needs no defaults": (
+        [
+            (DEFAULTS, ""),
+            ("linear}", f"linear, epochs: 1, batch_size: 8, {SGD}}}"),
+            (LR, f"epochs: 1, batch_size: 8, {SGD}"),
+        ],
+        "linear",
+        {"epochs": 1},
+    ),
+    "keys merged by YAML count as the experiment's own": (
+        [(LR, "<<: {epochs: 3, seed: 5}, seed: 6")],
+        "mlp",
+        {"epochs": 3, "seed": 6},
+    ),
+    "off is a word": ([("linear}", "linear, cuda_graphs: off}")], "linear", {"cuda_graphs": "off"}),
+    "a YAML 1.1 writer turns off into false": (
+        [("linear}", "linear, cuda_graphs: false}")],
+        "linear",
+        {"cuda_graphs": "off"},
+    ),
+    "a YAML 1.1 writer turns on into true": (
+        [("linear}", "linear, cuda_graphs: true}")],
+        "linear",
+        {"cuda_graphs": "on"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "name", "settings"), MERGED.values(), ids=MERGED)
+def test_an_experiment_is_merged_with_the_defaults(
+    params_file: Path, changes: list[tuple[str, str]], name: str, settings: dict[str, Any]
+) -> None:
+    experiment = read(params_file, changed(*changes)).experiments[name]
+    assert {key: getattr(experiment, key) for key in settings} == settings
+
+
+@pytest.mark.parametrize("value", ["off", "on"])
+def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path, value: str) -> None:
+    params_file.write_text(GOOD, encoding="utf-8")
+    # as `dvc exp run -S` does; + adds a key
+    apply_overrides(params_file, [f"+experiments.linear.cuda_graphs={value}"])
+    assert read_params(params_file).experiments["linear"].cuda_graphs == value
+
+
+@pytest.mark.parametrize("devices", ["devices:\n", "", "devices: {cpu: {}}\n"])
+def test_devices_may_be_left_empty_or_out(params_file: Path, devices: str) -> None:
+    params = read(params_file, changed((DEVICES, devices))).devices
+    assert (params.cpu.threads, params.gpu.kind, params.gpu.if_missing) == (None, "auto", "skip")
+
+
+def test_an_argument_of_custom_code_may_be_null_and_nested(params_file: Path) -> None:
+    own = "model: {name: 'net.py:Net', limit: null, sizes: [1, {x: 2.5}]}"
+    model = read(params_file, changed(("model: linear", own))).experiments["linear"].model
+    assert model.model_extra == {"limit": None, "sizes": [1, {"x": 2.5}]}
+
+
+@pytest.mark.parametrize("section", ["", "compare:\n", "compare: {prices: {gpu_hour: null}}\n"])
+def test_without_settings_nothing_is_priced_and_every_reference_is_compared(
+    params_file: Path, section: str
+) -> None:
+    assert read(params_file, GOOD + section).comparing == Comparing(
+        target_accuracy=None, references="all", accelerators=SHORT_LIST
+    )
+
+
+def test_accelerators_and_prices_survive_the_plan_file(params_file: Path) -> None:
+    for names, expected in {"all": tuple(accelerators()), "none": ()}.items():
+        section = f"compare: {{accelerators: {names}}}\n"
+        assert read(params_file, GOOD + section).comparing.accelerators == expected
+    section = (
+        "compare: {accelerators: [H200], references: [a], prices: {accelerator_hour: {H200: 3}}}"
+    )
+    comparing = read(params_file, GOOD + section).comparing
+    assert (comparing.accelerators, comparing.references) == (("H200",), ("a",))
+    plan = ComparePlan(**dict(comparing), experiments=())
+    assert ComparePlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ([(CPU, "cpu: {processes: 129}")], "devices.cpu.processes"),
+        ([(GPU, "gpu: {count: 129}")], "devices.gpu.count"),
+        ([(CPU, "cpu: {processes: 129}"), (GPU, "gpu: {count: 130}")], "devices.gpu.count"),
+        ([(GPU, "gpu: {count: 128}")], None),
+        ([(GPU, "gpu: {count: all}")], None),
+    ],
+    ids=str,
+)
+def test_a_batch_needs_a_sample_for_each_device(
+    params_file: Path, changes: list[tuple[str, str]], key: str | None
+) -> None:
+    text = changed(*changes, (LR, "batch_size: 200"))
+    if key is None:
+        assert read(params_file, text)
+        return
+    [(place, problem)] = problems_in(params_file, text)
+    assert place == "15  experiments.linear.batch_size"
+    assert key in problem
+
+
+@pytest.mark.parametrize(("strategy", "precision"), [("data_parallel", "fp16"), ("ddp", "bf16")])
+def test_data_parallel_has_no_bf16(params_file: Path, strategy: str, precision: str) -> None:
+    gpu = (GPU, f"gpu: {{count: 2, strategy: {strategy}}}")
+    assert read(params_file, changed(gpu, ("fp32", precision)))
+    gpu = (GPU, "gpu: {count: 2, strategy: data_parallel}")
+    places = places_in(params_file, changed(gpu, ("fp32", "bf16")))
+    assert places == ["15  experiments.linear.precision", "16  experiments.mlp.precision"]
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_data_parallel_is_for_cuda_and_gathers_on_a_gpu_in_use(kind: str) -> None:
+    check_data_parallel("cuda", (0, 1), 1)
+    with pytest.raises(ConfigError, match=r"devices\.gpu\.strategy"):
+        check_data_parallel(kind, (0, 1), None)
+    with pytest.raises(ConfigError, match=r"devices\.gpu\.output_device .* 0, 1"):
+        check_data_parallel("cuda", (0, 1), 2)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_the_files_of_this_project_are_valid_and_dvc_changes_only_the_lines_it_sets(
+    file: Path, params_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    params = read_params(file)
+    assert params.experiments
+    before = file.read_text(encoding="utf-8")
+    params_file.write_text(before, encoding="utf-8")
+    apply_overrides(params_file, ["defaults.epochs=777", "defaults.optimizer.lr=0.000777"])
+    after = params_file.read_text(encoding="utf-8").splitlines()
+    lines = zip(after, before.splitlines(), strict=True)
+    assert [new.count("777") for new, old in lines if new != old] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("1e-3", 0.001), ("yes", "yes"), ("~", None), ("1:30", "1:30"), ("017", 17), ("[1]", [1])],
+)
+def test_a_value_is_read_as_dvc_reads_it(params_file: Path, written: str, value: Any) -> None:
+    assert parse_yaml(f"key: {written}\n", "params.yaml") == {"key": value}
+    own = f"  own:\n    dataset: digits\n    model:\n      name: net.py:Net\n      key: {written}\n"
+    model = read(params_file, GOOD + own).experiments["own"].model
+    assert model.model_extra == {"key": value}
+
+
+def test_a_long_value_is_cut_in_the_report(params_file: Path) -> None:
+    text = changed(("epochs: 10", f"epochs: {'x' * 200}"))
+    with pytest.raises(ConfigError, match=re.escape('epochs = "xxxx')) as raised:
+        read(params_file, text)
+    assert max(map(len, str(raised.value).splitlines()[1:])) < 200
