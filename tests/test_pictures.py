@@ -12,7 +12,6 @@ from photofinish.report.pictures import (
     Picture,
     learning_curves,
     speedup_pictures,
-    time_and_accuracy,
 )
 from photofinish.report.rows import Rows
 
@@ -74,19 +73,6 @@ def test_each_kind_of_speed_up_is_a_figure_with_a_row_for_each_experiment() -> N
 def test_many_speed_ups_are_drawn_in_order_without_names() -> None:
     (picture,) = speedup_pictures(ratios(*((f"e{number}", "epoch", 1.0 + number, None, None) for number in range(99))))
     assert not [text for text in texts(picture) if text.startswith("e")]
-
-
-def test_all_trainings_are_in_one_figure_by_time_and_accuracy() -> None:
-    rows = [
-        {"experiment": f"e{number}", "device": device, "total_seconds": 2.0 + number, "test_accuracy": 0.9}
-        for number in range(30)
-        for device in ("cpu", "gpu")
-    ]
-    picture = time_and_accuracy(rows)
-    assert picture
-    assert picture.svg.count("<use") >= 60
-    assert picture.description == "60 trainings took 2.0 s to 31 s and reached 90.00% to 90.00% test accuracy"
-    assert time_and_accuracy([row | {"test_accuracy": None} for row in rows]) is None
 
 
 def test_figures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from photofinish.comparing.speedups import NAMES
 from photofinish.report.rows import Rows, grouped
@@ -104,20 +104,6 @@ def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, list(axes)
 
 
-def _logarithmic_x(axes: Axes, low: float, high: float) -> None:
-    """Make the axis logarithmic, with a few round ticks."""
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    lines, labels = axes.get_legend_handles_labels()
-    figure.legend(lines, labels, loc="upper left", ncols=2, fontsize=8, borderaxespad=0.2)
-
-
 @rc_context(_STYLE)
 def speedup_pictures(speedups: Rows) -> list[Picture]:
     """Draw a figure for each kind of speed-up, all to one scale, with a row for each experiment."""
@@ -130,7 +116,12 @@ def speedup_pictures(speedups: Rows) -> list[Picture]:
             rows = sorted(rows, key=lambda row: row["speedup"])
         figure, (axes,) = _axes(0.9 + 0.3 * len(rows) if has_names else 3.0)
         figure.subplots_adjust(left=0.03)
-        _logarithmic_x(axes, low, high)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        is_wide = high / low > 300
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.set_ylim(len(rows) - 0.4, -0.75)
         axes.set_yticks([])
         axes.grid(axis="y", visible=False)
@@ -166,30 +157,6 @@ def _speedup(row: dict[str, Any]) -> str:
 
 
 @rc_context(_STYLE)
-def time_and_accuracy(comparison: Rows) -> Picture | None:
-    """Draw the accuracy that each training reached, and its time."""
-    trained = [row for row in comparison if row["test_accuracy"] is not None]
-    if not trained:
-        return None
-    figure, (axes,) = _axes(2.8)
-    times = [row["total_seconds"] for row in trained]
-    accuracies = [row["test_accuracy"] for row in trained]
-    _logarithmic_x(axes, min(times) / 1.2, max(times) * 1.2)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set(xlabel="seconds from start to end", ylabel="test accuracy")
-    for device, rows in grouped(trained, "device").items():
-        x, y = ([row[column] for row in rows] for column in ("total_seconds", "test_accuracy"))
-        marker, colour = _MARKERS[device], DEVICE_COLOURS[device]
-        axes.plot(x, y, marker, color=colour, markerfacecolor="none", label=device.upper())
-    _legend(figure, axes)
-    description = (
-        f"{len(trained)} trainings took {seconds(min(times))} to {seconds(max(times))} and reached "
-        f"{min(accuracies):.2%} to {max(accuracies):.2%} test accuracy"
-    )
-    return _picture(figure, "time-and-accuracy", "Time and accuracy", description)
-
-
-@rc_context(_STYLE)
 def learning_curves(history: Rows) -> Picture:
     """Draw an experiment's validation loss by epoch, and for two devices by seconds as well."""
     by_device = grouped(history, "device")
@@ -210,7 +177,8 @@ def learning_curves(history: Rows) -> Picture:
             )
         axes.set(xlabel=label, ylabel="validation loss")
         axes.set_xlim(left=0)
-    _legend(figure, panels[0])
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="upper left", ncols=2, fontsize=8, borderaxespad=0.2)
     descriptions = []
     for device, rows in by_device.items():
         first, last = rows[0]["validation_loss"], rows[-1]["validation_loss"]

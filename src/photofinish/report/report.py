@@ -86,23 +86,19 @@ def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(pairs),
         "seeds.csv": rows.seed_rows(pairs),
-        "elsewhere.csv": rows.elsewhere_rows(pairs),
         "renting.csv": rows.renting_rows(pairs),
     }
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(name, content))
     verdicts = [verdict(pair) for pair in pairs]
     drawn = pictures.speedup_pictures(files["speedups.csv"])
-    if len(pairs) > 1 and (picture := pictures.time_and_accuracy(files["comparison.csv"])):
-        drawn.append(picture)
     details = [_details(*each) for each in zip(pairs[:MOST_SHOWN], verdicts, strict=False)]
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
     for picture in [*drawn, *(each.curves for each in details)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = tables.overview_table(pairs)
     counts = Counter(each.short for each in verdicts).most_common()
-    answers = ", ".join(f"{short} {count}" for short, count in counts)
-    summary = f"{len(pairs)} experiment{'s' if len(pairs) > 1 else ''}. The GPU: {answers}."
+    summary = "Experiments: " + ", ".join(f"{short} {count}" for short, count in counts) + "."
     page = _template().render(
         summary=summary,
         reasons=_reasons(verdicts),

@@ -121,11 +121,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch",
         "target_seconds",
     ),
-    "elsewhere.csv": (
-        "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds",
-        "git_commit", "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds",
-        "epoch_speedup_over_this_cpu", "doubts",
-    ),
     "renting.csv": (
         "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least",
         "step_seconds_at_least", "arithmetic_seconds", "memory_seconds", "link_seconds",
@@ -298,22 +293,6 @@ def seed_rows(pairs: Iterable[Comparison]) -> Rows:
                     over.test_loss.values[index], target and target.epoch, target and target.seconds,
                 ))  # fmt: skip
     return _named("seeds.csv", rows)
-
-
-def elsewhere_rows(pairs: Iterable[Comparison]) -> Rows:
-    """Return what other machines recorded, in a file of its own."""
-    rows = []
-    for pair in pairs:
-        for each in pair.elsewhere:
-            reference, timings = each.reference, each.reference.timings
-            rows.append((
-                pair.experiment, reference.training.device, "reference", reference.machine,
-                each.hardware, timings.started_at_unix_seconds, timings.git_commit,
-                reference.scores.test_accuracy, each.against_cpu.device_seconds,
-                timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio,
-                "; ".join(load_warnings(timings.load)) or None,
-            ))  # fmt: skip
-    return _named("elsewhere.csv", rows)
 
 
 def renting_rows(pairs: Iterable[Comparison]) -> Rows:

@@ -50,7 +50,7 @@ def overview_table(pairs: Sequence[Comparison]) -> Table:
     for pair in pairs:
         row = {
             "experiment": pair.experiment,
-            "the GPU": verdict(pair).short,
+            "worth it?": verdict(pair).short,
             "CPU: total": seconds(pair.cpu.timings.total_seconds),
             "GPU: total": NOTHING,
             "whole job": _speedup(pair, "end_to_end", pair.ceiling.job),
