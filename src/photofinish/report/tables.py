@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.parity import THE_SAME
+from photofinish.comparing.parity import THE_SAME, Spread
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Kind, ResourceUse
@@ -165,7 +165,7 @@ def seeds_table(pair: Comparison) -> Table:
     """Return a row for each device and figure of an experiment trained from several seeds."""
     rows = []
     for device, over in pair.seeds.items():
-        figures = [
+        figures: list[tuple[str, Spread, Callable[[float], str]]] = [
             (over.score_name, over.score, over.in_words),
             ("test loss", over.test_loss, "{:.4f}".format),
         ]
