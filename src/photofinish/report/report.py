@@ -20,7 +20,7 @@ from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, tables
 from photofinish.report.pictures import Picture
-from photofinish.report.tables import ShadedTable, Table
+from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
@@ -74,8 +74,7 @@ class Details:
     tables: list[tuple[str, Table, str]]
     """title, table and note"""
     curves: Picture
-    steps: ShadedTable | None
-    confusions: list[ShadedTable]
+    steps: Table
 
 
 def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
@@ -132,8 +131,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         ],
         [section for section in sections if section[1]],
         pictures.learning_curves(rows.history_rows([pair])),
-        tables.step_parts(pair),
-        tables.confusions(pair),
+        tables.steps_table(pair),
     )
 
 

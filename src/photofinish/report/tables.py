@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import fields
 
 import numpy as np
 
@@ -35,7 +34,6 @@ from photofinish.wording import (
 
 NOTHING = "n/a"
 _COMMIT_CHARACTERS = 10
-_MOST_CLASSES_SHOWN = 12
 _MISTAKES_NAMED = 3
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 
@@ -325,12 +323,26 @@ def figures_table(pair: Comparison) -> Table:
                 text = column.metadata["write"](row[column.name])
                 figures[column.metadata["label"]][device] = text
     for result in pair.trained:
+        if result.scores.confusion:
+            figures["most mistaken"][result.device] = _most_mistaken(result)
         for label, text in _hardware_and_software(result).items():
             figures[label][result.device] = text
     return [
         {"": label, **{device.upper(): cells[device] for device in by_device}}
         for label, cells in figures.items()
     ]
+
+
+def _most_mistaken(result: Trained) -> str:
+    """Return which classes the network mistakes most often for which."""
+    names, wrong = result.record.class_names, np.array(result.scores.confusion)
+    np.fill_diagonal(wrong, 0)
+    mistakes = []
+    for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
+        actual, predicted = divmod(index, len(names))
+        if count := wrong[actual, predicted]:
+            mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
+    return listed(mistakes) or NOTHING
 
 
 def _hardware_and_software(result: Trained) -> dict[str, str]:
@@ -359,53 +371,14 @@ def _hardware_and_software(result: Trained) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class ShadedTable:
-    """Table of numbers whose cells are shaded by a share."""
-
-    kind: Literal["bars", "matrix"]
-    title: str
-    finding: str
-    headings: tuple[str, ...]
-    rows: dict[str, list[tuple[str, float]]]
-    """cells of each row: text, and a share between 0 and 1"""
-
-
-def step_parts(pair: Comparison) -> ShadedTable | None:
-    """Return the parts of a step on each device, or None if no step was taken apart."""
+def steps_table(pair: Comparison) -> Table:
+    """Return a row for each part of a step that was taken apart, with its share."""
     profiled = {run.device.upper(): run.costs for run in pair.trained if run.costs}
-    rows: dict[str, list[tuple[str, float]]] = {part: [] for part in PARTS}
-    for costs in profiled.values():
-        medians = costs.attribution.parts.median_seconds
-        for part, name in PARTS.items():
-            share = costs.shares[part]
-            rows[part].append((f"{seconds(medians[name])} ({share:.0%})", share))
-    if not profiled:
-        return None
-    return ShadedTable("bars", "Where a step's time goes", "", tuple(profiled), rows)
-
-
-def confusions(pair: Comparison) -> list[ShadedTable]:
-    """Return which classes each device's network confuses; with many classes, without a matrix."""
-    tables = []
-    for result in pair.trained:
-        if not result.scores.confusion:
-            continue
-        names, matrix = result.record.class_names, np.array(result.scores.confusion)
-        wrong = matrix - np.diag(np.diag(matrix))
-        mistakes = []
-        for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
-            actual, predicted = divmod(index, len(names))
-            if count := wrong[actual, predicted]:
-                mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
-        finding = f"{int(np.trace(matrix)):,} of {matrix.sum():,} samples right"
-        if mistakes:
-            finding += f". Most mistaken: {listed(mistakes)}"
-        rows = {}
-        if len(names) <= _MOST_CLASSES_SHOWN:
-            for name, counts in zip(names, matrix.tolist(), strict=True):
-                total = max(1, sum(counts))
-                rows[name] = [(str(count or ""), count / total) for count in counts]
-        title = f"{result.device.upper()}: actual and predicted classes"
-        tables.append(ShadedTable("matrix", title, finding, names, rows))
-    return tables
+    rows = []
+    for part, name in PARTS.items() if profiled else ():
+        row = {"part of a step": part}
+        for device, costs in profiled.items():
+            part_seconds = costs.attribution.parts.median_seconds[name]
+            row[device] = f"{seconds(part_seconds)} ({costs.shares[part]:.0%})"
+        rows.append(row)
+    return rows
