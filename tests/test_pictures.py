@@ -64,7 +64,7 @@ def test_each_kind_of_speed_up_is_a_figure_with_a_row_for_each_experiment() -> N
         ratios(("mlp", "step", 2.0, 1.5, 2.5), ("mlp", "epoch", 0.02, None, None), ("cnn", "step", 31.0, 30.0, 32.0))
     )
     assert {"mlp: 2.0 (1.50 to 2.5)", "cnn: 31 (30 to 32)"} <= set(texts(step))
-    assert "mlp 0.020 (no interval)" in epoch.description
+    assert "mlp 0.02 (no interval)" in epoch.description
     assert f"fill: {GPU}" in step.svg
     assert f"fill: {GPU}" not in epoch.svg  # an open point
     assert speedup_pictures(ratios()) == []

@@ -13,20 +13,18 @@ _MOST_CHARACTERS = 70
 _MOST_NAMES, _FIRST_NAMES = 40, 12
 
 
-def two_digits(value: float) -> str:
-    """Return a number with two significant digits and no exponent."""
-    return f"{Decimal(f'{value:#.2g}'):,f}" if math.isfinite(value) else str(value)
-
-
 def seconds(value: float) -> str:
-    """Return a time with two significant digits, in ms, s, min or h."""
-    if value < 1:
-        return f"{two_digits(value * 1e3)} ms"
-    if value < 120:
-        return f"{two_digits(value)} s"
-    if value < 7200:
-        return f"{two_digits(value / 60)} min"
-    return f"{two_digits(value / 3600)} h"
+    """Return a time in µs, ms, s, min or h: `1.9 s`, `418 ms`."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if value >= 2 * size:
+            return f"{_short(value / size)} {unit}"
+    if value >= 1:
+        return f"{_short(value)} s"
+    return f"{_short(value * 1e3)} ms" if value >= 1e-3 else f"{_short(value * 1e6)} µs"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
 def utc_minute(unix_seconds: float) -> str:
@@ -40,12 +38,12 @@ def utc_day(unix_seconds: float) -> str:
 
 
 def energy(joules: float) -> str:
-    """Return an energy with two significant digits, in J, kJ or MJ."""
+    """Return an energy in J, kJ or MJ."""
     if joules < 1e3:
-        return f"{two_digits(joules)} J"
+        return f"{_short(joules)} J"
     if joules < 1e6:
-        return f"{two_digits(joules / 1e3)} kJ"
-    return f"{two_digits(joules / 1e6)} MJ"
+        return f"{_short(joules / 1e3)} kJ"
+    return f"{_short(joules / 1e6)} MJ"
 
 
 def money(amount: float, currency: str) -> str:
@@ -56,17 +54,19 @@ def money(amount: float, currency: str) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a ratio with two significant digits, and three near 1."""
-    return f"{value:.2f}" if 0.1 <= value < 2 else two_digits(value)
+    """Return a ratio without an exponent: `12`, `6.0`, `1.04`, `0.012`."""
+    if value < 0.1:
+        return f"{Decimal(f'{value:.2g}'):f}"
+    return f"{value:.2f}" if value < 2 else _short(value)
 
 
 def at_most(value: float) -> str:
-    """Return an upper bound with two significant digits, rounded up, and three near 1."""
+    """Return an upper bound with one decimal below ten, rounded up."""
     if not math.isfinite(value):
         return "∞"
-    decimals = 2 if value < 2 else 1 - math.floor(math.log10(value))
-    rounded_up = math.ceil(value * 10.0**decimals - 1e-9) / 10.0**decimals
-    return f"{rounded_up:,.{max(0, decimals)}f}"
+    if value > 9.9:
+        return f"{math.ceil(value):,}"
+    return f"{math.ceil(10 * value - 1e-9) / 10:.1f}"
 
 
 def byte_size(count: float) -> str:

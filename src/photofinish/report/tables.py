@@ -283,11 +283,12 @@ def renting_table(pair: Comparison) -> Table:
     rows = []
     for offer in renting.offers:
         memory_gib = offer.accelerator.memory_gib
+        job = seconds(offer.job_seconds) if offer.job_seconds >= 1e-3 else "under 1 ms"
         epoch = NOTHING if loads and renting.without else f"{at_most(offer.epoch_at_most)}x"
         row = {
             "accelerator": offer.accelerator.name,
             "the job at most": NOTHING if renting.without else f"{at_most(offer.job_at_most)}x",
-            "the job at least": seconds(offer.job_seconds),
+            "the job at least": job,
             "cost at least": _money(offer.cost, offer.price.currency) if offer.price else NOTHING,
             "fits, memory at least": (
                 f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB"

@@ -1,8 +1,8 @@
 "use strict";
 // A click on a heading sorts the overview, numbers by value and cells without one last.
-const UNITS = { ms: 1e-3, min: 60, h: 3600 };
+const UNITS = { µs: 1e-6, ms: 1e-3, min: 60, h: 3600 };
 const value = (text) => {
-  const [, number, unit] = /([\d,]*\.?\d+) ?(ms|min|h)?/.exec(text) ?? [];
+  const [, number, unit] = /([\d,]*\.?\d+) ?(µs|ms|min|h)?/.exec(text) ?? [];
   return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (UNITS[unit] ?? 1);
 };
 
