@@ -85,7 +85,7 @@ def opened(browser: Any, address: str, **look: Any) -> Iterator[tuple[Any, list[
         ("many", "phone-dark"),
     ],
 )
-def test_the_report_shows_every_picture_on_every_screen_without_sideways_scrolling_or_errors(
+def test_every_figure_fits_on_every_screen_without_errors_or_requests(
     browser: Any, reports: dict[str, Path], report: str, look: str
 ) -> None:
     asked: list[str] = []
