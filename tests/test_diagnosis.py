@@ -20,7 +20,7 @@ from photofinish.comparing.device_results import StepCosts, Trained, fixed_share
 from photofinish.comparing.diagnosis import Remedy, diagnose
 from photofinish.comparing.verdict import verdict
 from photofinish.config.experiment import Experiment
-from photofinish.report.rows import attribution_rows, comparison_rows
+from photofinish.report.rows import comparison_rows
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState, StepsTaken
 
@@ -394,16 +394,6 @@ def test_a_host_that_is_ahead_of_its_device_is_not_what_a_step_waits_for(
     assert found.cause == cause
     assert ("hands out in 4.00 ms and so is ahead of the device" in found.evidence) == (cause == "compute-bound")
     assert "the device is busy at most " in found.evidence
-
-
-def test_the_table_has_a_row_for_each_part_in_the_order_of_a_step(slow: Change, make_result: MakeResult) -> None:
-    table = pd.DataFrame(attribution_rows([pair_of(slow(waiting=0.09), make_result(device="gpu"))]))
-    assert list(table.columns) == ["experiment", "device", "part", "median_seconds", "share"]
-    assert table["part"].tolist() == [
-        "waiting for data", "copying to the device", "forward", "backward", "optimiser", "the rest",
-    ]  # fmt: skip
-    assert table["median_seconds"].tolist() == [0.09, 0.0, 0.003, 0.005, 0.002, 0.0]
-    assert table["share"].tolist() == pytest.approx([0.9, 0, 0.03, 0.05, 0.02, 0])
 
 
 def test_the_comparison_has_the_cause_and_the_shares(slow: Change) -> None:

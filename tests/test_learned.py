@@ -1,4 +1,4 @@
-"""A trained network as a file: whole, of its own seed, and plain, with nothing of the processes that trained it."""
+"""Trained networks as files: with shared weights, for each seed, and without process groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
-from photofinish.results import learned, records
+from photofinish.results import records
 from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
 from photofinish.runs.views import summarise
 from photofinish.training.teams import DistributedWorld
@@ -32,7 +32,7 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
 
 @pytest.fixture
 def adapted(experiment: Experiment, tmp_path: Path) -> Iterator[nn.Module]:
-    """As one process of several has it; torch converts it on the CPU too, and only refuses to run it there."""
+    """Network as a rank holds it, with synchronized BatchNorm."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     team = DistributedWorld(0, 1, torch.device("cpu"))
     team.devices = (torch.device("cuda", 0),)
@@ -40,7 +40,7 @@ def adapted(experiment: Experiment, tmp_path: Path) -> Iterator[nn.Module]:
     dist.destroy_process_group()
 
 
-def test_a_network_trained_by_several_processes_is_summarised_and_pickled_as_one_trained_alone(
+def test_a_network_of_a_distributed_training_is_rebuilt_without_its_process_group(
     experiment: Experiment, adapted: nn.Module, tmp_path: Path
 ) -> None:
     assert any(isinstance(module, nn.SyncBatchNorm) for module in adapted.modules())
@@ -52,7 +52,7 @@ def test_a_network_trained_by_several_processes_is_summarised_and_pickled_as_one
     assert all(torch.equal(tensor, adapted.state_dict()[name]) for name, tensor in loaded.state_dict().items())
 
 
-def test_weights_that_layers_share_are_written_for_each_of_them() -> None:
+def test_tied_weights_and_views_are_written_for_each_layer() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     network[1].weight = network[0].weight
     network.register_buffer("table", torch.arange(10.0))
@@ -63,7 +63,7 @@ def test_weights_that_layers_share_are_written_for_each_of_them() -> None:
     }
 
 
-def test_the_network_of_a_further_seed_is_read_from_a_file_of_its_own(make_result: MakeResult, tmp_path: Path) -> None:
+def test_a_further_seeds_network_has_its_own_file_which_is_checked(make_result: MakeResult, tmp_path: Path) -> None:
     record = trained(make_result).record
     data = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5))
     file = tmp_path / records.SEEDS / "5.safetensors"
@@ -76,24 +76,10 @@ def test_the_network_of_a_further_seed_is_read_from_a_file_of_its_own(make_resul
         load_network(tmp_path, record, run)
 
 
-def test_of_each_further_seed_there_is_a_record(make_result: MakeResult, tmp_path: Path) -> None:
+def test_further_seeds_are_read_if_the_experiment_has_several(make_result: MakeResult, tmp_path: Path) -> None:
     result = trained(make_result)
-    assert "\r" not in records.history_csv(result.history)
     once = result.record.experiment
     run = records.SeedRun(seed=1, weights_sha256="0" * 64, history=())
     records.write_record(tmp_path / "seeds.json", records.FurtherSeeds(runs=(run,)))
     assert records.read_seeds(tmp_path, once.model_copy(update={"seeds": 2})) == (run,)
     assert records.read_seeds(tmp_path, once) == ()
-
-
-def test_a_network_is_made_anew_for_the_type_of_input_that_it_was_trained_on(
-    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record = trained(make_result).record.model_copy(update={"dtype": "int64"})
-    data = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5))
-    write_bytes_atomically(tmp_path / records.WEIGHTS, data)
-    made_for: list[object] = []
-    monkeypatch.setattr(learned, "build_model", lambda *given, dtype: made_for.append(dtype) or build_model(*given))
-    load_network(tmp_path, record.model_copy(update={"weights_sha256": sha256_of_bytes(data)}))
-    rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data))
-    assert made_for == ["int64", "uint8"]

@@ -1,4 +1,4 @@
-"""The report's table of when a GPU pays: each question with both devices' figures, and the finding."""
+"""The report's tables of when a GPU pays: by its costs, and by size."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def pair(make_result: MakeResult) -> Comparison:
 
 
 def cells(pair: Comparison, settings: Comparing) -> dict[str, list[str]]:
-    rows = paying_table([replace(pair, settings=settings)])
+    rows = paying_table(replace(pair, settings=settings))
     return {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in rows}
 
 
 def test_every_question_has_a_row(pair: Comparison) -> None:
     table = cells(pair, PRICED)
     assert {of: row[:2] for of, row in table.items()} == {
-        "start-up repaid": ["2.50 s", "7.00 s"],
+        "start-up repaid": ["2.5 s", "7.0 s"],
         "energy of the epochs": ["n/a", "500 J"],
-        "cost of the run": ["0.003 USD", "0.02 USD"],
-        "time to 0.5 validation accuracy": ["4.50 s", "8.00 s"],
+        "cost of the run": ["under 0.01 USD", "0.02 USD"],
+        "time to 0.5 validation accuracy": ["4.5 s", "8.0 s"],
         "energy to 0.5 validation accuracy": ["n/a", "100 J"],
-        "cost to 0.5 validation accuracy": ["0.00045 USD", "0.008 USD"],
+        "cost to 0.5 validation accuracy": ["under 0.01 USD", "under 0.01 USD"],
     }
     assert table["energy of the epochs"][2].startswith("CPU: unavailable: ")
     assert table["energy of the epochs"][2].endswith("; GPU: measured: the GPU (NVML)")

@@ -1,4 +1,4 @@
-"""Where a result comes from, and when its process began."""
+"""A result's commit, the project's folder, and the start of a process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
     assert before - 0.05 < float(output) < begun + 0.05
 
 
-def test_a_clock_that_is_set_is_no_part_of_a_jobs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_clock_does_not_change_a_jobs_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr("os.environ", os.environ.copy())  # which is written to
+    monkeypatch.setattr("os.environ", os.environ.copy())
     note_start_of_stage(0.0)
     before_seconds = seconds_since_stage_start()
     monkeypatch.setattr("time.time", lambda: 0.0)
@@ -50,27 +50,22 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commit_is_the_one_that_is_checked_out(repository: Path) -> None:
-    assert git_commit() == git(repository, "rev-parse", "HEAD")
-
-
-def test_a_changed_file_marks_the_commit(repository: Path) -> None:
-    (repository / "params.yaml").write_text("one: 2", encoding="utf-8")
-    assert git_commit() == git(repository, "rev-parse", "HEAD") + "-dirty"
-
-
-def test_a_lock_file_that_dvc_is_writing_marks_nothing(repository: Path) -> None:
+def test_the_commit_is_marked_if_a_file_but_dvcs_lock_file_changed(repository: Path) -> None:
+    head = git(repository, "rev-parse", "HEAD")
+    assert git_commit() == head
     (repository / "dvc.lock").write_text("one: 2", encoding="utf-8")
-    assert git_commit() == git(repository, "rev-parse", "HEAD")
+    assert git_commit() == head
+    (repository / "params.yaml").write_text("one: 2", encoding="utf-8")
+    assert git_commit() == f"{head}-dirty"
 
 
-def test_outside_of_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() is None
 
 
-def test_the_root_is_dvcs_where_dvc_runs_a_stage_in_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_projects_folder_is_dvcs_or_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert project_root() == tmp_path.resolve()
     monkeypatch.delenv("DVC_ROOT")

@@ -170,8 +170,8 @@ def test_an_old_price_is_told_to_be_old(make_pair: MakePair) -> None:
     later = pair.cpu.timings.model_copy(update={"started_at_unix_seconds": 1_830_000_000.0})
     old = pair_of(replace(pair.cpu, timings=later), settings=pair.settings)
     assert "over half a year old when this was trained, and to be looked up: T4" in verdict(old).text
-    assert "2026-07-20, old" in renting_table([old])[0]["an hour"]
-    assert renting_table([old])[0]["accelerator"] == "T4"
+    assert "2026-07-20, old" in renting_table(old)[0]["an hour"]
+    assert renting_table(old)[0]["accelerator"] == "T4"
     assert renting_rows([old])[0]["price_is_old"] is True
 
 
@@ -181,7 +181,7 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
     by_loader = quiet.cpu.record.experiment.model_copy(update={"input": LoaderInput(name="loader")})
     loading = pair_of(with_record(busy.cpu, experiment=by_loader))
     columns = ("the job at most", "an epoch at most")
-    told = [[renting_table([pair])[0][column] != "n/a" for column in columns] for pair in (quiet, busy, loading)]
+    told = [[renting_table(pair)[0][column] != "n/a" for column in columns] for pair in (quiet, busy, loading)]
     assert told == [[True, True], [False, True], [False, False]]
     on_top = "The CPU's start-up and loading, not known (the machine was busy), come on top."
     assert [on_top in verdict(pair).text for pair in (quiet, busy)] == [False, True]
@@ -189,7 +189,7 @@ def test_where_the_machine_was_busy_no_job_is_told_to_be_so_many_times_as_fast(m
 
 def test_where_a_step_was_not_counted_the_verdict_says_why_nothing_is_told_by_data_sheets(make_pair: MakePair) -> None:
     pair, nothing_told = make_pair(None), "Of the accelerators asked for, nothing is told by their data sheets: "
-    assert renting_table([pair]) == []
+    assert renting_table(pair) == []
     assert f"{nothing_told}several processes." in verdict(pair).text
     of_before = with_timings(pair.cpu, not_counted=None)
     assert f"{nothing_told}a step's operations were not counted." in verdict(pair_of(of_before)).text
@@ -210,10 +210,10 @@ def test_a_step_as_long_as_published_ones_is_estimated_with_its_error_and_a_shor
     assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
-    assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table([pair])[0]
+    assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table(pair)[0]
     (without_price,) = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR")).renting.offers
     assert without_price.estimate
     assert without_price.estimate.cost is None
     short = make_pair(STEP.model_copy(update={"flops": 10**9, "saved_tensor_bytes": 10**6}))
     assert not any(offer.estimate for offer in short.renting.offers)
-    assert not any("estimated" in heading for heading in renting_table([short])[0])
+    assert not any("estimated" in heading for heading in renting_table(short)[0])

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import BreakEven, all_series, crossing
-from photofinish.report.rows import scaling_rows
 
 Timed = Callable[..., Comparison]
 
@@ -91,9 +89,7 @@ def test_where_nothing_crosses_it_is_said_why(timed: Timed, speedups: dict[int, 
 
 
 def test_one_size_is_no_series(timed: Timed) -> None:
-    series = all_series(with_speedups(timed, {64: 2.0}))
-    assert series == []
-    assert pd.DataFrame(scaling_rows(series)).empty
+    assert all_series(with_speedups(timed, {64: 2.0})) == []
 
 
 def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
@@ -115,16 +111,6 @@ def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(timed: Time
     assert found.size is not None
     assert 16 < found.size < found.high < 64
     assert "(95 % interval below 16 to " in found.finding
-
-
-def test_the_table_has_a_row_for_each_size_in_order_with_the_interval(timed: Timed) -> None:
-    table = pd.DataFrame(scaling_rows(all_series(with_speedups(timed, {64: 2.0, 16: 0.5}))))
-    columns = ["series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high"]
-    assert table.columns.tolist() == columns
-    assert table.to_numpy().tolist() == [
-        ["small", "batch size", 16, "small-b16", 0.5, 0.5 / 1.05, 0.5 * 1.05],
-        ["small", "batch size", 64, "small-b64", 2.0, 2.0 / 1.05, 2.0 * 1.05],
-    ]
 
 
 def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> None:

@@ -111,7 +111,7 @@ def test_they_are_evaluated_and_told_of(train: Train, packed_split: PackedSplit)
     write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
     (pair,) = with_settings([read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ())
     scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
-    table = {row["of"]: row for row in seeds_table([pair])}
+    table = {row["of"]: row for row in seeds_table(pair)}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
     assert any(detail.startswith("From 3 seeds its test accuracy is") for detail in verdict(pair).details)
@@ -158,7 +158,7 @@ def test_of_values_it_is_their_mean_absolute_error_that_seeds_differ_by(make_res
 def test_nothing_is_told_of_the_way_to_a_target_that_not_every_seed_reached(make_result: MakeResult) -> None:
     cpu, gpu = with_seeds(cast(Trained, make_result()), 0.95), make_result(device="gpu", unavailable="none")
     pair = pair_of(cpu, gpu, Comparing(target_accuracy=0.9))
-    assert [row["of"] for row in seeds_table([pair])] == ["test accuracy", "test loss"]
+    assert [row["of"] for row in seeds_table(pair)] == ["test accuracy", "test loss"]
 
 
 def test_the_interval_of_a_mean_is_students() -> None:

@@ -97,7 +97,7 @@ def test_test_scores_complete_the_same_run_and_its_description(
     assert (shown["test_accuracy"], shown["test_top"]) == (0.875, 0.9)
     assert not [key for key in values(before) if key.startswith("test_")]
     notes = [document.tags[documents.TAG_NOTE] for document in (before, after)]
-    for part in ("mlp", "small", "Some CPU", "3 epochs of 3.00 s", "30.0 s"):
+    for part in ("mlp", "small", "Some CPU", "3 epochs of 3.0 s", "30 s"):
         assert part in notes[0]
         assert part in notes[1]
     assert [("87.50% test accuracy" in note) for note in notes] == [False, True]

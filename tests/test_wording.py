@@ -1,49 +1,43 @@
-"""Figures as a person reads them."""
+"""Numbers and names as text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from photofinish.wording import energy, markdown_text, money, printable, ratio, seconds, utc_day
+from photofinish import wording
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("write", "texts"),
     [
-        (0.0, "0.00 µs"),
-        (1.25e-5, "12.5 µs"),
-        (0.00234, "2.34 ms"),
-        (0.5, "500 ms"),
-        (1.0, "1.00 s"),
-        (59.94, "59.9 s"),
-        (600.4, "600 s"),
-        (86400.0, "86,400 s"),
+        (
+            wording.seconds,
+            {1.25e-5: "12 µs", 0.00234: "2.3 ms", 0.418: "418 ms", 1.0: "1.0 s", 59.4: "59 s",
+             600.4: "10 min", 86400.0: "24 h"},
+        ),
+        (wording.ratio, {12345.6: "12,346", 5.71: "5.7", 1.042: "1.04", 0.0946: "0.095", 1e-7: "0.0000001"}),
+        (wording.at_most, {1.001: "1.1", 1.34: "1.4", 2.0: "2.0", 12.1: "13", 1525.0: "1,525", float("inf"): "∞"}),
+        (wording.energy, {0.5: "0.5 J", 123.4: "123 J", 1234.0: "1.2 kJ", 4.5e6: "4.5 MJ"}),
+        (
+            lambda amount: wording.money(amount, "EUR"),
+            {0.0: "0.00 EUR", 1e-5: "under 0.01 EUR", 0.5: "0.50 EUR", 1234.567: "1,234.57 EUR"},
+        ),
+        (wording.utc_day, {1.7e9: "2023-11-14"}),
     ],
-)
-def test_seconds_have_three_digits_in_the_unit_that_suits(value: float, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (12345.678, "12,345.68"),
-        (1.0, "1.00"),
-        (0.1, "0.10"),
-        (0.0946, "0.095"),
-        (0.00123, "0.0012"),
-        (1e-7, "0.0000001"),
-    ],
-)
-def test_a_ratio_is_never_written_as_nothing(value: float, text: str) -> None:
-    assert ratio(value) == text
+    ids=["seconds", "ratio", "at_most", "energy", "money", "utc_day"],
+)  # fmt: skip
+def test_numbers_are_written_with_few_digits_and_no_exponent(
+    write: Callable[[float], str], texts: dict[float, str]
+) -> None:
+    assert {value: write(value) for value in texts} == texts
 
 
 @pytest.mark.parametrize(
     ("text", "markdown"),
     [
         ("Some CPU", "Some CPU"),
-        ("CPU | 8 cores", r"CPU \| 8 cores"),
         ("a\\|b", r"a\\\|b"),
         ("<b>&amp;", r"\<b\>\&amp;"),
         ("[here](http://a) *b*", r"\[here\](http://a) \*b\*"),
@@ -51,27 +45,9 @@ def test_a_ratio_is_never_written_as_nothing(value: float, text: str) -> None:
         ("two\nlines", "two lines"),
     ],
 )
-def test_what_means_something_in_markdown_is_shown_as_text(text: str, markdown: str) -> None:
-    assert markdown_text(text) == markdown
+def test_markdown_is_shown_as_text(text: str, markdown: str) -> None:
+    assert wording.markdown_text(text) == markdown
 
 
-@pytest.mark.parametrize(
-    ("joules", "text"), [(0.5, "0.50 J"), (123.4, "123 J"), (1234.0, "1.23 kJ"), (4.5e6, "4.50 MJ"), (3e9, "3,000 MJ")]
-)
-def test_energy_has_three_digits_in_the_unit_that_suits(joules: float, text: str) -> None:
-    assert energy(joules) == text
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"), [(0.0, "0 EUR"), (0.0000123, "0.0000123 EUR"), (0.5, "0.5 EUR"), (1234.567, "1,234.57 EUR")]
-)
-def test_however_little_money_it_is_it_is_written_out(amount: float, text: str) -> None:
-    assert money(amount, "EUR") == text
-
-
-def test_a_day_is_that_of_utc() -> None:
-    assert utc_day(1.7e9) == "2023-11-14"
-
-
-def test_what_a_terminal_obeys_or_hides_is_shown_as_escapes() -> None:
-    assert printable("größe 日本\x1b[31m\u202e") == r"größe 日本\x1b[31m\u202e"
+def test_control_characters_are_shown_as_escapes() -> None:
+    assert wording.printable("größe 日本\x1b[31m\u202e") == r"größe 日本\x1b[31m\u202e"

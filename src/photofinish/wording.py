@@ -14,12 +14,17 @@ _MOST_NAMES, _FIRST_NAMES = 40, 12
 
 
 def seconds(value: float) -> str:
-    """Return a time with three digits, in s, ms or µs."""
+    """Return a time in µs, ms, s, min or h: `1.9 s`, `418 ms`."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if value >= 2 * size:
+            return f"{_short(value / size)} {unit}"
     if value >= 1:
-        return f"{_three_digits(value)} s"
-    if value >= 1e-3:
-        return f"{_three_digits(value * 1e3)} ms"
-    return f"{_three_digits(value * 1e6)} µs"
+        return f"{_short(value)} s"
+    return f"{_short(value * 1e3)} ms" if value >= 1e-3 else f"{_short(value * 1e6)} µs"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
 def utc_minute(unix_seconds: float) -> str:
@@ -33,30 +38,35 @@ def utc_day(unix_seconds: float) -> str:
 
 
 def energy(joules: float) -> str:
-    """Return an energy with three digits, in J, kJ or MJ."""
+    """Return an energy in J, kJ or MJ."""
     if joules < 1e3:
-        return f"{_three_digits(joules)} J"
+        return f"{_short(joules)} J"
     if joules < 1e6:
-        return f"{_three_digits(joules / 1e3)} kJ"
-    return f"{_three_digits(joules / 1e6)} MJ"
+        return f"{_short(joules / 1e3)} kJ"
+    return f"{_short(joules / 1e6)} MJ"
 
 
 def money(amount: float, currency: str) -> str:
-    """Return a price with two decimals, or below 1 with three significant digits and no exponent."""
-    return f"{amount:,.2f} {currency}" if amount >= 1 else f"{Decimal(f'{amount:.3g}'):f} {currency}"
+    """Return a price with two decimals."""
+    if 0 < amount < 0.01:
+        return f"under 0.01 {currency}"
+    return f"{amount:,.2f} {currency}"
 
 
 def ratio(value: float) -> str:
-    """Return a ratio with two decimals, or below 0.1 with two significant digits and no exponent."""
-    return f"{value:,.2f}" if value >= 0.1 else f"{Decimal(f'{value:.2g}'):f}"
+    """Return a ratio without an exponent: `12`, `6.0`, `1.04`, `0.012`."""
+    if value < 0.1:
+        return f"{Decimal(f'{value:.2g}'):f}"
+    return f"{value:.2f}" if value < 2 else _short(value)
 
 
 def at_most(value: float) -> str:
-    """Return an upper bound with three significant digits, rounded up."""
+    """Return an upper bound with one decimal below ten, rounded up."""
     if not math.isfinite(value):
-        return "any number of"
-    decimals = max(0, 2 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * 10**decimals - 1e-9) / 10**decimals:,.{decimals}f}"
+        return "∞"
+    if value > 9.9:
+        return f"{math.ceil(value):,}"
+    return f"{math.ceil(10 * value - 1e-9) / 10:.1f}"
 
 
 def byte_size(count: float) -> str:
@@ -66,10 +76,6 @@ def byte_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def listed(texts: Sequence[str]) -> str:
@@ -86,7 +92,10 @@ def all_or_some(names: Sequence[str]) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters, which would change a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def shortened(text: str) -> str:
@@ -96,7 +105,8 @@ def shortened(text: str) -> str:
 
 def markdown_text(text: str) -> str:
     """Escape text for Markdown, including table cells. Code in backticks stays code."""
-    return re.sub(r"(`[^`|\\]*`)|([\\|<>&*\[\]`])", lambda found: found[1] or f"\\{found[2]}", " ".join(text.split()))
+    code_or_symbol = r"(`[^`|\\]*`)|([\\|<>&*\[\]`])"
+    return re.sub(code_or_symbol, lambda match: match[1] or f"\\{match[2]}", " ".join(text.split()))
 
 
 def nearest_name(name: object, allowed: Iterable[str]) -> str | None:

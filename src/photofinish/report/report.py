@@ -1,13 +1,14 @@
-"""Write the report: one page, Markdown for a pull request, CSV files, and what DVC shows."""
+"""Write the report: one page, Markdown for a pull request, CSV files, and files for DVC."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -17,10 +18,9 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, shared_trainings
 from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report import pictures, rows, tables, words
+from photofinish.report import pictures, rows, tables
 from photofinish.report.pictures import Picture
-from photofinish.report.rows import Rows
-from photofinish.report.tables import ShadedTable, Table
+from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
@@ -28,19 +28,40 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub takes comments of up to 65,536."""
 FIGURES = "figures"
-_NUMBER = re.compile(r"(≤ )?-?[\d,]*\.?\d+( ?(µs|ms|s|%|x))?( \([\d.]+%\))?")
+_NUMBER = re.compile(r"(≤ )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
-_TABLES: dict[str, Callable[[list[Comparison]], Table]] = {
-    "Speed-ups": tables.speedup_table,
-    "What no GPU can shorten": tables.ceiling_table,
-    "Which to rent": tables.renting_table,
-    "Why": tables.why_table,
-    "Is it the same model?": tables.parity_table,
-    "Several seeds": tables.seeds_table,
-    "When does it pay?": tables.paying_table,
-    "Recorded elsewhere": tables.elsewhere_table,
-    "Figures": lambda pairs: tables.figures_table(pairs[0]),
-}
+_SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
+    (
+        "Speed-ups",
+        tables.speedup_table,
+        "The CPU's time over the GPU's. "
+        "Where the interval spans 1, or there is none, no winner is named.",
+    ),
+    (
+        "What no GPU can shorten",
+        tables.ceiling_table,
+        "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
+    ),
+    (
+        "Which to rent",
+        tables.renting_table,
+        "Bounds by data sheets, and current prices. A real GPU takes longer and costs more.",
+    ),
+    ("Why", tables.why_table, "What an epoch, or the whole job, mostly waits for."),
+    (
+        "Is it the same model?",
+        tables.parity_table,
+        "Compared from the training's start to its end.",
+    ),
+    ("Several seeds", tables.seeds_table, "How much chance changes the result."),
+    ("When does it pay?", tables.paying_table, ""),
+    (
+        "Recorded elsewhere",
+        tables.elsewhere_table,
+        "Measured on other machines. These records decide no verdict.",
+    ),
+    ("Figures", tables.figures_table, ""),
+]
 
 
 @dataclass(frozen=True)
@@ -48,78 +69,96 @@ class Details:
     """What the page shows of one experiment."""
 
     verdict: Verdict
-    remedies: list[tuple[Remedy, tuple[str, str]]]
-    """Each suggestion, with the commands that try it."""
-    tables: dict[str, Table]
-    pictures: list[Picture]
-    steps: ShadedTable | None
-    confusions: list[ShadedTable]
+    remedies: list[tuple[Remedy, str]]
+    """each suggestion, with the commands that try it"""
+    tables: list[tuple[str, Table, str]]
+    """title, table and note"""
+    curves: Picture
+    steps: Table
 
 
 def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment."""
-    series, shared = all_series(pairs), shared_trainings(pairs)
-    files: dict[str, Rows] = {
+    files = {
         "comparison.csv": rows.comparison_rows(pairs),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(pairs),
         "seeds.csv": rows.seed_rows(pairs),
-        "attribution.csv": rows.attribution_rows(pairs),
-        "scaling.csv": rows.scaling_rows(series),
-        "sharing.csv": rows.sharing_rows(shared),
-        "elsewhere.csv": rows.elsewhere_rows(pairs),
         "renting.csv": rows.renting_rows(pairs),
     }
-    for name, found in files.items():
-        write_text_atomically(folder / name, rows.as_csv(found, rows.COLUMNS[name]))
+    for name, content in files.items():
+        write_text_atomically(folder / name, rows.as_csv(name, content))
     verdicts = [verdict(pair) for pair in pairs]
     drawn = pictures.speedup_pictures(files["speedups.csv"])
-    break_evens = {(each.name, each.x_name): each.break_even for each in series[:MOST_SHOWN]}
-    drawn += pictures.break_even_pictures(rows.scaling_rows(series[:MOST_SHOWN]), break_evens)
-    if len(pairs) > 1 and (picture := pictures.time_and_accuracy(files["comparison.csv"])):
-        drawn.append(picture)
-    details = [_details(*each) for each in list(zip(pairs, verdicts, strict=True))[:MOST_SHOWN]]
+    details = [_details(*each) for each in zip(pairs[:MOST_SHOWN], verdicts, strict=False)]
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
-    for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
+    for picture in [*drawn, *(each.curves for each in details)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = tables.overview_table(pairs)
+    counts = Counter(each.short for each in verdicts).most_common()
+    summary = "Experiments: " + ", ".join(f"{short} {count}" for short, count in counts) + "."
     page = _template().render(
-        words=words,
-        counts=words.counts(verdicts),
-        reasons=dict.fromkeys(each.missing for each in verdicts if each.missing),
+        summary=summary,
+        reasons=_reasons(verdicts),
         overview=overview,
         pictures=drawn,
         shared={
-            "What several devices gain": tables.sharing_table(shared),
-            "Where the GPU begins to pay, by size": tables.series_table(series),
+            "What several devices gain": tables.sharing_table(shared_trainings(pairs)),
+            "Where the GPU begins to pay, by size": tables.series_table(all_series(pairs)),
         },
         details=details,
     )
     write_text_atomically(folder / "index.html", page)
-    write_text_atomically(folder / "comparison.md", _markdown(verdicts, overview))
+    write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
     return verdicts
 
 
+def _reasons(verdicts: list[Verdict]) -> list[str]:
+    """Return the reasons why there was no GPU, each once."""
+    return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
+
+
 def _details(pair: Comparison, answer: Verdict) -> Details:
-    found = {title: table([pair]) for title, table in _TABLES.items()}
-    remedies = [each.remedy for diagnoses in pair.diagnoses.values() for each in diagnoses if each.remedy]
+    diagnoses = [each for found in pair.diagnoses.values() for each in found]
+    sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
     return Details(
         answer,
-        [(remedy, words.commands(pair.experiment, remedy)) for remedy in remedies],
-        {title: table for title, table in found.items() if table},
+        [
+            (each.remedy, commands(pair.experiment, each.remedy))
+            for each in diagnoses
+            if each.remedy
+        ],
+        [section for section in sections if section[1]],
         pictures.learning_curves(rows.history_rows([pair])),
-        tables.step_parts(pair),
-        tables.confusions(pair),
+        tables.steps_table(pair),
     )
 
 
+def commands(experiment: str, remedy: Remedy) -> str:
+    """Return two commands that try a remedy: with all epochs, and with three.
+
+    `++` sets a key that the experiment has, and adds one that it inherits.
+    """
+    setting = f"dvc exp run --temp -S '++{remedy.key}={_hydra(remedy.value)}'"
+    return f"{setting}\n{setting} -S '++experiments.{experiment}.epochs=3'"
+
+
+def _hydra(value: Any) -> str:
+    """Return a value as `dvc exp run -S` reads it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_hydra(item)}" for key, item in value.items()) + "}"
+    if value is None or isinstance(value, bool):
+        return to_json(value).strip()
+    return str(value)
+
+
 def write_for_dvc(pairs: list[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
-    """Write what DVC shows of the report in `folder`, where Git keeps it."""
+    """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)
-    for experiment, figures in rows.comparison_metrics(pairs).items():  # DVC makes a row of each file
-        _write(metrics / f"{experiment}.json", to_json(figures))
+    for experiment, figures in rows.comparison_metrics(pairs).items():
+        _write(metrics / f"{experiment}.json", to_json(figures))  # DVC makes a row of each file
     plots.mkdir(parents=True)
     for name in ("history.csv", "confusion.csv", "speedups.csv"):
         shutil.copy(folder / name, plots)
@@ -131,13 +170,13 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _markdown(verdicts: list[Verdict], overview: Table) -> str:
+def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
     """Return the answers and the overview, as far as they fit into a comment on GitHub."""
-    lines = ["# photofinish", "", words.counts(verdicts), ""]
+    lines = ["# photofinish", "", summary, ""]
     lines += ["| " + " | ".join(overview[0]) + " |", "|" + " --- |" * len(overview[0])]
     lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in overview]
     lines.append("")
-    for reason in dict.fromkeys(each.missing for each in verdicts if each.missing):
+    for reason in _reasons(verdicts):
         lines += [f"Why no GPU: {markdown_text(reason)}", ""]
     for each in verdicts:
         lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
@@ -145,12 +184,11 @@ def _markdown(verdicts: list[Verdict], overview: Table) -> str:
     text = ""
     for line in lines:
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
-            return f"{text}\n{words.CUT_OFF}\n"
+            return f"{text}\nThe rest is on the page and in comparison.csv.\n"
         text += f"{line}\n"
     return text
 
 
-@cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("photofinish.report"),
@@ -159,17 +197,21 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"number_columns": number_columns}
-    environment.filters |= {"with_code": _with_code}
+    environment.globals["number_columns"] = number_columns
+    environment.filters["with_code"] = _with_code
     return environment.get_template("report.html.j2")
 
 
 def _with_code(text: str) -> Markup:
-    """Mark up what stands between backticks as code."""
+    """Mark up as code what is between backticks."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
-def number_columns(table: Table) -> set[str]:
-    """Return the headings of columns of figures: these are flush right, and sorted by value."""
-    columns = {heading: [row[heading] for row in table if row[heading] != tables.NOTHING] for heading in table[0]}
-    return {heading for heading, cells in columns.items() if cells and all(map(_NUMBER.fullmatch, cells))}
+def number_columns(table: Sequence[dict[str, str]]) -> set[str]:
+    """Return the headings of columns of numbers, which are flush right and sorted by value."""
+    numeric = set()
+    for heading in table[0]:
+        cells = [row[heading] for row in table if row[heading] != tables.NOTHING]
+        if cells and all(_NUMBER.fullmatch(cell) for cell in cells):
+            numeric.add(heading)
+    return numeric

@@ -1,20 +1,17 @@
-"""The rows of the report's CSV files, with every digit, as pandas, DVC and MLflow read them."""
+"""Rows of the report's CSV files, with every digit, as pandas, DVC and MLflow read them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field, fields
-from functools import wraps
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
-from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import Interval
 from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics
@@ -25,89 +22,115 @@ Rows = list[dict[str, Any]]
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 _percent = "{:.2%}".format
+_thousands = "{:,.0f}".format
 
 
-def _column(
-    label: str = "",
-    write: Callable[[Any], str] = str,
-    *,
-    unit: str = "",
-    dvc: bool = False,
-) -> Any:
-    """Describe a column of comparison.csv.
+def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False) -> Any:
+    """Describe a column that the page shows, written by `write`, and perhaps `dvc metrics`."""
+    return field(default=None, metadata={"label": label, "write": write, "dvc": dvc})
 
-    A column with a label stands on the page, written by `write`. One with `dvc` is a metric of DVC's.
-    """
-    metadata = {"label": label, "write": lambda value: f"{write(value)}{unit}", "dvc": dvc}
-    return field(default=None, metadata=metadata)
+
+def _metric() -> Any:
+    """Describe a column that `dvc metrics` shows and the page has in another table."""
+    return field(default=None, metadata={"dvc": True})
+
+
+def _bound(value: float) -> str:
+    return f"{at_most(value)}x"
 
 
 @dataclass(kw_only=True)
 class ComparisonRow:
-    """One row of comparison.csv: what one device made of an experiment. The fields' order is the file's."""
+    """One row of comparison.csv: an experiment on one device. The fields' order is the file's."""
 
-    experiment: str = _column()
-    device: str = _column()
-    status: str = _column()
+    experiment: str
+    device: str
+    status: str
     device_name: str | None = _column("hardware")
     precision: str | None = _column("precision")
-    parameters: int | None = _column("weights", "{:,}".format)
+    parameters: int | None = _column("weights", _thousands)
     epochs: int = _column("epochs")
-    repeats: int | None = _column("timed passes of them")
+    repeats: int | None = _column("trainings")
     test_accuracy: float | None = _column("test accuracy", _percent, dvc=True)
     test_loss: float | None = _column("test loss", "{:.4f}".format, dvc=True)
     macro_f1: float | None = _column("macro F1", "{:.4f}".format, dvc=True)
     test_metrics: str | None = _column("test metrics")
     step_seconds: float | None = _column("step (median)", seconds, dvc=True)
     epoch_seconds: float | None = _column("epoch (median)", seconds, dvc=True)
-    images_per_second: float | None = _column("images/s", "{:,.0f}".format)
+    images_per_second: float | None = _column("samples/s", _thousands)
     startup_seconds: float | None = _column("start-up", seconds)
     total_seconds: float | None = _column("total", seconds, dvc=True)
-    step_speedup: float | None = _column(dvc=True)
-    step_speedup_low: float | None = _column()
-    step_speedup_high: float | None = _column()
-    epoch_speedup: float | None = _column(dvc=True)
-    epoch_speedup_low: float | None = _column()
-    epoch_speedup_high: float | None = _column()
-    end_to_end_speedup: float | None = _column(dvc=True)
-    end_to_end_speedup_low: float | None = _column()
-    end_to_end_speedup_high: float | None = _column()
-    same_model: str | None = _column()
-    first_divergence: str | None = _column()
-    mcnemar_p: float | None = _column()
-    same_initial_weights: bool | None = _column()
-    payback_epochs: float | None = _column()
-    payback_epochs_low: float | None = _column()
-    payback_epochs_high: float | None = _column()
-    target_accuracy: float | None = _column()
-    target_epoch: int | None = _column()
-    target_seconds: float | None = _column()
-    energy_joules: float | None = _column()
-    energy_status: str | None = _column()
-    energy_counted: str | None = _column()
-    target_energy_joules: float | None = _column()
-    cost: float | None = _column()
-    cost_currency: str | None = _column()
-    cost_counted: str | None = _column()
-    target_cost: float | None = _column()
+    step_speedup: float | None = _metric()
+    step_speedup_low: float | None = None
+    step_speedup_high: float | None = None
+    epoch_speedup: float | None = _metric()
+    epoch_speedup_low: float | None = None
+    epoch_speedup_high: float | None = None
+    end_to_end_speedup: float | None = _metric()
+    end_to_end_speedup_low: float | None = None
+    end_to_end_speedup_high: float | None = None
+    same_model: str | None = None
+    first_divergence: str | None = None
+    mcnemar_p: float | None = None
+    same_initial_weights: bool | None = None
+    payback_epochs: float | None = None
+    payback_epochs_low: float | None = None
+    payback_epochs_high: float | None = None
+    target_accuracy: float | None = None
+    target_epoch: int | None = None
+    target_seconds: float | None = None
+    energy_joules: float | None = None
+    energy_status: str | None = None
+    energy_counted: str | None = None
+    target_energy_joules: float | None = None
+    cost: float | None = None
+    cost_currency: str | None = None
+    cost_counted: str | None = None
+    target_cost: float | None = None
     overhead_seconds: float | None = _column("between epochs", seconds)
-    overhead_share: float | None = _column()
-    epoch_ceiling: float | None = _column("an epoch at most (bound)", at_most, unit="x")
-    job_ceiling: float | None = _column("the job at most (bound)", at_most, unit="x")
-    cause: str | None = _column()
-    epoch_cause: str | None = _column()
+    overhead_share: float | None = None
+    epoch_ceiling: float | None = _column("an epoch at most (bound)", _bound)
+    job_ceiling: float | None = _column("the job at most (bound)", _bound)
+    cause: str | None = None
+    epoch_cause: str | None = None
     busy_share: float | None = _column("device busy", "{:.0%}".format)
-    waiting_share: float | None = _column()
-    copying_share: float | None = _column()
-    forward_share: float | None = _column()
-    backward_share: float | None = _column()
-    optimizer_share: float | None = _column()
-    rest_share: float | None = _column()
-    load_warnings: str | None = _column("take with care")
+    waiting_share: float | None = None
+    copying_share: float | None = None
+    forward_share: float | None = None
+    backward_share: float | None = None
+    optimizer_share: float | None = None
+    rest_share: float | None = None
+    load_warnings: str | None = _column("unreliable because")
     resumed_at_epochs: str | None = _column("resumed at epochs")
     host_name: str | None = _column("machine")
     measured_at_unix_seconds: float | None = _column("began", utc_minute)
     reason: str | None = _column("why not trained")
+
+
+_RUN = ("experiment", "device", "run")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "comparison.csv": tuple(column.name for column in fields(ComparisonRow)),
+    "history.csv": (
+        *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
+    ),
+    "confusion.csv": (*_RUN, "actual", "predicted", "images"),
+    "speedups.csv": (
+        "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict",
+    ),
+    "seeds.csv": (
+        "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch",
+        "target_seconds",
+    ),
+    "renting.csv": (
+        "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least",
+        "step_seconds_at_least", "arithmetic_seconds", "memory_seconds", "link_seconds",
+        "epoch_seconds_at_least", "job_seconds_at_least", "epoch_times_as_fast_at_most",
+        "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
+        "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least",
+        "epoch_seconds_estimated", "job_seconds_estimated", "cost_estimated",
+    ),
+}  # fmt: skip
+"""Columns of each of the report's CSV files."""
 
 
 def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
@@ -123,32 +146,8 @@ def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
             _add_comparison(gpu, pair.compared)
             rows.append(gpu)
         elif isinstance(pair.gpu, NotTrained):
-            gpu = ComparisonRow(**_identity(pair.gpu), reason=pair.gpu.record.reason)
-            rows.append(gpu)
+            rows.append(ComparisonRow(**_identity(pair.gpu), reason=pair.gpu.record.reason))
     return [vars(row) for row in rows]
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return interval or (None, None)
-
-
-def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:
-    """Return what `dvc metrics` shows: experiment, device, figure."""
-    shown = [column.name for column in fields(ComparisonRow) if column.metadata["dvc"]]
-    metrics: dict[str, Any] = {}
-    for pair in pairs:
-        custom = {result.device: result.scores.metrics for result in pair.trained}
-        for row in comparison_rows([pair]):
-            present = {name: row[name] for name in shown if is_known(row[name])}
-            if present:
-                device = row["device"]
-                metrics.setdefault(pair.experiment, {})[device] = {**custom.get(device, {}), **present}
-    return metrics
-
-
-def is_known(value: object) -> bool:
-    """Return False for None and NaN."""
-    return value is not None and value == value  # NaN is unequal to itself
 
 
 def _identity(result: Trained | NotTrained) -> dict[str, Any]:
@@ -195,7 +194,8 @@ def _trained_row(pair: Comparison, result: Trained) -> ComparisonRow:
         target_cost=spent.cost_to_target.amount if spent.cost_to_target else None,
     )
     if target := spent.target:
-        row.target_accuracy, row.target_epoch, row.target_seconds = target.target, target.epoch, target.seconds
+        row.target_accuracy, row.target_epoch = target.target, target.epoch
+        row.target_seconds = target.seconds
     if diagnoses := pair.diagnoses[result.device]:
         row.cause, row.epoch_cause = diagnoses[0].cause, diagnoses[-1].cause
     if costs := result.costs:
@@ -206,62 +206,62 @@ def _trained_row(pair: Comparison, result: Trained) -> ComparisonRow:
 
 
 def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
-    parity, payback = compared.parity, compared.payback
-    initial_weights = {run.record.initial_weights_sha256 for run in (compared.cpu, compared.gpu)}
+    cpu, gpu, parity, payback = compared.cpu, compared.gpu, compared.parity, compared.payback
     row.same_model = parity.likeness
     row.first_divergence = parity.first_divergence.name if parity.first_divergence else None
     row.mcnemar_p = parity.mcnemar_p
-    row.same_initial_weights = len(initial_weights) == 1
+    initial_weights = cpu.record.initial_weights_sha256
+    row.same_initial_weights = gpu.record.initial_weights_sha256 == initial_weights
     row.payback_epochs = payback.epochs
-    row.payback_epochs_low, row.payback_epochs_high = _ends(payback.interval)
+    row.payback_epochs_low, row.payback_epochs_high = payback.interval or (None, None)
     for kind, speedup in compared.speedups.items():
-        low, high = _ends(speedup.interval)
+        low, high = speedup.interval or (None, None)
         for name, value in (("", speedup.ratio), ("_low", low), ("_high", high)):
             setattr(row, f"{kind}_speedup{name}", value)
 
 
-COLUMNS: dict[str, tuple[str, ...]] = {"comparison.csv": tuple(column.name for column in fields(ComparisonRow))}
-"""The columns of each of the report's CSV files."""
-_RUN = ("experiment", "device", "run")
-_Items = TypeVar("_Items")
-Values = Iterator[tuple[object, ...]]
+def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:
+    """Return what `dvc metrics` shows: experiment, device, figure."""
+    shown = [column.name for column in fields(ComparisonRow) if column.metadata.get("dvc")]
+    metrics: dict[str, Any] = {}
+    for pair in pairs:
+        custom = {result.device: result.scores.metrics for result in pair.trained}
+        for row in comparison_rows([pair]):
+            present = {name: row[name] for name in shown if is_known(row[name])}
+            if present:
+                by_device = metrics.setdefault(pair.experiment, {})
+                by_device[row["device"]] = {**custom.get(row["device"], {}), **present}
+    return metrics
 
 
-def _file(name: str, *columns: str) -> Callable[[Callable[[_Items], Values]], Callable[[_Items], Rows]]:
-    """Decorate a function that yields the values of each row of a file, in the order of `columns`."""
-    COLUMNS[name] = columns
-
-    def decorate(values: Callable[[_Items], Values]) -> Callable[[_Items], Rows]:
-        @wraps(values)
-        def rows(items: _Items) -> Rows:
-            return [dict(zip(columns, row, strict=True)) for row in values(items)]
-
-        return rows
-
-    return decorate
+def is_known(value: object) -> bool:
+    """Return False for None and NaN."""
+    return value is not None and value == value  # NaN is unequal to itself
 
 
-@_file("history.csv", *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN)
-def history_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield every epoch of every run, with the time its training had taken by then."""
+def history_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return every epoch of every run, with the time its training had taken by then."""
+    rows = []
     for result in _trained(pairs):
         so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
         for epoch, training_seconds in zip(result.history, so_far, strict=True):
-            yield *astuple(epoch), training_seconds, *_run(result)
+            rows.append((*astuple(epoch), training_seconds, *_run(result)))
+    return _named("history.csv", rows)
 
 
-@_file("confusion.csv", *_RUN, "actual", "predicted", "images")
-def confusion_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield how many test images of each class each run took for each class."""
+def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return how many test samples of each class each run took for each class."""
+    rows = []
     for result in _trained(pairs):
-        names, confusion = result.record.class_names, result.scores.confusion
-        for actual, counts in zip(names, confusion, strict=True) if confusion else ():
+        names = result.record.class_names
+        for actual, counts in zip(names, result.scores.confusion, strict=False):
             for predicted, count in zip(names, counts, strict=True):
-                yield *_run(result), actual, predicted, count
+                rows.append((*_run(result), actual, predicted, count))
+    return _named("confusion.csv", rows)
 
 
-def _trained(pairs: Iterable[Comparison]) -> Iterator[Trained]:
-    return (result for pair in pairs for result in pair.trained)
+def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
+    return [result for pair in pairs for result in pair.trained]
 
 
 def _run(result: Trained) -> tuple[str, ...]:
@@ -269,122 +269,76 @@ def _run(result: Trained) -> tuple[str, ...]:
     return result.experiment, result.device, f"{result.experiment} {result.device}"
 
 
-@_file("speedups.csv", "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict")
-def speedup_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield three rows for each experiment that a GPU trained."""
+def speedup_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return three rows for each experiment that a GPU trained."""
+    rows = []
     for pair in pairs:
-        for each in pair.compared.speedups.values() if pair.compared else ():
-            times = each.cpu_seconds, each.device_seconds
-            yield pair.experiment, each.kind, each.ratio, *_ends(each.interval), *times, in_words(each)
+        for speedup in pair.compared.speedups.values() if pair.compared else ():
+            low, high = speedup.interval or (None, None)
+            times = speedup.cpu_seconds, speedup.device_seconds
+            ratios = speedup.ratio, low, high
+            rows.append((pair.experiment, speedup.kind, *ratios, *times, in_words(speedup)))
+    return _named("speedups.csv", rows)
 
 
-@_file(
-    "seeds.csv", "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch", "target_seconds"
-)
-def seed_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield a row for each seed of an experiment that was trained from several."""
+def seed_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return a row for each seed of an experiment that was trained from several."""
+    rows: list[tuple[object, ...]] = []
     for pair in pairs:
-        for device, found in pair.seeds.items():
-            for index, seed in enumerate(found.seeds):
-                score, loss = found.score.values[index], found.test_loss.values[index]
-                target = found.targets[index] if found.targets else None
-                reached = (target.epoch, target.seconds) if target else (None, None)
-                yield pair.experiment, device, seed, score, found.score_name, loss, *reached
+        for device, over in pair.seeds.items():
+            for index, seed in enumerate(over.seeds):
+                target = over.targets[index] if over.targets else None
+                rows.append((
+                    pair.experiment, device, seed, over.score.values[index], over.score_name,
+                    over.test_loss.values[index], target and target.epoch, target and target.seconds,
+                ))  # fmt: skip
+    return _named("seeds.csv", rows)
 
 
-@_file("attribution.csv", "experiment", "device", "part", "median_seconds", "share")
-def attribution_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield a row for each part of a step. `share` is of an epoch's mean step, so it counts slow first steps."""
-    for result in _trained(pairs):
-        if costs := result.costs:
-            medians = costs.attribution.parts.median_seconds
-            for part, name in PARTS.items():
-                yield result.experiment, result.device, part, medians[name], costs.shares[part]
-
-
-@_file("scaling.csv", "series", "x_name", "x", "experiment", "speedup", "speedup_low", "speedup_high")
-def scaling_rows(series: Iterable[Series]) -> Values:
-    """Yield a row for each size of each series."""
-    for each in series:
-        for point in each.points:
-            speedup = point.speedup
-            yield each.name, each.x_name, point.x, point.experiment, speedup.ratio, *_ends(speedup.interval)
-
-
-@_file(
-    "sharing.csv", "experiment", "device", "device_name", "machine", "devices", "epoch_seconds", "fewest", "speedup",
-    "efficiency", "efficiency_low", "efficiency_high",
-)  # fmt: skip
-def sharing_rows(shared: Iterable[Shared]) -> Values:
-    """Yield a row for each number of devices that shared a training. `machine` is that of a record."""
-    for each in shared:
-        yield (
-            each.experiment, each.device, each.timings.device_name, each.machine, each.count,
-            each.speedup.device_seconds, each.fewest, each.speedup.ratio, each.efficiency,
-            *_ends(each.efficiency_interval),
-        )  # fmt: skip
-
-
-@_file(
-    "elsewhere.csv", "experiment", "device", "provenance", "machine", "hardware", "measured_at_unix_seconds",
-    "git_commit", "test_accuracy", "epoch_seconds", "startup_seconds", "total_seconds", "epoch_speedup_over_this_cpu",
-    "doubts",
-)  # fmt: skip
-def elsewhere_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield what other machines recorded, in a separate file so that nothing takes it for this machine's."""
-    for pair in pairs:
-        for each in pair.elsewhere:
-            reference, timings = each.reference, each.reference.timings
-            yield (
-                pair.experiment, reference.training.device, "reference", reference.machine, each.hardware,
-                timings.started_at_unix_seconds, timings.git_commit, reference.scores.test_accuracy,
-                each.against_cpu.device_seconds, timings.startup_seconds, timings.total_seconds, each.against_cpu.ratio,
-                "; ".join(load_warnings(timings.load)) or None,
-            )  # fmt: skip
-
-
-@_file(
-    "renting.csv", "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least", "step_seconds_at_least",
-    "arithmetic_seconds", "memory_seconds", "link_seconds", "epoch_seconds_at_least", "job_seconds_at_least",
-    "epoch_times_as_fast_at_most", "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
-    "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least", "epoch_seconds_estimated",
-    "job_seconds_estimated", "cost_estimated",
-)  # fmt: skip
-def renting_rows(pairs: Iterable[Comparison]) -> Values:
-    """Yield a row for each experiment and accelerator: bounds and estimates, none of them measured."""
+def renting_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
+    rows = []
     for pair in pairs:
         for offer in pair.renting.offers:
-            accelerator, step, price, about = offer.accelerator, offer.step, offer.price, offer.estimate
-            yield (
-                pair.experiment, accelerator.name, accelerator.full_name, offer.fits, offer.needed_bytes,
-                step.seconds, step.arithmetic_seconds, step.memory_seconds, step.link_seconds,
-                offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most, offer.job_at_most,
-                price and price.amount, price and price.currency, price and price.where,
-                price and price.as_of and price.as_of.isoformat(), price and price.is_old(pair.renting.trained_on),
-                offer.cost, offer.target_seconds, offer.target_cost,
-                about and about.epoch_seconds, about and about.job_seconds, about and about.cost,
-            )  # fmt: skip
+            accelerator, step, price = offer.accelerator, offer.step, offer.price
+            about = offer.estimate
+            rows.append((
+                pair.experiment, accelerator.name, accelerator.full_name, offer.fits,
+                offer.needed_bytes, step.seconds, step.arithmetic_seconds, step.memory_seconds,
+                step.link_seconds, offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most,
+                offer.job_at_most, price and price.amount, price and price.currency,
+                price and price.where, price and price.as_of and price.as_of.isoformat(),
+                price and price.is_old(pair.renting.trained_on), offer.cost, offer.target_seconds,
+                offer.target_cost, about and about.epoch_seconds, about and about.job_seconds,
+                about and about.cost,
+            ))  # fmt: skip
+    return _named("renting.csv", rows)
 
 
-def grouped(rows: Rows, *columns: str) -> dict[tuple[str, ...], Rows]:
-    """Return the rows by their values in `columns`, in their order."""
-    groups: dict[tuple[str, ...], Rows] = {}
+def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
+    return [dict(zip(COLUMNS[file], row, strict=True)) for row in rows]
+
+
+def grouped(rows: Rows, column: str) -> dict[str, Rows]:
+    """Return the rows by their values in a column, in their order."""
+    groups: dict[str, Rows] = {}
     for row in rows:
-        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+        groups.setdefault(row[column], []).append(row)
     return groups
 
 
-def as_csv(rows: Rows, columns: Sequence[str]) -> str:
-    """Return a CSV with every digit. An apostrophe keeps a spreadsheet from computing what looks like a formula."""
+def as_csv(file: str, rows: Rows) -> str:
+    """Return the text of one of the report's CSV files, with every digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(COLUMNS[file])
     for row in rows:
-        writer.writerow([_cell(row[column]) for column in columns])
+        writer.writerow([_cell(row[column]) for column in COLUMNS[file]])
     return text.getvalue()
 
 
 def _cell(value: object) -> object:
+    """Return a cell; an apostrophe keeps a spreadsheet from computing what looks like a formula."""
     if isinstance(value, str) and value.startswith(_SPREADSHEET_FORMULA):
         return f"'{value}"
     return value if is_known(value) else None

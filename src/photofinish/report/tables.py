@@ -1,37 +1,44 @@
-"""Findings as tables for people: units, few digits, n/a where there is no figure, at most eight columns."""
+"""Findings as tables for people: with units, few digits and at most eight columns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import fields
 
 import numpy as np
 
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
-from photofinish.comparing.device_results import Trained
+from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
+from photofinish.comparing.parity import THE_SAME, Spread
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import NAMES, Kind, ResourceUse
 from photofinish.comparing.verdict import in_words, verdict
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
-from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped, is_known
+from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
-from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day
+from photofinish.wording import (
+    at_most,
+    byte_size,
+    energy,
+    listed,
+    money,
+    ratio,
+    seconds,
+    utc_day,
+)
 
 NOTHING = "n/a"
 _COMMIT_CHARACTERS = 10
-_MOST_CLASSES_SHOWN = 12
 _MISTAKES_NAMED = 3
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
 
 Table = list[dict[str, str]]
-"""One dictionary per row: its cells by their headings, which are the same in all rows."""
+"""One dictionary per row: its cells by their headings, which are equal in all rows."""
 
 
 def overview_table(pairs: Sequence[Comparison]) -> Table:
@@ -39,20 +46,22 @@ def overview_table(pairs: Sequence[Comparison]) -> Table:
     rows = []
     any_compared = any(pair.compared for pair in pairs)
     for pair in pairs:
-        gpu = pair.compared.gpu if pair.compared else None
         row = {
             "experiment": pair.experiment,
-            "the GPU": verdict(pair).short,
+            "worth it?": verdict(pair).short,
             "CPU: total": seconds(pair.cpu.timings.total_seconds),
-            "GPU: total": seconds(gpu.timings.total_seconds) if gpu else NOTHING,
+            "GPU: total": NOTHING,
             "whole job": _speedup(pair, "end_to_end", pair.ceiling.job),
             "an epoch": _speedup(pair, "epoch", pair.ceiling.epoch),
             "CPU: test": pair.cpu.scores.figure[1],
         }
+        if pair.compared:
+            row["GPU: total"] = seconds(pair.compared.gpu.timings.total_seconds)
         if any_compared:
             row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
         else:
-            row["an epoch is"] = pair.diagnoses["cpu"][-1].cause if pair.diagnoses["cpu"] else NOTHING
+            diagnoses = pair.diagnoses["cpu"]
+            row["an epoch is"] = diagnoses[-1].cause if diagnoses else NOTHING
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
@@ -67,156 +76,163 @@ def _speedup(pair: Comparison, kind: Kind, bound: SpeedupBound | None) -> str:
 
 def series_table(series: Iterable[Series]) -> Table:
     """Return a row for each series of sizes."""
-    return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
-
-
-def speedup_table(pairs: Iterable[Comparison]) -> Table:
-    """Return three rows for each experiment that a GPU trained."""
     return [
-        {
-            "experiment": pair.experiment,
-            "of": NAMES[each.kind],
-            "CPU": seconds(each.cpu_seconds),
-            "GPU": seconds(each.device_seconds),
-            "speed-up": f"{ratio(each.ratio)}x",
-            "95 % interval": " to ".join(map(ratio, each.interval)) if each.interval else NOTHING,
-            "verdict": in_words(each),
-        }
-        for pair in pairs
-        if pair.compared
-        for each in pair.compared.speedups.values()
+        {"series": each.name, "by": each.x_name, "break-even": each.break_even.finding}
+        for each in series
     ]
 
 
-def why_table(pairs: Iterable[Comparison]) -> Table:
+def speedup_table(pair: Comparison) -> Table:
+    """Return three rows for an experiment that a GPU trained."""
+    rows = []
+    for speedup in pair.compared.speedups.values() if pair.compared else ():
+        interval = " to ".join(map(ratio, speedup.interval)) if speedup.interval else NOTHING
+        row = {
+            "of": NAMES[speedup.kind],
+            "CPU": seconds(speedup.cpu_seconds),
+            "GPU": seconds(speedup.device_seconds),
+            "speed-up": f"{ratio(speedup.ratio)}x",
+            "95 % interval": interval,
+            "verdict": in_words(speedup),
+        }
+        rows.append(row)
+    return rows
+
+
+def why_table(pair: Comparison) -> Table:
     """Return a row for each cause."""
     rows = []
-    for pair in pairs:
-        for device, diagnoses in pair.diagnoses.items():
-            for found in diagnoses:
-                change, gain = f"none: {found.no_remedy}", NOTHING
-                if found.no_remedy == found.evidence:
-                    change = "none"
-                if found.remedy:
-                    change, gain = f"`{found.remedy.line}` ({found.remedy.why})", found.remedy.prediction
-                row = {"experiment": pair.experiment, "device": device, "of": found.of, "cause": found.cause}
-                evidence = f"{found.sentence}; {found.evidence}"
-                rows.append(row | {"evidence": evidence, "change": change, "predicted gain": gain})
+    for device, diagnoses in pair.diagnoses.items():
+        for diagnosis in diagnoses:
+            change, gain = f"none: {diagnosis.no_remedy}", NOTHING
+            if diagnosis.no_remedy == diagnosis.evidence:
+                change = "none"
+            if remedy := diagnosis.remedy:
+                change, gain = f"`{remedy.line}` ({remedy.why})", remedy.prediction
+            row = {
+                "device": device,
+                "of": diagnosis.of,
+                "cause": diagnosis.cause,
+                "evidence": f"{diagnosis.sentence}; {diagnosis.evidence}",
+                "change": change,
+                "predicted gain": gain,
+            }
+            rows.append(row)
     return rows
 
 
-def ceiling_table(pairs: Iterable[Comparison]) -> Table:
-    """Return the bounds of an epoch and of the job, for each experiment that no GPU trained."""
+def ceiling_table(pair: Comparison) -> Table:
+    """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
+    if pair.compared or not pair.ceiling.job:
+        return []
     rows = []
-    for pair in pairs:
-        if pair.compared or not pair.ceiling.job:
-            continue
-        for of, bound in {"an epoch": pair.ceiling.epoch, "the job": pair.ceiling.job}.items():
-            cells = [NOTHING] * 4
-            if bound:
-                times = bound.whole_seconds, bound.measured_seconds, bound.staying_seconds
-                cells = [*map(seconds, times), f"{at_most(bound.at_most)}x"]
-            headings = "whole", "stays on the CPU (measured)", "sure to stay", "a GPU at most (bound)"
-            row = {"experiment": pair.experiment, "of": of}
-            rows.append(row | dict(zip(headings, cells, strict=True)))
-    return rows
-
-
-def parity_table(pairs: Iterable[Comparison]) -> Table:
-    """Return what is the same in one row, then the rest, from the start of the training to its end."""
-    rows = []
-    for pair in pairs:
-        layers = pair.compared.parity.layers if pair.compared else ()
-        found = [("bit for bit", THE_SAME, listed([each.name for each in layers if each.finding == THE_SAME]))]
-        for layer in layers:
-            if layer.finding != THE_SAME:
-                likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
-                found.append((layer.finding, likeness, layer.name))
-        rows += [
-            {"experiment": pair.experiment, "compared": name, "found": finding, "verdict": likeness}
-            for finding, likeness, name in found
-            if name
-        ]
-    return rows
-
-
-def seeds_table(pairs: Iterable[Comparison]) -> Table:
-    """Return a row for each device and figure of experiments trained from several seeds."""
-    return [
-        {
-            "experiment": pair.experiment,
-            "device": device,
+    for of, bound in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
+        row = {
             "of": of,
-            "seeds": str(len(spread.values)),
-            "mean": write(spread.mean),
-            "95 % interval": " to ".join(map(write, spread.interval)),
-            "lowest to highest": f"{write(min(spread.values))} to {write(max(spread.values))}",
-            "between two seeds": write(spread.between_two),
+            "whole": seconds(bound.whole_seconds) if bound else NOTHING,
+            "stays on the CPU (measured)": seconds(bound.measured_seconds) if bound else NOTHING,
+            "sure to stay": seconds(bound.staying_seconds) if bound else NOTHING,
+            "a GPU at most (bound)": f"{at_most(bound.at_most)}x" if bound else NOTHING,
         }
-        for pair in pairs
-        for device, found in pair.seeds.items()
-        for of, (spread, write) in _over_seeds(found).items()
-    ]
+        rows.append(row)
+    return rows
 
 
-def _over_seeds(found: OverSeeds) -> dict[str, tuple[Spread, Callable[[float], str]]]:
-    """Return each figure over the seeds, and how to write it."""
-    spreads: dict[str, tuple[Spread, Callable[[float], str]]] = {
-        found.score_name: (found.score, found.in_words),
-        "test loss": (found.test_loss, "{:.4f}".format),
-    }
-    if found.reached:
-        goal = f"to {found.targets[0].target:g} validation accuracy"
-        epochs, times = found.reached
-        spreads |= {f"epochs {goal}": (epochs, "{:.1f}".format), f"time {goal}": (times, seconds)}
-    return spreads
+def parity_table(pair: Comparison) -> Table:
+    """Return what is equal in one row, then the rest, from the training's start to its end."""
+    if not pair.compared:
+        return []
+    layers = pair.compared.parity.layers
+    equal = listed([layer.name for layer in layers if layer.finding == THE_SAME])
+    rows = [{"compared": equal, "result": "bit for bit", "verdict": THE_SAME}] if equal else []
+    for layer in layers:
+        if layer.finding == THE_SAME:
+            continue
+        likeness = "within rounding" if layer.within_rounding else "different"
+        rows.append(
+            {
+                "compared": layer.name,
+                "result": layer.finding,
+                "verdict": THE_SAME if layer.same else likeness,
+            }
+        )
+    return rows
 
 
-def paying_table(pairs: Iterable[Comparison]) -> Table:
-    """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
+def seeds_table(pair: Comparison) -> Table:
+    """Return a row for each device and figure of an experiment trained from several seeds."""
     rows = []
-    for pair in pairs:
-        answers = {device: _spent(spent) for device, spent in pair.outlays.items()}
-        if pair.compared:
-            for result in pair.trained:
-                repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
-                answers[result.device] = {"start-up repaid": repaid, **answers[result.device]}
-        for of in dict.fromkeys(of for answer in answers.values() for of in answer):
-            row = {"experiment": pair.experiment, "of": of}
-            found = {device: answer[of] for device, answer in answers.items() if of in answer}
-            for device in DEVICE_LABELS:
-                row[device.upper()] = found[device][0] if device in found else NOTHING
-            findings = {device.upper(): finding for device, (_, finding) in found.items()}
-            is_one = len(set(findings.values())) == 1
-            each = [finding if is_one else f"{device}: {finding}" for device, finding in findings.items()]
-            rows.append(row | {"finding": "; ".join(dict.fromkeys(each))})
+    for device, over in pair.seeds.items():
+        figures: list[tuple[str, Spread, Callable[[float], str]]] = [
+            (over.score_name, over.score, over.in_words),
+            ("test loss", over.test_loss, "{:.4f}".format),
+        ]
+        if over.reached:
+            goal = f"to {over.targets[0].target:g} validation accuracy"
+            epochs, times = over.reached
+            figures.append((f"epochs {goal}", epochs, "{:.1f}".format))
+            figures.append((f"time {goal}", times, seconds))
+        for of, spread, write in figures:
+            low, high = min(spread.values), max(spread.values)
+            row = {
+                "device": device,
+                "of": of,
+                "seeds": str(len(spread.values)),
+                "mean": write(spread.mean),
+                "95 % interval": " to ".join(map(write, spread.interval)),
+                "lowest to highest": f"{write(low)} to {write(high)}",
+                "between two seeds": write(spread.between_two),
+            }
+            rows.append(row)
+    return rows
+
+
+def paying_table(pair: Comparison) -> Table:
+    """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
+    by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
+    if pair.compared:
+        for result in pair.trained:
+            repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
+            device = result.device.upper()
+            by_device[device] = {"start-up repaid": repaid, **by_device[device]}
+    rows = []
+    for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
+        answers = {device: each[of] for device, each in by_device.items() if of in each}
+        row = {"of": of}
+        for device in map(str.upper, DEVICE_LABELS):
+            row[device] = answers[device][0] if device in answers else NOTHING
+        reasons = {device: reason for device, (_, reason) in answers.items()}
+        row["finding"] = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
+        if len(set(reasons.values())) == 1:
+            row["finding"] = next(iter(reasons.values()))
+        rows.append(row)
     return rows
 
 
 def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
-    """Return what a training took, each as a figure and how it was found."""
-    joules, currency = spent.energy.joules, spent.currency
-    found = {
-        "energy of the epochs": (
-            NOTHING if joules is None else energy(joules),
-            f"{spent.energy.status}: {spent.energy.counted}",
-        ),
-        "cost of the run": (
-            NOTHING if spent.cost.amount is None else money(spent.cost.amount, currency),
-            spent.cost.counted,
-        ),
+    """Return what a training took, each as a figure and a reason."""
+    joules, target, currency = spent.energy.joules, spent.target, spent.currency
+    spent_energy = NOTHING if joules is None else energy(joules)
+    answers = {
+        "energy of the epochs": (spent_energy, f"{spent.energy.status}: {spent.energy.counted}"),
+        "cost of the run": (_money(spent.cost.amount, currency), spent.cost.counted),
     }
-    if not spent.target:
-        return found
-    goal = f"to {spent.target.target:g} validation accuracy"
-    if spent.target.epoch is None or spent.target.seconds is None:
-        return found | {f"time {goal}": (NOTHING, f"not reached; the best is {spent.target.best:.4g}")}
-    found[f"time {goal}"] = seconds(spent.target.seconds), f"in epoch {spent.target.epoch}, start-up included"
+    if not target:
+        return answers
+    goal = f"to {target.target:g} validation accuracy"
+    if target.seconds is None:
+        answers[f"time {goal}"] = NOTHING, f"not reached; the best is {target.best:.4g}"
+        return answers
+    answers[f"time {goal}"] = seconds(target.seconds), f"in epoch {target.epoch}, start-up included"
     if spent.joules_to_target:
-        found[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
-    if spent.cost_to_target and spent.cost_to_target.amount is not None:
-        found[f"cost {goal}"] = money(spent.cost_to_target.amount, currency), "as for the run"
-    return found
+        answers[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
+    if spent.cost_to_target:
+        answers[f"cost {goal}"] = _money(spent.cost_to_target.amount, currency), "as for the run"
+    return answers
+
+
+def _money(amount: float | None, currency: str) -> str:
+    return NOTHING if amount is None else money(amount, currency)
 
 
 def sharing_table(shared: Iterable[Shared]) -> Table:
@@ -235,98 +251,118 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
             "scaling efficiency": efficiency,
             "recorded": each.machine or "here",
-            "take with care": "; ".join(load_warnings(each.timings.load)) or "no",
+            "unreliable": "; ".join(load_warnings(each.timings.load)) or "no",
         }
         rows.append(row)
     return rows
 
 
-def elsewhere_table(pairs: Sequence[Comparison]) -> Table:
-    """Return a row for each record of another machine, beside this one's CPU."""
+def elsewhere_table(pair: Comparison) -> Table:
+    """Return a row for each record of another machine, with this CPU's speed as the measure."""
     rows = []
-    for pair in pairs:
-        for found in pair.elsewhere:
-            reference, timings = found.reference, found.reference.timings
-            row = {
-                "experiment": pair.experiment,
-                "hardware": found.hardware,
-                "recorded elsewhere": f"{utc_day(timings.started_at_unix_seconds)} ({reference.machine})",
-                "epoch (median)": seconds(found.against_cpu.device_seconds),
-                "of this CPU's speed": f"{ratio(found.against_cpu.ratio)}x",
-                "total": seconds(timings.total_seconds),
-                "test": reference.scores.in_words,
-                "take with care": "; ".join(load_warnings(timings.load)) or "no",
-            }
-            rows.append(row)
+    for each in pair.elsewhere:
+        reference, timings = each.reference, each.reference.timings
+        day = utc_day(timings.started_at_unix_seconds)
+        row = {
+            "hardware": each.hardware,
+            "recorded elsewhere": f"{day} ({reference.machine})",
+            "epoch (median)": seconds(each.against_cpu.device_seconds),
+            "of this CPU's speed": f"{ratio(each.against_cpu.ratio)}x",
+            "total": seconds(timings.total_seconds),
+            "test": reference.scores.in_words,
+            "unreliable": "; ".join(load_warnings(timings.load)) or "no",
+        }
+        rows.append(row)
     return rows
 
 
-def renting_table(pairs: Sequence[Comparison]) -> Table:
-    """Return a row for each experiment and accelerator. renting.csv has more."""
-    has_estimates = any(offer.estimate for pair in pairs for offer in pair.renting.offers)
+def renting_table(pair: Comparison) -> Table:
+    """Return a row for each accelerator. renting.csv has more."""
+    renting = pair.renting
+    loads = pair.cpu.record.experiment.input.name == "loader"
     rows = []
-    for pair in pairs:
-        loads = pair.cpu.record.experiment.input.name == "loader"
-        for offer in pair.renting.offers:
-            fits = f"{offer.fits}, {byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
-            row = {
-                "experiment": pair.experiment,
-                "accelerator": offer.accelerator.name,
-                "the job at most": NOTHING if pair.renting.without else f"{at_most(offer.job_at_most)}x",
-                "the job at least": seconds(offer.job_seconds),
-                "cost at least": _least_cost(offer),
-                "fits, memory at least": fits,
-                "an epoch at most": NOTHING if loads and pair.renting.without else f"{at_most(offer.epoch_at_most)}x",
-            }
-            if has_estimates:
-                row[_ESTIMATED] = seconds(offer.estimate.epoch_seconds) if offer.estimate else NOTHING
-            rows.append(row | {"an hour": _hour(pair, offer)})
+    for offer in renting.offers:
+        memory_gib = offer.accelerator.memory_gib
+        job = seconds(offer.job_seconds) if offer.job_seconds >= 1e-3 else "under 1 ms"
+        epoch = NOTHING if loads and renting.without else f"{at_most(offer.epoch_at_most)}x"
+        row = {
+            "accelerator": offer.accelerator.name,
+            "the job at most": NOTHING if renting.without else f"{at_most(offer.job_at_most)}x",
+            "the job at least": job,
+            "cost at least": _money(offer.cost, offer.price.currency) if offer.price else NOTHING,
+            "fits, memory at least": (
+                f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB"
+            ),
+            "an epoch at most": epoch,
+        }
+        if any(each.estimate for each in renting.offers):
+            estimate = offer.estimate
+            row[_ESTIMATED] = seconds(estimate.epoch_seconds) if estimate else NOTHING
+        row["an hour"] = _price_of_an_hour(pair, offer)
+        rows.append(row)
     return rows
 
 
-def _least_cost(offer: RentalOption) -> str:
-    if offer.price is None or offer.cost is None:
-        return NOTHING
-    return money(offer.cost, offer.price.currency) if offer.cost >= 0.01 else f"under 0.01 {offer.price.currency}"
-
-
-def _hour(pair: Comparison, offer: RentalOption) -> str:
+def _price_of_an_hour(pair: Comparison, offer: RentalOption) -> str:
     price = offer.price
     if price is None:
         return "no price known"
+    day = f", {price.as_of}" if price.as_of else ""
     old = ", old" if price.is_old(pair.renting.trained_on) else ""
-    return f"{money(price.amount, price.currency)}{f', {price.as_of}' if price.as_of else ''}{old}"
+    return f"{money(price.amount, price.currency)}{day}{old}"
 
 
 def figures_table(pair: Comparison) -> Table:
     """Return a row for each figure that the page shows, with a column for each device."""
     by_device = {row["device"]: row for row in comparison_rows([pair])}
-    table: dict[str, dict[str, str]] = {}
+    figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
     for column in fields(ComparisonRow):
-        label, write = column.metadata["label"], column.metadata["write"]
-        values = {device: row[column.name] for device, row in by_device.items()}
-        if label and any(map(is_known, values.values())):
-            table[label] = {device: write(value) if is_known(value) else NOTHING for device, value in values.items()}
+        if "label" not in column.metadata:
+            continue
+        for device, row in by_device.items():
+            if is_known(row[column.name]):
+                text = column.metadata["write"](row[column.name])
+                figures[column.metadata["label"]][device] = text
     for result in pair.trained:
-        for label, cell in _measured(result).items():
-            table.setdefault(label, defaultdict(lambda: NOTHING))[result.device] = cell
-    return [{"": label, **{device.upper(): cells[device] for device in by_device}} for label, cells in table.items()]
+        if result.scores.confusion:
+            figures["most mistaken"][result.device] = _most_mistaken(result)
+        for label, text in _hardware_and_software(result).items():
+            figures[label][result.device] = text
+    return [
+        {"": label, **{device.upper(): cells[device] for device in by_device}}
+        for label, cells in figures.items()
+    ]
 
 
-def _measured(result: Trained) -> dict[str, str]:
-    """Return on what a training was measured."""
+def _most_mistaken(result: Trained) -> str:
+    """Return which classes the network mistakes most often for which."""
+    names, wrong = result.record.class_names, np.array(result.scores.confusion)
+    np.fill_diagonal(wrong, 0)
+    mistakes = []
+    for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
+        actual, predicted = divmod(index, len(names))
+        if count := wrong[actual, predicted]:
+            mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
+    return listed(mistakes) or NOTHING
+
+
+def _hardware_and_software(result: Trained) -> dict[str, str]:
+    """Return how and on what a training was measured."""
     timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
     steps = "one by one"
     if result.device == "gpu" and taken:
-        steps = f"in graphs of {taken.at_once}" if taken.kind == "graph" else f"one by one: {taken.why}"
+        is_captured = taken.kind == "graph"
+        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
     versions = dict(timings.packages)
     if host.software:
         versions = {"Python": host.software.python, "torch": host.software.torch}
         if isinstance(host, GpuTarget) and host.accelerators:
-            versions |= {"CUDA": host.software.cuda or "none", "driver": host.accelerators[0].driver}
+            versions["CUDA"] = host.software.cuda or "none"
+            versions["driver"] = host.accelerators[0].driver
     commit, _, dirty = (timings.git_commit or "").partition("-")
+    cpu = host.cpu
     return {
-        "CPU": f"{host.cpu.model}, {host.cpu.usable_cores} cores, {host.cpu.system}" if host.cpu else NOTHING,
+        "CPU": f"{cpu.model}, {cpu.usable_cores} cores, {cpu.system}" if cpu else NOTHING,
         "devices": str(timings.device_count),
         "threads": str(host.threads or NOTHING),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -336,51 +372,14 @@ def _measured(result: Trained) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class ShadedTable:
-    """A table of numbers whose cells are shaded by a share."""
-
-    kind: Literal["bars", "matrix"]
-    title: str
-    finding: str
-    headings: tuple[str, ...]
-    rows: dict[str, list[tuple[str, float]]]
-    """Each row's cells by its name: text, and a share between 0 and 1."""
-
-
-def step_parts(pair: Comparison) -> ShadedTable | None:
-    """Return the parts of a step on each device, or None if no step was taken apart."""
-    by_device = grouped(attribution_rows([pair]), "device")
-    rows: dict[str, list[tuple[str, float]]] = {}
-    for own in by_device.values():
-        for row in own:
-            cell = f"{seconds(row['median_seconds'])} ({row['share']:.0%})"
-            rows.setdefault(row["part"], []).append((cell, row["share"]))
-    headings = tuple(device.upper() for (device,) in by_device)
-    return ShadedTable("bars", "Where a step's time goes", "", headings, rows) if rows else None
-
-
-def confusions(pair: Comparison) -> list[ShadedTable]:
-    """Return which classes each device's network takes for which; with many classes, without the matrix."""
-    found = []
-    for result in pair.trained:
-        if not result.scores.confusion:
-            continue
-        names, matrix = result.record.class_names, np.array(result.scores.confusion)
-        wrong = matrix - np.diag(np.diag(matrix))
-        mistakes = []
-        for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
-            actual, predicted = divmod(index, len(names))
-            if count := wrong[actual, predicted]:
-                mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
-        finding = f"{int(np.trace(matrix)):,} of {matrix.sum():,} images right"
-        if mistakes:
-            finding += f". Most mistaken: {listed(mistakes)}"
-        rows = {
-            name: [(str(count or ""), count / max(1, sum(counts))) for count in counts]
-            for name, counts in zip(names, matrix.tolist(), strict=True)
-        }
-        is_shown = len(names) <= _MOST_CLASSES_SHOWN
-        title = f"{result.device.upper()}: actual and predicted classes"
-        found.append(ShadedTable("matrix", title, finding, names, rows if is_shown else {}))
-    return found
+def steps_table(pair: Comparison) -> Table:
+    """Return a row for each part of a step that was taken apart, with its share."""
+    profiled = {run.device.upper(): run.costs for run in pair.trained if run.costs}
+    rows = []
+    for part, name in PARTS.items() if profiled else ():
+        row = {"part of a step": part}
+        for device, costs in profiled.items():
+            part_seconds = costs.attribution.parts.median_seconds[name]
+            row[device] = f"{seconds(part_seconds)} ({costs.shares[part]:.0%})"
+        rows.append(row)
+    return rows

@@ -1,6 +1,6 @@
 """Results of a run on disk: records, histories, weights, scores.
 
-This module has the metrics and timing of one epoch as dataclasses: the trainer needs neither pydantic nor files.
+The trainer needs the dataclasses below, but neither pydantic nor files.
 """
 
 from __future__ import annotations

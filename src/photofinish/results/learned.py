@@ -14,7 +14,7 @@ from torch import nn
 from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes
+from photofinish.files import is_as_recorded
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.source_code import check_code_unchanged
@@ -28,30 +28,30 @@ def weights_of(network: nn.Module) -> bytes:
 def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
     """Serialize a state dict as safetensors."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network_state.items()}
-    storages = Counter(tensor.untyped_storage().data_ptr() for tensor in state.values())
+    uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state.values())
     for name, tensor in state.items():
-        if storages[tensor.untyped_storage().data_ptr()] > 1:  # safetensors refuses tied weights and views
+        if uses[tensor.untyped_storage().data_ptr()] > 1:  # safetensors refuses shared memory
             state[name] = tensor.clone()
     return bytes(to_safetensors(state))
 
 
-def load_network(folder: Path, record: records.Training, seed_run: records.SeedRun | None = None) -> nn.Module:
+def load_network(
+    folder: Path, record: records.Training, seed_run: records.SeedRun | None = None
+) -> nn.Module:
     """Load the trained network, or that of a further seed, to the CPU."""
     check_code_unchanged(record.custom_code)
-    path, expected = folder / records.WEIGHTS, record.weights_sha256
+    path, sha256 = folder / records.WEIGHTS, record.weights_sha256
     if seed_run:
-        path, expected = seed_weights(folder, seed_run.seed), seed_run.weights_sha256
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; run `dvc repro`") from error
-    if sha256_of_bytes(data) != expected:
-        raise UserError(f"{path} is damaged: its sha256 is not the recorded one; run `dvc repro --force`")
-    return rebuilt(record.experiment, record.image_shape, len(record.class_names), from_safetensors(data), record.dtype)
+        path, sha256 = seed_weights(folder, seed_run.seed), seed_run.weights_sha256
+    if not is_as_recorded(path, sha256):
+        raise UserError(f"{path} is damaged or missing: run `dvc repro --force`")
+    state = from_safetensors(path.read_bytes())
+    classes = len(record.class_names)
+    return rebuilt(record.experiment, record.image_shape, classes, state, record.dtype)
 
 
 def seed_weights(folder: Path, seed: int) -> Path:
-    """Return the path of a further seed's weights in a folder `learned`."""
+    """Return the path of a further seed's weights in a folder `model`."""
     return folder / records.SEEDS / f"{seed}.safetensors"
 
 
@@ -64,7 +64,7 @@ def rebuilt(
 ) -> nn.Module:
     """Build the network on the CPU with this state.
 
-    A network from a distributed training holds its process group, which can be neither copied nor pickled.
+    A network from a distributed training holds its process group, which cannot be pickled.
     """
     network = build_model(experiment.model, shape, classes, experiment.seed, dtype=dtype)
     network.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Measurements of a training beyond its epochs: its steps, their parts, and what they compute. All figures are raw."""
+"""Measurements of a training beyond its epochs: its steps, their parts, and what they compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class SteadyState(Record):
 
     steps_per_sample: int
     sample_seconds: tuple[float, ...]
-    """duration of each sample of so many steps"""
 
     @property
     def step_seconds(self) -> list[float]:
@@ -22,32 +21,30 @@ class SteadyState(Record):
 
 
 class StepsTaken(Record):
-    """How the training's steps were launched."""
+    """How the training's steps were launched: one by one, or captured in a CUDA graph."""
 
     kind: Literal["eager", "graph"]
-    """one by one, or captured in a CUDA graph"""
     at_once: int
     """steps in a graph"""
     why: str
 
 
 class StepParts(Record):
-    """Parts of training steps with the training's own input path, a value for each step from an epoch's first.
+    """Parts of training steps with the training's own input path: a value for each step of an epoch.
 
-    Accelerators time the parts by events. Without events, the host synchronizes after each part, and the duration of
-    an empty synchronization is subtracted.
+    Accelerators time the parts by events. Without events, the host synchronizes after each part,
+    and the duration of an empty synchronization is subtracted.
     """
 
     waiting_seconds: tuple[float, ...]
-    """wait for the batch: gathered on the device, or loaded and augmented; the mean on an accelerator"""
+    """wait for the batch; the mean on an accelerator"""
     copying_seconds: tuple[float, ...]
-    """host-to-device copy; 0 if the batch is there; the mean on an accelerator"""
+    """host-to-device copy; the mean on an accelerator"""
     forward_seconds: tuple[float, ...]
     """with the loss"""
     backward_seconds: tuple[float, ...]
     optimizer_seconds: tuple[float, ...]
     rest_seconds: tuple[float, ...]
-    """the step less its parts"""
 
     @property
     def median_seconds(self) -> dict[str, float]:
@@ -56,7 +53,7 @@ class StepParts(Record):
 
 
 class StepBreakdown(Record):
-    """Breakdown of an epoch's time; see measuring/attribution.py."""
+    """Breakdown of an epoch's time; see profiling/attribution.py."""
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
@@ -64,26 +61,24 @@ class StepBreakdown(Record):
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """steps on `other_batch_images` images, in turns with those on the batch"""
+    """steps on `other_batch_images` samples, in turns with those on the batch"""
     launch_seconds: tuple[float, ...] = ()
     """host time of single steps, on an accelerator without captured steps"""
     bf16: SteadyState | None = None
     """steps in bfloat16, if the device supports it and the training does not use it"""
     resident: SteadyState | None = None
-    """steps with batches gathered on the device, if the training uses a loader and the images would fit"""
+    """steps with batches gathered on the device, if a loader is used and the samples would fit"""
 
 
 class Product(Record):
-    """A matrix product or convolution, or a gradient of one; see measuring/operations.py."""
+    """Matrix product or convolution, or a gradient of one; see profiling/operations.py."""
 
     count: int
     """number of equal ones in a step"""
     least_flops: int
-    """operations of each by the fastest known algorithm; a multiply-add counts two"""
+    """operations by the fastest known algorithm; a multiply-add counts two"""
     read_values: int
-    """numbers that each reads"""
     written_values: int
-    """numbers that each writes"""
 
 
 class Operations(Record):
@@ -98,20 +93,19 @@ class Operations(Record):
     gradient_bytes: int
     optimizer_bytes: int
     saved_activations: int
-    """numbers that layers with weights save from the forward to the backward pass, each counted once"""
+    """numbers that layers with weights save for the backward pass, each counted once"""
     saved_tensor_bytes: int
-    """bytes of all tensors but parameters saved from the forward to the backward pass"""
+    """bytes of all tensors but parameters saved for the backward pass"""
     batch_bytes: int
-    """bytes copied to the device for each step; 0 if all images are there"""
+    """bytes copied to the device for each step"""
     resident_bytes: int
-    """bytes of the images that stay on the device"""
+    """bytes of the samples that stay on the device"""
 
 
 class Overhead(Record):
     """Time of the training loop outside the timed passes, in the process that ended the training."""
 
     passes_seconds: float
-    """time in training and validation passes"""
     display_seconds: float
     saving_seconds: float
     """checkpoints and weights of epochs"""
@@ -119,13 +113,12 @@ class Overhead(Record):
     watching_seconds: float
     """reading the machine's load"""
     rest_seconds: float
-    """reading the clock, adding up losses"""
 
     @property
     def seconds(self) -> float:
         """Sum of all but the passes."""
-        named = self.display_seconds + self.saving_seconds + self.tracking_seconds + self.watching_seconds
-        return named + self.rest_seconds
+        named = self.display_seconds + self.saving_seconds + self.tracking_seconds
+        return named + self.watching_seconds + self.rest_seconds
 
     @property
     def share(self) -> float:

@@ -1,4 +1,4 @@
-"""Records of a run on disk. `model/` repeats bit for bit; `timings/` never does, so they are kept apart."""
+"""Records of a run on disk. `model/` repeats bit for bit, `timings/` never does."""
 
 from __future__ import annotations
 
@@ -20,13 +20,25 @@ from photofinish.files import write_text_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.measurements import Operations, Overhead, SteadyState, StepBreakdown, StepsTaken
+from photofinish.results import (
+    EpochMetrics,
+    EpochTiming,
+    median_training_seconds,
+    passed_seconds,
+)
+from photofinish.results.measurements import (
+    Operations,
+    Overhead,
+    SteadyState,
+    StepBreakdown,
+    StepsTaken,
+)
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
-RECORD, HISTORY, WEIGHTS, TIMINGS = "record.json", "history.csv", "weights.safetensors", "timings.json"
-FIRST_BATCH, SUMMARY, EPOCHS, FIRST_STEP = "first_batch.png", "summary.txt", "epochs", "first_step.json"
+RECORD, HISTORY, WEIGHTS = "record.json", "history.csv", "weights.safetensors"
+FIRST_BATCH, SUMMARY, EPOCHS = "first_batch.png", "summary.txt", "epochs"
+TIMINGS, FIRST_STEP = "timings.json", "first_step.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
 MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
 DeviceLabel = Literal["cpu", "gpu"]
@@ -43,20 +55,19 @@ class Training(Record):
     device_kind: str
     experiment: Experiment
     precision: str
-    """effective precision: tf32 falls back to fp32 where there is no TF32"""
+    """effective precision: tf32 falls back to fp32 on hardware without TF32"""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     parameter_count: int
     task: Task = "classes"
     image_shape: tuple[int, ...]
     dtype: Dtype = "uint8"
-    """type of the packed items; images are bytes"""
+    """type of the packed samples; images are bytes"""
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     data_sha256: str
-    """sha256 of the split's manifest, which holds that of each data file"""
+    """sha256 of the split's manifest, which has that of each data file"""
     published_weights_sha256: str | None = None
-    """sha256 of the file of published weights, if the training started from one"""
     initial_weights_sha256: str
     weights_sha256: str
     epoch_weights_sha256: tuple[str, ...] = ()
@@ -66,7 +77,7 @@ class Training(Record):
 
 
 class SeedRun(Record):
-    """A training from a further seed, whose weights are in model/seeds."""
+    """Training from a further seed, whose weights are in model/seeds."""
 
     seed: int
     weights_sha256: str
@@ -80,7 +91,7 @@ class FurtherSeeds(Record):
 
 
 class Unavailable(Record):
-    """model/record.json of a device that is not there: a result, and never a CPU run."""
+    """model/record.json of a device that is not there."""
 
     status: Literal["unavailable"] = "unavailable"
     device: DeviceLabel
@@ -93,28 +104,27 @@ class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discrimina
 
 
 TensorFingerprint = tuple[float, float]
-"""A tensor's norm, and its sum with fixed random signs: rounding that leaves a norm as it is moves the second."""
+"""A tensor's norm, and its sum with fixed random signs, which rounding moves more."""
 
 
 class FirstStep(Record):
-    """model/first_step.json: the start of the training, layer by layer; see measuring/first_step.py."""
+    """model/first_step.json: the start of the training, layer by layer."""
 
     batch_order_sha256: str
-    """of the rows of the first epoch in their order, and of their labels"""
+    """sha256 of the first epoch's row numbers and labels, in order"""
     first_batch_sha256: str
-    """of its images and labels as the network gets them"""
     loss: float
     weights: dict[str, TensorFingerprint]
-    """of each parameter, before the first step"""
+    """parameters before the first step"""
     outputs: dict[str, TensorFingerprint]
-    """of each module that has none below it, in the order in which they run"""
+    """outputs of the innermost modules, in the order in which they run"""
     gradients: dict[str, TensorFingerprint]
     output_rounding: dict[str, float] = Field(default_factory=dict)
-    """norm of the change in each output when all weights move by a little; measured on the CPU only"""
+    """change of each output when all weights move by a little; measured on the CPU only"""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
-    """norm of the change in each gradient, in the same step"""
+    """change of each gradient in the same step"""
     cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
-    """how often operators that the device lacks were computed on the CPU, forward and backward"""
+    """number of times that operators which the device lacks ran on the CPU"""
 
 
 class Timings(Record):
@@ -127,23 +137,23 @@ class Timings(Record):
     packages: dict[str, str]
     started_at_unix_seconds: float
     startup_seconds: float
-    """from the process's start to the first timed step: imports, device, data, warm-up"""
+    """from the process's start to the first timed step"""
     data_seconds: float
     """part of the start-up: reading, normalising and placing the split"""
     warm_up_seconds: float
     epochs: tuple[EpochTiming, ...]
     total_seconds: float
-    """from the process's start to the last result, less tracking; summed over the processes of a resumed run"""
+    """from the process's start to the last result, less tracking; a resumed run's processes add up"""
     tracking_seconds: float
     """time that training waited for MLflow"""
     resumed_at_epochs: tuple[int, ...]
     training_image_count: int
     images_per_second: float
-    """training images over the median epoch's training time, all repeats included"""
+    """training samples over the median epoch's training time, all repeats included"""
     device_count: int = 1
     """GPUs, or processes on the CPU, that shared the training"""
     peak_memory_bytes: int | None
-    """peak of the device, or on the CPU of the process; the largest of several"""
+    """peak of the device, or of the process on the CPU; the largest of several"""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """epochs of each further training from the same start"""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
@@ -152,7 +162,7 @@ class Timings(Record):
     steps_taken: StepsTaken | None = None
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """load of the machine between readings after epochs; the last one is of the measurements after the training"""
+    """load between readings after epochs; the last window has the measurements after the training"""
     energy: tuple[Energy, ...] = ()
     """energy of the first training, for each part of the machine"""
     attribution: StepBreakdown | None = None
@@ -162,7 +172,7 @@ class Timings(Record):
     not_counted: str | None = None
     """reason why there are no operations"""
     identity: str | None = None
-    """sha256 of all that determines the training, whatever its name"""
+    """sha256 of all that determines the training, except its name"""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
@@ -187,13 +197,16 @@ class Timings(Record):
     @property
     def end_to_end_seconds(self) -> list[float]:
         """Duration of the whole job, for each repeat."""
-        return [self.total_seconds, *(self.once_seconds + passed_seconds(repeat) for repeat in self.repeats)]
+        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
+        return [self.total_seconds, *repeats]
 
     @model_validator(mode="after")
     def _throughput_fits_time(self) -> Self:
         images = self.images_per_second * self.median_epoch_seconds
         if not math.isclose(images, self.training_image_count, rel_tol=1e-9):
-            raise ValueError(f"images_per_second times the median epoch is {images}, not training_image_count")
+            raise ValueError(
+                f"images_per_second times the median epoch is {images}, not training_image_count"
+            )
         return self
 
 
@@ -204,7 +217,7 @@ class Untimed(Record):
 
 
 class ClassScores(Record):
-    """Scores of one class on the test images."""
+    """Scores of one class on the test samples."""
 
     precision: float
     recall: float
@@ -226,7 +239,6 @@ class DeviceEvaluation(Record):
     """Test scores of the network that one device trained, computed on the CPU."""
 
     weights_sha256: str = ""
-    """weights that were judged; empty in records of before this was written"""
     test_accuracy: float | None
     """None if the task has values"""
     test_loss: float
@@ -251,7 +263,9 @@ class DeviceEvaluation(Record):
     def in_words(self) -> str:
         """Main score as a phrase."""
         name, size = self.figure
-        return f"{size} {name}" if self.test_accuracy is not None else f"a {name} of {size} on the test data"
+        if self.test_accuracy is not None:
+            return f"{size} {name}"
+        return f"a {name} of {size} on the test data"
 
 
 class Evaluation(Record):
@@ -262,22 +276,25 @@ class Evaluation(Record):
     devices: dict[DeviceLabel, DeviceEvaluation]
 
     def scores_of(self, training: Training, seeds: Iterable[SeedRun]) -> DeviceEvaluation | None:
-        """Return how a device's network does, or None if other weights than those of this training were judged."""
+        """Return a device's scores, or None if they are of other weights than this training's."""
         scores = self.devices.get(training.device)
+        if not scores:
+            return None
         expected = [training.weights_sha256, *(run.weights_sha256 for run in seeds)]
-        if scores and expected == [scores.weights_sha256, *(each.weights_sha256 for each in scores.seeds)]:
-            return scores
-        return None
+        evaluated = [scores.weights_sha256, *(seed.weights_sha256 for seed in scores.seeds)]
+        return scores if evaluated == expected else None
 
 
 def read_training(folder: Path) -> Training | Unavailable:
-    """Read the record in a folder `learned`."""
+    """Read the record in a folder `model`."""
     return read_record(folder / RECORD, _EitherRecord).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
-    """Read the trainings from further seeds in a folder `learned`."""
-    return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs if experiment.seeds > 1 else ()
+    """Read the trainings from further seeds in a folder `model`."""
+    if experiment.seeds == 1:
+        return ()
+    return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs
 
 
 def write_record(path: Path, record: BaseModel) -> None:
@@ -290,7 +307,9 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise UserError(f"{path} is not a record that can be read: run `dvc repro` ({error})") from error
+        raise UserError(
+            f"{path} is not a record that can be read: run `dvc repro` ({error})"
+        ) from error
 
 
 def read_scores(
@@ -298,23 +317,27 @@ def read_scores(
 ) -> dict[DeviceLabel, DeviceEvaluation]:
     """Return the scores in evaluation.json of these trainings and their further seeds."""
     evaluation = read_record(path, Evaluation)
-    found = {}
+    scores_by_device = {}
     for training, seeds in trained:
+        device = training.device
         scores = evaluation.scores_of(training, seeds)
         if scores is None:
-            raise UserError(f"{path} has no scores of the network that the {training.device} trained: run `dvc repro`")
-        found[training.device] = scores
-    return found
+            raise UserError(f"{path} has no scores of what the {device} trained: run `dvc repro`")
+        scores_by_device[device] = scores
+    return scores_by_device
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
-    """Read the rows of model/history.csv."""
+    """Read model/history.csv."""
     path = folder / HISTORY
     try:
         rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-        return [_HISTORY_ROW.validate_strings({key: text for key, text in row.items() if text}) for row in rows]
+        known = [{name: text for name, text in row.items() if text} for row in rows]
+        return [_HISTORY_ROW.validate_strings(row) for row in known]
     except (OSError, ValidationError) as error:
-        raise UserError(f"{path} is not a history that can be read: run `dvc repro` ({error})") from error
+        raise UserError(
+            f"{path} is not a history that can be read: run `dvc repro` ({error})"
+        ) from error
 
 
 def history_csv(rows: list[EpochMetrics]) -> str:
@@ -322,7 +345,7 @@ def history_csv(rows: list[EpochMetrics]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(EpochMetrics))
-    writer.writerows(["" if value is None else repr(value) for value in astuple(row)] for row in rows)
+    writer.writerows(map(astuple, rows))
     return text.getvalue()
 
 

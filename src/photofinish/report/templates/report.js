@@ -1,34 +1,33 @@
 "use strict";
-// The overview is sorted by a press of a heading: by value where it has figures, cells without one last.
-const SCALES = { "µs": 1e-6, ms: 1e-3 };
+// A click on a heading sorts the overview, numbers by value and cells without one last.
+const UNITS = { µs: 1e-6, ms: 1e-3, min: 60, h: 3600 };
 const value = (text) => {
-  const [, number, unit] = /(-?[\d,]*\.?\d+) ?(µs|ms)?/.exec(text) ?? [];
-  return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (SCALES[unit] ?? 1);
+  const [, number, unit] = /([\d,]*\.?\d+) ?(µs|ms|min|h)?/.exec(text) ?? [];
+  return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (UNITS[unit] ?? 1);
 };
-const compare = (a, b, isNumber) => (isNumber ? value(a) - value(b) : a.localeCompare(b, "en", { numeric: true }));
 
 function sort(table, heading) {
-  const place = heading.cellIndex, isNumber = heading.classList.contains("number");
+  const isNumber = heading.classList.contains("number");
   const direction = heading.ariaSort === "ascending" ? "descending" : "ascending";
   for (const other of table.tHead.rows[0].cells) other.ariaSort = other === heading ? direction : "none";
-  const text = (row) => row.cells[place].textContent.trim();
-  const rows = [...table.tBodies[0].rows];
-  rows.sort((a, b) => {
-    const missing = (text(a) === "n/a") - (text(b) === "n/a");
-    return missing || compare(text(a), text(b), isNumber) * (direction === "ascending" ? 1 : -1);
+  const text = (row) => row.cells[heading.cellIndex].textContent.trim();
+  const rows = [...table.tBodies[0].rows].sort((first, second) => {
+    const [a, b] = [text(first), text(second)];
+    if ((a === "n/a") !== (b === "n/a")) return a === "n/a" ? 1 : -1;
+    const order = isNumber ? value(a) - value(b) : a.localeCompare(b, "en", { numeric: true });
+    return direction === "ascending" ? order : -order;
   });
   table.tBodies[0].append(...rows);
 }
 
-// It shows the rows that have every word in the box above it.
 function addFilter(table) {
-  const rows = [...table.tBodies[0].rows], texts = rows.map((row) => row.innerText.toLowerCase());
+  const rows = [...table.tBodies[0].rows];
   const label = document.createElement("label"), input = document.createElement("input");
   const count = document.createElement("output");
   input.type = "search";
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/);
-    rows.forEach((row, place) => { row.hidden = !words.every((word) => texts[place].includes(word)); });
+    for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
     count.value = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
   });
   label.className = "filter";
