@@ -22,11 +22,11 @@ from photofinish.profiling.attribution import (
     images_with_room,
     measure_bf16,
     plan_attribution,
+    profile,
     profile_step,
 )
 from photofinish.profiling.scratch import warm_up
 from photofinish.results.measurements import StepParts
-from photofinish.runs.profile import profile
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
@@ -238,12 +238,12 @@ def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why
     why: str,
 ) -> None:
     too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("photofinish.runs.profile.profile_step", too_much)
-    monkeypatch.setattr("photofinish.runs.profile.count_operations", too_much)
+    monkeypatch.setattr("photofinish.profiling.attribution.profile_step", too_much)
+    monkeypatch.setattr("photofinish.profiling.attribution.count_operations", too_much)
     setup = Setup(Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()), CPU, team)
     trainer = setup.new_trainer()
     list(trainer.epochs())
-    further = profile(setup, trainer)
+    further = profile(trainer, setup.resident_batches)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None

@@ -21,8 +21,8 @@ from photofinish.profiling.first_step import fingerprint_tensor, first_batch, fi
 from photofinish.profiling.scratch import WARM_UP_STEPS, forget_optimizer
 from photofinish.results import EpochTiming
 from photofinish.results.learned import weights_of
-from photofinish.runs.meters import OverheadMeter
-from photofinish.runs.repeats import train_repeats
+from photofinish.runs.job import OverheadMeter
+from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import train as train_run
@@ -127,29 +127,17 @@ def test_what_only_further_training_needs_makes_room(trained: Trainer) -> None:
     assert all(parameter.grad is None for parameter in trained.network.parameters())
 
 
-class _Trainers:
-    """Stands for a Setup that makes this trainer."""
-
-    def __init__(self, run: Run, again: Trainer) -> None:
-        self.run, self.new_trainer = run, lambda: again
-
-
-def repeat(first: Trainer, again: Trainer) -> tuple[list[tuple[EpochTiming, ...]], list[tuple[int, int]]]:
-    """The epochs of one repeat, and what was reported of them."""
-    experiment = again.experiment.model_copy(update={"repeats": 2})
-    run = Run("small", "cpu", experiment, cast(CpuTarget, None), Path(), Path())
-    done: list[tuple[EpochTiming, ...]] = []
-    reported: list[tuple[int, int]] = []
-    setup = cast(Setup, _Trainers(run, again))
-    assert list(train_repeats(setup, first, done, lambda *each: reported.append(each))) == [2]
-    return done, reported
+def repeat(first: Trainer, again: Trainer) -> tuple[tuple[EpochTiming, ...], list[int]]:
+    """Return the epochs of a repeat, and the numbers that it reported."""
+    reported: list[int] = []
+    return repeat_training(first, again, "small", 2, reported.append), reported
 
 
 def test_a_repeat_has_its_own_times_and_reports_its_epochs(
     trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
 ) -> None:
-    (timings,), reported = repeat(trained, make_trainer(make_experiment()))
-    assert reported == [(2, 1), (2, 2), (2, 3)]
+    timings, reported = repeat(trained, make_trainer(make_experiment()))
+    assert reported == [1, 2, 3]
     assert len(timings) == 3
     assert list(timings) != trained.progress.timings
 
@@ -298,7 +286,7 @@ def test_a_run_that_had_nothing_left_to_train_has_no_overhead() -> None:
     assert OverheadMeter().overhead(0.0).share == 0.0
 
 
-@pytest.mark.parametrize("measurement", ["measure_steps", "first_step"])
+@pytest.mark.parametrize("measurement", ["profiling.attribution.measure_steps", "runs.train.first_step"])
 def test_out_of_memory_after_the_training_does_not_cost_the_training(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
@@ -317,7 +305,7 @@ def test_out_of_memory_after_the_training_does_not_cost_the_training(
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(f"photofinish.runs.profile.{measurement}", out_of_memory)
+        patch.setattr(f"photofinish.{measurement}", out_of_memory)
         with pytest.raises(UserError, match=r"2\.0 GiB more were asked for.*The training itself is done and kept"):
             train()
     train()

@@ -174,7 +174,7 @@ def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(trainer_of: MakeTra
     fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None)
     for model in ({"name": "mlp", "hidden": (64,)}, {"name": "cnn", "channels": (8, 16), "hidden": (16,)}):
         trainer = trainer_of(model=model, batch_size=64)
-        operations, done = count_operations(trainer), list(trainer.epochs())
+        operations, _ = count_operations(trainer), list(trainer.epochs())
         floor = least_steps(operations, fast, "fp32", trainer.training.image_count)
-        assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in done.timings)
-        assert floor.seconds < min(epoch.training_seconds for epoch in done.timings)
+        assert 0 < floor.arithmetic_seconds < min(epoch.training_seconds for epoch in trainer.progress.timings)
+        assert floor.seconds < min(epoch.training_seconds for epoch in trainer.progress.timings)

@@ -73,9 +73,9 @@ def test_what_is_drawn_for_people_to_look_at_is_not_timed_and_moves_no_start(
         since_start_seconds[0] += 1000.0
         (folder / "drawn").touch()
 
-    for module in ("train", "resume"):
+    for module in ("train", "job"):
         monkeypatch.setattr(f"photofinish.runs.{module}.seconds_since_stage_start", lambda: since_start_seconds[0])
-    monkeypatch.setattr("photofinish.runs.write.write_views", slowly)
+    monkeypatch.setattr("photofinish.runs.train.write_views", slowly)
     monkeypatch.chdir(tmp_path)
     run = Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     before = time.time()
