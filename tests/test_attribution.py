@@ -114,8 +114,9 @@ def test_of_an_accelerator_what_waiting_for_it_takes_is_left_out(
 
     monkeypatch.setattr(trainer.clock, "now_seconds", slowly)
     found = profile_step(trainer, PLAN)
+    medians = found.parts.median_seconds
     assert found.batch_alone_seconds == (0.0,)
-    assert set(found.parts.median_seconds.values()) == {0.0}
+    assert medians["waiting_seconds"] == medians["copying_seconds"] == 0.0
 
 
 @pytest.mark.parametrize("part", ["waiting", "copying"])
@@ -225,7 +226,7 @@ class _OneOfTwo(World):
             _OneOfTwo(CPU),
             "several processes train together",
         ),
-        (World(CPU), "the device's memory is too small for more"),
+        (World(CPU), "measuring it fails (CUDA out of memory)"),
     ],
     ids=["several processes", "too little memory"],
 )
@@ -247,7 +248,7 @@ def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None
-    assert str(further.not_counted).startswith(("several processes", "counting the operations of a step fails"))
+    assert str(further.not_counted).startswith(("several processes", "measuring it fails"))
     assert further.steady_state.sample_seconds
 
 

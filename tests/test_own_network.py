@@ -147,14 +147,6 @@ FAULTS = {
         network_file(forward="return self.inner(x) if self.training else self.missing(x)"),
         "(?s)fails in evaluation.*no attribute 'missing'",
     ),
-    "sparse gradients": (
-        network_file("self.e = nn.Embedding(2, 3, sparse=True)", "return self.inner(x) + self.e(x[:, 0, 0, 0].long())"),
-        r"has sparse or complex gradients \(e\.weight\)",
-    ),
-    "complex weights": (
-        network_file("self.c = nn.Parameter(torch.ones(3) + 0j)", "return (self.inner(x) * self.c).real"),
-        r"has sparse or complex gradients \(c\)",
-    ),
     "in place": (network_file(forward="y = self.inner(x).exp(); y += 1; return y"), "(?s)fails in a step.*inplace"),
     "a number": (HEAD + "Net = 3\n", "is no class or function, but a int"),
     "no module": (HEAD + "def Net():\n    return 3\n", "gives a int: it must give a torch.nn.Module"),

@@ -9,12 +9,11 @@ batch sizes, in turn, show how much of a step's time is fixed.
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from itertools import chain, count, islice, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -33,6 +32,7 @@ from photofinish.results.measurements import Operations, SteadyState, StepBreakd
 from photofinish.training.batches import Batches
 from photofinish.training.steps import Steps, steps_per_graph
 from photofinish.training.torch_device import (
+    CPU,
     free_memory_bytes,
     has_fast_bf16,
     is_accelerator,
@@ -40,27 +40,18 @@ from photofinish.training.torch_device import (
 )
 from photofinish.training.trainer import Trainer
 
-# Samples of steps: 2 % of the training's time, and half a second at most.
-_SAMPLES = 10
-_LEAST_SAMPLES = 5  # enough for an interval
+_SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
 _MOST_STEPS_PER_SAMPLE = 50
-_SAMPLES_SHARE = 0.02
-_SAMPLES_SECONDS = 0.5
-_SLOW_SAMPLES_SECONDS = 1.0
-_LEAST_SECONDS = 0.05
-
-# Each of two passes over batches: 1 % of the training's time, and a second at most.
-_PASS_SHARE = 0.01
-_MOST_SECONDS = 1.0
+_SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
+_LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
 _MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
-
-# The second batch size: the largest multiple that leaves an epoch enough steps to learn by.
 _TIMES_LARGER = (8, 4, 2)
-LEAST_STEPS_AN_EPOCH = 4
+LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one, and convolutions compute it in another way
-_BYTES_AN_IMAGE_BYTE = 1000  # a generous bound on saved activations: ResNet-50 has a few hundred
+_BYTES_AN_IMAGE_BYTE = 1000  # bounds a step's saved tensors: ResNet-50 has a few hundred
 _CLOCK_READINGS = 10
+_Result = TypeVar("_Result")
 
 
 class Profile(NamedTuple):
@@ -82,30 +73,29 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
     timings = trained.progress.timings
     step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
     training_seconds = passed_seconds(timings)
-    plan = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
-    steady_state = measure_steps(trained, plan)
-    if trained.team.size > 1:
-        not_attributed = "several processes train together, and their steps end together"
-        not_counted = "several processes train together, each on a part of a batch"
-        return Profile(steady_state, None, not_attributed, None, not_counted)
-    if trained.experiment.model.compile:
-        not_attributed = "the network is compiled into one piece"
-        not_counted = "the network is compiled, which hides its operations"
-        return Profile(steady_state, None, not_attributed, None, not_counted)
-    attribution = operations = not_attributed = not_counted = None
+    samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
+    steady_state = measure_steps(trained, samples)
+    if trained.team.size > 1 or trained.experiment.model.compile:
+        is_compiled = trained.team.size == 1
+        why = "the network is compiled" if is_compiled else "several processes train together"
+        return Profile(steady_state, None, why, None, why)
     images, _labels = next(iter(trained.validation.eval_batches()))
     room = images_with_room(trained.device, images[0].nbytes)
+    plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
+    breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
+    return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)))
+
+
+def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
+    """Return what was measured, or why that fails: the training is done and must not be lost.
+
+    Memory may be too small, and custom networks may not run under a dispatch mode.
+    """
     try:
-        step_plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
-        attribution = profile_step(trained, step_plan, resident_batches())
-    except torch.OutOfMemoryError:  # the training is done and must not be lost
-        not_attributed = "the device's memory is too small for more than the training"
-    try:
-        operations = count_operations(trained)
-    except RuntimeError as error:  # custom networks may not run under a dispatch mode
+        return measure(), None
+    except RuntimeError as error:
         first_line = str(error).partition("\n")[0]
-        not_counted = f"counting the operations of a step fails ({first_line})"
-    return Profile(steady_state, attribution, not_attributed, operations, not_counted)
+        return None, f"measuring it fails ({first_line})"
 
 
 @dataclass(frozen=True)
@@ -117,15 +107,16 @@ class SamplePlan:
 
 
 def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
-    """Plan how to time steps. Slow steps may take a second, for enough samples for an interval."""
-    allowed_seconds = _SAMPLES_SHARE * training_seconds
-    seconds = min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, allowed_seconds))
-    steps = int(seconds / step_seconds)
+    """Plan samples that take 2 % of the training's time, and half a second at most.
+
+    Slow steps may take a second, for enough samples for an interval.
+    """
+    share_seconds = _SAMPLES_SHARE * training_seconds
+    steps = int(min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, share_seconds)) / step_seconds)
     if steps >= _SAMPLES:
         return SamplePlan(_SAMPLES, min(_MOST_STEPS_PER_SAMPLE, steps // _SAMPLES))
-    slow_seconds = max(_SLOW_SAMPLES_SECONDS, allowed_seconds)
-    slow_steps = min(_LEAST_SAMPLES, int(slow_seconds / step_seconds))
-    return SamplePlan(max(1, steps, slow_steps), 1)
+    slow_steps = int(max(_MOST_SECONDS, share_seconds) / step_seconds)
+    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, slow_steps)), 1)
 
 
 def measure_steps(
@@ -178,9 +169,12 @@ class AttributionPlan:
 def plan_attribution(
     trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
 ) -> AttributionPlan:
-    """Plan how to take steps apart. `most_images` surely fit into memory in a step."""
+    """Plan passes that take 1 % of the training's time each, and a second at most.
+
+    `most_images` surely fit into memory in a step.
+    """
     settings, batch_images = trainer.experiment.input, trainer.training.batch_size
-    devices, is_cpu = trainer.team.device_count, trainer.device.type == "cpu"
+    devices = trainer.team.device_count
     workers = settings.workers if settings.name == "loader" else 0
     share_seconds = max(_LEAST_SECONDS, _PASS_SHARE * training_seconds)
     steps = min(_MOST_STEPS, int(min(_MOST_SECONDS, share_seconds) / step_seconds))
@@ -191,7 +185,7 @@ def plan_attribution(
     larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]
     images = larger[0] if larger else min(_FEW_IMAGES * devices, batch_images)
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
-    if is_cpu:  # short samples are likelier to be undisturbed
+    if trainer.device == CPU:  # short samples are likelier to be undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
     # DataParallel's threads don't inherit autocast.
     is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
@@ -201,8 +195,7 @@ def plan_attribution(
 
 def images_with_room(device: torch.device, image_bytes: int) -> int:
     """Return how many images surely fit into memory in a step."""
-    is_cpu = device.type == "cpu"
-    free_bytes = available_memory_bytes() if is_cpu else free_memory_bytes(device) or 0
+    free_bytes = available_memory_bytes() if device == CPU else free_memory_bytes(device) or 0
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
@@ -231,8 +224,8 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
         return measure_steps(trainer, plan, layout)
 
 
-def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> SteadyState:
-    """Time about `count` steps with their batches, which are gathered on the device."""
+def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> SteadyState:
+    """Time about so many steps with their batches, which are gathered on the device."""
     twin = copy.copy(trainer)
     twin.training = resident
     # Other schedules end.
@@ -240,33 +233,43 @@ def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> Steady
     twin.experiment = trainer.experiment.model_copy(update=settings)
     at_once = 1
     if trainer.steps.kind == "graph":
-        at_once = min(steps_per_graph(twin), max(1, count // _LEAST_SAMPLES))
-    samples = count if at_once == 1 else max(_LEAST_SAMPLES, count // at_once)
-    ends: list[float] = []
+        at_once = min(steps_per_graph(twin), max(1, steps // _LEAST_SAMPLES))
     with scratch_copy(twin) as state:
-        steps = trainer.steps.resized(at_once)
+        resized = trainer.steps.resized(at_once)
         try:
-            steps.capture(twin, state)
+            resized.capture(twin, state)
         except RuntimeError as error:
             trainer.steps.note_failure(error)
-            steps, at_once, samples = Steps(), 1, count
-        # An epoch ends with what no whole batch or graph is left for, which isn't timed.
+            resized, at_once = Steps(), 1
+        samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
+        # What no whole batch or graph is left for isn't timed.
         whole = max(1, resident.image_count // resident.batch_size // at_once)
-        taken = -WARM_UP_STEPS
-        for epoch in itertools.count():
-            for _losses in islice(steps.epoch(twin, state, epoch), min(whole, samples - taken)):
-                taken += 1
-                if taken >= 0:
-                    ends.append(trainer.clock.now_seconds())
-            if taken == samples:
-                break
-    sample_seconds = tuple(end - start for start, end in pairwise(ends))
-    return SteadyState(steps_per_sample=at_once, sample_seconds=sample_seconds)
+        epochs = (islice(resized.epoch(twin, state, epoch), whole) for epoch in count())
+        taken = chain.from_iterable(epochs)
+        for _ in range(WARM_UP_STEPS):
+            next(taken)
+        ends = [trainer.clock.now_seconds()]
+        for _ in range(samples):
+            next(taken)
+            ends.append(trainer.clock.now_seconds())
+    return SteadyState(steps_per_sample=at_once, sample_seconds=_differences(ends))
+
+
+def _differences(ends: list[float]) -> tuple[float, ...]:
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
-    training, (mark, seconds_between) = trainer.training, _timer(trainer)
-    marks: list[Any] = []
+    training, device, marks = trainer.training, trainer.device, []
+
+    def mark() -> Any:
+        """Return the moment: an event of the device, for which the host doesn't wait."""
+        if device == CPU:
+            return trainer.clock.now_seconds()
+        event = torch.Event(device, enable_timing=True)
+        event.record()
+        return event
+
     with scratch_copy(trainer) as state:
         state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
         first = next(iter(training.train_batches(0)))
@@ -283,34 +286,16 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
             state.schedule.batch_ended()
             marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
-    seconds = [seconds_between(start, end) for start, end in pairwise(marks)]
+    if device == CPU:
+        seconds = _differences(marks)
+    else:
+        seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
     names = list(StepParts.model_fields)  # in a step's order
-    parts = {name: tuple(seconds[part :: len(names)]) for part, name in enumerate(names)}
-    if is_accelerator(trainer.device):
+    parts = {name: seconds[part :: len(names)] for part, name in enumerate(names)}
+    if is_accelerator(device):
         parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
         parts["copying_seconds"] = (_measure_copying(trainer, steps),)
     return StepParts(**parts)
-
-
-def _timer(trainer: Trainer) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
-    """Return a function that marks a moment, and one that returns the seconds between two marks.
-
-    Marks are the device's events, for which the host doesn't wait, or else times of the clock.
-    """
-
-    def mark() -> torch.Event:
-        event = torch.Event(trainer.device, enable_timing=True)
-        event.record()
-        return event
-
-    try:
-        start, end = mark(), mark()
-        trainer.clock.now_seconds()
-        start.elapsed_time(end)
-    except RuntimeError:
-        own_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
-        return trainer.clock.now_seconds, lambda start, end: max(0.0, end - start - own_seconds)
-    return mark, lambda start, end: start.elapsed_time(end) / 1000
 
 
 class _MarkingScaler(torch.amp.GradScaler):
@@ -345,7 +330,7 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
         ends = [clock.now_seconds()]
         for _batches in islice(loads, steps):
             ends.append(clock.now_seconds())
-        return tuple(end - start for start, end in pairwise(ends))
+        return _differences(ends)
     trainer.training.prepare(0)
     loaded, started_seconds = 0, clock.now_seconds()
     for batches in loads:
@@ -364,15 +349,11 @@ def _measure_copying(trainer: Trainer, steps: int) -> float:
     return _mean_seconds(trainer, started_seconds, steps)
 
 
-def _mean_seconds(trainer: Trainer, started_seconds: float, count: int) -> float:
-    seconds = trainer.clock.now_seconds() - started_seconds - _reading_seconds(trainer)
-    return max(0.0, seconds) / count
-
-
-def _reading_seconds(trainer: Trainer) -> float:
-    """Return how long reading the clock takes, with nothing to wait for."""
-    ends = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
-    return min(end - start for start, end in pairwise(ends))
+def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
+    """Return the mean time since the start, without that of an idle device's clock."""
+    seconds = trainer.clock.now_seconds() - started_seconds
+    readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
+    return max(0.0, seconds - min(_differences(readings))) / steps
 
 
 def _measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:
@@ -382,7 +363,7 @@ def _measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """
     if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
         return ()
-    seconds: list[float] = []
+    seconds = []
     with scratch_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()
