@@ -41,8 +41,7 @@ _DROPOUTS = (
 )  # fmt: skip
 _CHUNK = 1 << 20
 _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
-# One device of several may not have the memory for the whole first batch, and the step should take
-# seconds on the CPU also with large images.
+# One device of several may not have the memory for a whole batch, and the CPU needs time.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
 _RECORDED_IMAGES = 4
@@ -50,8 +49,7 @@ _RECORDED_IMAGES = 4
 _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 """How far each weight moves, relative to itself, to see what rounding may change.
 
-For fp32 it is far more than one rounding (2**-24): convolutions differ by dozens of these between
-libraries, and the few activations that cross ReLU's corner must be likely to show in a single step
+For fp32 it is far more than one rounding (2**-24), by which libraries differ dozens of times
 (docs/verdict.md).
 """
 _MOVING_SEED = 0x5EED_0F_57E9
@@ -101,12 +99,12 @@ def first_step(
 
     with fallbacks_counted() as fallbacks:
         taken = step(network)
-    outputs, output_rounding, gradient_rounding = taken.first_outputs, {}, {}
+    outputs, gradients = taken.first_outputs_and_gradients()
+    rounding: tuple[dict[str, float], dict[str, float]] = {}, {}
     if moved is not None:
         _move_weights(moved, _MOVED_BY[precision])
-        other = step(moved)
-        output_rounding = _distances(outputs, other.first_outputs)
-        gradient_rounding = _distances(taken.gradients, other.gradients)
+        other_outputs, other_gradients = step(moved).first_outputs_and_gradients()
+        rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
     rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
         batch_order_sha256=sha256_of_bytes(rows.tobytes() + np.asarray(labels)[rows].tobytes()),
@@ -114,9 +112,9 @@ def first_step(
         loss=taken.loss,
         weights=weights,
         outputs={name: fingerprint_tensor(output) for name, output in outputs.items()},
-        gradients={name: fingerprint_tensor(grad) for name, grad in taken.gradients.items()},
-        output_rounding=output_rounding,
-        gradient_rounding=gradient_rounding,
+        gradients={name: fingerprint_tensor(grad) for name, grad in gradients.items()},
+        output_rounding=rounding[0],
+        gradient_rounding=rounding[1],
         cpu_fallbacks=dict(fallbacks),
     )
 
@@ -126,17 +124,13 @@ class _Step(NamedTuple):
 
     loss: float
     result: torch.Tensor
-    outputs: list[tuple[str, torch.Tensor]]
-    """Outputs of each innermost module, in the order of calls, for the first few images."""
+    outputs: dict[str, list[torch.Tensor]]
+    """All outputs of each innermost module, for the first few images."""
     gradients: _Tensors
 
-    @property
-    def first_outputs(self) -> _Tensors:
-        """Return the first output of each module."""
-        firsts: _Tensors = {}
-        for name, output in self.outputs:
-            firsts.setdefault(name, output)
-        return firsts
+    def first_outputs_and_gradients(self) -> tuple[_Tensors, _Tensors]:
+        """Return the first output of each module, and the gradients."""
+        return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
 
 
 def _run_step(
@@ -144,12 +138,13 @@ def _run_step(
 ) -> _Step:
     """Run a forward and a backward pass. Raises UserError unless the result has this width."""
     images, targets = batch
-    outputs: list[tuple[str, torch.Tensor]] = []
+    outputs: dict[str, list[torch.Tensor]] = {}
 
     def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         for tensor in tensors_in(output):
             some = tensor[:_RECORDED_IMAGES] if tensor.dim() else tensor
-            outputs.append((name, some.detach().clone()))  # a later module may work in place
+            # Copied, because a later module may work in place.
+            outputs.setdefault(name, []).append(some.detach().clone())
 
     hooks = []
     for name, module in network.named_modules():
@@ -159,8 +154,13 @@ def _run_step(
     seed_epoch(0, 0)  # custom networks may draw
     with autocast(images.device, precision):
         result = network(images)
-        if width is not None:
-            _check_shape(network, result, len(images), width)
+        is_tensor = isinstance(result, torch.Tensor)
+        if width is not None and not (is_tensor and result.shape == (len(images), width)):
+            actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
+            raise UserError(
+                f"{type(network).__name__} gives {actual} for {len(images)} images: it must give "
+                f"a tensor of {len(images)} x {width}, a number for each class, value or label"
+            )
         loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
@@ -170,17 +170,6 @@ def _run_step(
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
     return _Step(loss.item(), result.detach(), outputs, gradients)
-
-
-def _check_shape(network: nn.Module, result: Any, images: int, width: int) -> None:
-    if isinstance(result, torch.Tensor) and result.shape == (images, width):
-        return
-    is_tensor = isinstance(result, torch.Tensor)
-    actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
-    raise UserError(
-        f"{type(network).__name__} gives {actual} for {images} images: it must give a tensor of "
-        f"{images} x {width}, a number for each class, value or label"
-    )
 
 
 def _move_weights(network: nn.Module, share: float) -> None:
@@ -306,11 +295,10 @@ def _check_loss_repeats(
 
 def _difference(first: _Step, second: _Step) -> str | None:
     """Return the name of the first difference, or None."""
-    for (name, output), (_, other) in zip(first.outputs, second.outputs, strict=False):
-        if not same_bits(output, other):
+    for name in {**first.outputs, **second.outputs}:
+        outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
+        if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):
             return f"output of {name}"
-    if len(first.outputs) != len(second.outputs):
-        return "number of outputs"
     if not same_bits(first.result, second.result):
         return "output of the network"
     for name in {**first.gradients, **second.gradients}:

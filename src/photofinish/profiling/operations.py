@@ -1,22 +1,16 @@
 """Counts of what a training step computes, reads and saves, from one step on a scratch copy.
 
 Matrix products and convolutions are counted, forward and backward, by the shapes that torch's own
-counter sees. `least_flops` is a lower bound for each, on any machine:
+counter sees. `least_flops` is a lower bound for each, on any machine and in every precision:
 
-* Convolutions may be computed in another basis (Winograd, FFT), with fewer multiplications.
-  PyTorch's libraries get down to 4/3 for each place and direction (Winograd's F(6x6, 3x3)), or 2
-  for each place (FFT). A stride splits a filter into smaller ones. Products with the zeros around
-  an image needn't be computed. This is assumed in every precision and for every filter: MIOpen's
-  Winograd takes any filter, strides of two and fp16, and cuDNN doesn't document its engines.
-* Batched matrix products count two fifths, and none of what they read. Attention is among them: a
-  mask may leave half out, products may be computed twice, and may never reach the memory.
+* Winograd's F(6x6, 3x3) takes 4/3 multiplications for each place and direction, FFT takes 2 for
+  each place. A stride splits a filter into smaller ones. Zeros around an image cost nothing.
+* Batched matrix products count two fifths, and none of what they read: attention may have a mask,
+  compute products twice, and keep them out of memory.
 
-Each product is a kernel that reads its factors and writes its result. What lies between two
-products may be fused into them, and doesn't count.
-
-`saved_activations` are the inputs of convolutions, linear layers and normalisations, which every
-device saves for the backward pass. Masks, indices and what only the CPU's operators save don't
-count. Each storage counts once.
+Each product reads its factors and writes its result. What lies between two products may be fused
+into them, and doesn't count. Saved activations are the inputs of layers with weights. Each storage
+counts once; masks, indices and what only the CPU's operators save don't count.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from photofinish.config.devices import check_data_parallel
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
-from photofinish.files import sha256_of_bytes, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
@@ -30,6 +30,7 @@ from photofinish.training.teams import (
 )
 from photofinish.training.torch_device import CPU
 
+_OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
 """Time that torchrun leaves a rank to end after SIGTERM."""
 
@@ -137,20 +138,15 @@ def _world_of_one(run: Run, device: torch.device) -> World:
 
 def check_same_project(run: Run, rank: Rank) -> None:
     """Raise UserError if ranks read different projects: on several machines, each has a copy."""
-    settings = to_json(run.experiment.model_dump(mode="json"))
-    own = {
-        "code": code_sha256(),
-        "settings": sha256_of_bytes(settings.encode()),
-        "data": run.data_sha256(),
-        "PyTorch": torch.__version__,
-    }
-    everyones: list[tuple[str, dict[str, str]]] = [("", {})] * rank.size
+    settings = run.experiment.model_dump_json()
+    own = code_sha256(), settings, run.data_sha256(), torch.__version__
+    everyones: list[Any] = [None] * rank.size
     dist.all_gather_object(everyones, (platform.node(), own))
     first_host, expected = everyones[0]
     for number, (host, theirs) in enumerate(everyones):
-        differing = [what for what, value in theirs.items() if value != expected[what]]
-        if differing:
-            raise UserError(
-                f"process {number} (on {host}) has other {' and other '.join(differing)} than "
-                f"process 0 (on {first_host}). Copy the project again, then restart"
-            )
+        for what, value, other in zip(_OF_PROJECT, expected, theirs, strict=True):
+            if value != other:
+                raise UserError(
+                    f"process {number} (on {host}) has other {what} than process 0 "
+                    f"(on {first_host}). Copy the project again, then restart"
+                )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Literal, get_args
 
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import EpochTiming, records
@@ -18,8 +18,6 @@ from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State
 from photofinish.training.teams import World
 from photofinish.training.trainer import Trainer
-
-_Purpose = Literal["display", "saving", "tracking", "watching"]
 
 
 class Job:
@@ -101,23 +99,27 @@ class Job:
         self._epochs_saved = epochs
 
 
-class OverheadMeter:
-    """Seconds that the training loop spends between its timed passes, by purpose."""
+class Laps:
+    """Seconds of the training loop, by purpose."""
 
     def __init__(self) -> None:
-        self._started_seconds = time.perf_counter()
-        self._seconds: dict[_Purpose, float] = dict.fromkeys(get_args(_Purpose), 0.0)
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._ended_seconds = time.perf_counter()
 
-    @contextmanager
-    def spent_on(self, purpose: _Purpose) -> Iterator[None]:
-        """Add the time of the block to `purpose`."""
-        started_seconds = time.perf_counter()
-        yield
-        self._seconds[purpose] += time.perf_counter() - started_seconds
+    def end(self, purpose: str) -> None:
+        """Add the time since the last lap's end to `purpose`."""
+        now_seconds = time.perf_counter()
+        self._seconds[purpose] += now_seconds - self._ended_seconds
+        self._ended_seconds = now_seconds
 
     def overhead(self, passes_seconds: float) -> Overhead:
-        """Return what the loop spent since the meter was made, apart from its timed passes."""
-        loop_seconds = time.perf_counter() - self._started_seconds
-        rest_seconds = loop_seconds - passes_seconds - sum(self._seconds.values())
-        named = {f"{purpose}_seconds": seconds for purpose, seconds in self._seconds.items()}
-        return Overhead(passes_seconds=passes_seconds, rest_seconds=max(0.0, rest_seconds), **named)
+        """Return the laps. Those named "epoch" hold the timed passes."""
+        laps = self._seconds
+        return Overhead(
+            passes_seconds=passes_seconds,
+            display_seconds=laps["display"],
+            saving_seconds=laps["saving"],
+            tracking_seconds=laps["tracking"],
+            watching_seconds=laps["watching"],
+            rest_seconds=max(0.0, laps["epoch"] - passes_seconds),
+        )

@@ -30,7 +30,7 @@ from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.job import Job, OverheadMeter
+from photofinish.runs.job import Job, Laps
 from photofinish.runs.repeats import train_further_seeds, train_repeats, write_further_seeds
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -96,7 +96,7 @@ def _train_own_seed(
     run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float
 ) -> records.Timings | None:
     """Train from the experiment's own seed and write `model/`. Return the timings on rank 0."""
-    is_main = team.rank == 0
+    experiment, is_main = run.experiment, team.rank == 0
     started_at_unix_seconds = time.time() - seconds_since_stage_start()
     job = Job(run, tracker, waited_seconds)
 
@@ -110,9 +110,10 @@ def _train_own_seed(
     initial_weights_sha256 = sha256_of_bytes(weights_of(network))
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
-    load = LoadMonitor(
-        nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run)
-    )
+    loader = experiment.input
+    shares_cores = run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+    gpu_state = nvidia_gpu_state(nvidia_uuid(device))
+    load = LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
     is_cpu = device.type == "cpu"
     energy_meters = [] if is_cpu else [EnergyMeter([nvidia_uuid(gpu) for gpu in team.devices])]
 
@@ -128,19 +129,20 @@ def _train_own_seed(
         for energy_meter in energy_meters:
             energy_meter.begin()
 
-        # The training. What follows an epoch's timed passes is metered by its purpose.
-        meter = OverheadMeter()
+        # The training. The overhead of its loop is recorded.
+        laps = Laps()
         for metrics, timing in trainer.epochs():
+            laps.end("epoch")
             if tracker:
-                with meter.spent_on("display"):
-                    display.epoch_ended(metrics, timing)
-                with meter.spent_on("saving"):
-                    job.epoch_ended(trainer)
-                with meter.spent_on("tracking"):
-                    tracker.epoch_ended(asdict(metrics), asdict(timing))
-                with meter.spent_on("watching"):
-                    load.epoch_ended(1, metrics.epoch)
-        overhead = meter.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
+                display.epoch_ended(metrics, timing)
+                laps.end("display")
+                job.epoch_ended(trainer)
+                laps.end("saving")
+                tracker.epoch_ended(asdict(metrics), asdict(timing))
+                laps.end("tracking")
+                load.epoch_ended(1, metrics.epoch)
+                laps.end("watching")
+        overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
         energy = team.gather([energy_meter.training_ended() for energy_meter in energy_meters])
         load.training_ended()
         peak_memory_bytes = team.peak_memory_bytes()
@@ -152,17 +154,11 @@ def _train_own_seed(
             profiled = profile(trainer, setup.resident_batches)
             batch = first_batch(setup.training, team)
             if batch is not None:
-                labels = setup.split.labels("train")
-                first = first_step(
-                    setup.new_network(),
-                    trainer.criterion,
-                    batch,
-                    device,
-                    run.experiment.precision,
-                    labels,
-                    run.experiment.seed,
-                )
-            load.look(run.experiment.repeats, run.experiment.epochs)
+                network, labels = setup.new_network(), setup.split.labels("train")
+                precision, seed = experiment.precision, experiment.seed
+                loss = trainer.criterion
+                first = first_step(network, loss, batch, device, precision, labels, seed)
+            load.look(experiment.repeats, experiment.epochs)
         if batch is None:  # not rank 0
             return None
         for warning in load_warnings(load.windows):
@@ -189,12 +185,6 @@ def _train_own_seed(
         load=tuple(load.windows),
         **profiled._asdict(),
     )
-
-
-def _shares_cores(run: Run) -> bool:
-    """Return True if the run has several processes that compete for the cores."""
-    loader = run.experiment.input
-    return run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
 
 
 @contextmanager
