@@ -1,8 +1,8 @@
-"""The first half hour on a GPU, part by part, each in a process of its own that ends in time:
+"""Measure the first half hour on a GPU, each part in a separate process that ends in time:
 `python -m benchmarks.gpu_probe`.
 
 Without a GPU, all that can run does, on less data, and the rest is listed as not checked. Findings are printed as they
-come. The folder that `--out` names holds seven files: a part's findings each (`steps.jsonl`), `probe.json` with all of
+come. The folder that `--out` names holds six files: a part's findings each (`steps.jsonl`), `probe.json` with all of
 them and their provenance, and `results.tar.gz` with results and records for reference/. A part that runs by itself
 (`--only`) replaces only its own findings.
 """
@@ -43,7 +43,6 @@ PARTS = {
     "steps": Part("steps", "run", 420, ("PIL",)),
     "stages": Part("stages", "run", 480, _FOR_STAGES),
     "networks": Part("networks", "run", 420, ("torchvision", "PIL")),
-    "resume": Part("stages", "kill_and_resume", 240, _FOR_STAGES),
 }
 
 
@@ -68,11 +67,15 @@ def start_part(name: str, out: Path, data: Path | None) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     print(f"\n== {name}, {part.seconds} s at most", flush=True)
     started_seconds = time.monotonic()
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+    )
     try:
         status = process.wait(part.seconds)
         if status:
-            found.add("the rest", "FAILED", note=f"the part ended with status {status}: see its output")
+            found.add(
+                "the rest", "FAILED", note=f"the part ended with status {status}: see its output"
+            )
     except subprocess.TimeoutExpired:
         found.skip("the rest", f"not done within {part.seconds} s")
     finally:
@@ -89,9 +92,15 @@ def _file(out: Path, part: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_probe", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    parser.add_argument("--data", type=Path, help="a folder with MNIST/raw/*.gz; without it, noise is made")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these parts alone")
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)  # what a part's process is started with
+    parser.add_argument(
+        "--data", type=Path, help="a folder with MNIST/raw/*.gz; without it, noise is made"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="these parts alone"
+    )
+    parser.add_argument(
+        "--part", choices=list(PARTS), help=argparse.SUPPRESS
+    )  # what a part's process is started with
     args = parser.parse_args()
     out, data = args.out.resolve(), args.data.resolve() if args.data else None
     if args.part:

@@ -25,12 +25,13 @@ from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.profiling import scratch
-from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile_step
+from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
+from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import forget_optimizer, scratch_steps, warm_up
 from photofinish.results.learned import weights_of
-from photofinish.runs.profile import profile, record_first_step
-from photofinish.runs.repeats import Repeats, train_repeats
+from photofinish.results.records import FirstStep
+from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import optimisation
@@ -156,16 +157,21 @@ def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path
     assert_same_run(resumed, whole)
 
 
+def record_first_step(job: Setup, trainer: Trainer) -> FirstStep:
+    batch, labels = first_batch(job.training, job.team), job.split.labels("train")
+    assert batch
+    return first_step(job.new_network(), trainer.criterion, batch, job.device, "fp32", labels, seed=0)
+
+
 def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     make_job: MakeJob, device: torch.device
 ) -> None:
     job, on_cpu = (make_job(each, model=CNN, repeats=2) for each in (device, CPU))
     first = trained(job)
-    repeats: Repeats = []
-    assert list(train_repeats(job, first, repeats, lambda *_: None)) == [2]  # which refuses other bits
-    assert [len(timings) for timings in repeats] == [first.experiment.epochs]
+    timings = repeat_training(first, job.new_trainer(), "small", 2, lambda _epoch: None)  # refuses other bits
+    assert len(timings) == first.experiment.epochs
     first_on_cpu = trained(on_cpu)
-    there, here = profile(job, first), profile(on_cpu, first_on_cpu)
+    there, here = profile(first, job.resident_batches), profile(first_on_cpu, on_cpu.resident_batches)
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()

@@ -21,7 +21,7 @@ from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts,
 from photofinish.models.registry import build_model
 from photofinish.processes import Rank
 from photofinish.profiling.scratch import warm_up
-from photofinish.runs.distributed import _check_same_project
+from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -105,7 +105,7 @@ def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
         run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))
     if rank.number == 1 and "data" in case:
         Run.data_sha256 = lambda _task: "0" * 64  # type: ignore[method-assign]
-    _check_same_project(run, rank)
+    check_same_project(run, rank)
 
 
 def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
 from benchmarks.table import BARE, OURS, TUTORIAL, markdown, rows_of, write
-from benchmarks.timing import Outcome, Spread, alternate, ratios, spread
+from benchmarks.timing import Outcome, Spread, alternate, ratios
 from benchmarks.workloads import NAMES, Targets
 
 MACHINE = {"processor": "some processor", "threads": "2"}
@@ -27,7 +27,9 @@ def outcomes(*seconds: float) -> list[Outcome]:
 
 
 def workload(targets: Targets) -> Any:
-    return SimpleNamespace(name="small", title="A small one", targets=targets, data=SimpleNamespace(is_real=False))
+    return SimpleNamespace(
+        name="small", title="A small one", targets=targets, data=SimpleNamespace(is_real=False)
+    )
 
 
 def test_sides_take_turns_and_none_always_follows_the_same_one() -> None:
@@ -41,28 +43,28 @@ def test_sides_take_turns_and_none_always_follows_the_same_one() -> None:
     assert {name: len(each) for name, each in measured.items()} == {"a": 4, "b": 4, "c": 4}
 
 
-def test_a_spread_is_the_median_and_the_two_ends() -> None:
-    assert spread([5.0, 1.0, 2.0]) == Spread(2.0, 1.0, 5.0)
-    assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0)
-
-
 def test_a_ratio_is_taken_within_a_round_so_that_a_slow_spell_of_the_machine_cancels_out() -> None:
     assert ratios(outcomes(2, 20, 4), outcomes(1, 10, 1)) == Spread(2, 2, 4)
 
 
 @pytest.mark.parametrize(("ours", "reached"), [(1.1, True), (1.2, False)])
-def test_of_the_bare_loop_our_share_of_its_time_is_told_and_of_the_others_how_many_times_faster_we_are(
+def test_the_ratio_to_the_bare_loop_is_our_time_over_its_time_and_that_to_others_the_inverse(
     ours: float, reached: bool
 ) -> None:
     measured = {OURS: outcomes(ours, ours), TUTORIAL: outcomes(12, 12), BARE: outcomes(1, 1)}
-    rows = {row.side: row for row in rows_of(workload(Targets(tutorial=10.5, lightning=1, bare=1.15)), measured)}
+    rows = {
+        row.side: row
+        for row in rows_of(workload(Targets(tutorial=10.5, lightning=1, bare=1.15)), measured)
+    }
     assert rows[BARE].ratio == pytest.approx(ours)
     assert rows[TUTORIAL].ratio == pytest.approx(12 / ours)
     assert rows[BARE].is_reached is rows[TUTORIAL].is_reached is reached
     assert rows[OURS].target is None
 
 
-def test_the_table_is_written_as_csv_markdown_and_a_plot_with_the_machine_in_each_row(tmp_path: Path) -> None:
+def test_the_table_is_written_as_csv_markdown_and_a_plot_with_the_machine_in_each_row(
+    tmp_path: Path,
+) -> None:
     measured = {OURS: outcomes(1, 2, 3), BARE: outcomes(2, 2, 2)}
     rows = rows_of(workload(Targets(1, 1, bare=1.1)), measured)
     write(rows, MACHINE, tmp_path)
@@ -71,17 +73,31 @@ def test_the_table_is_written_as_csv_markdown_and_a_plot_with_the_machine_in_eac
     assert [row["side"] for row in written] == [OURS, BARE]
     assert {row["processor"] for row in written} == {"some processor"}
     assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == markdown(rows, MACHINE)
-    assert "1.00x (0.50 to 1.50) of the bare loop's time | at most 1.1x: reached" in markdown(rows, MACHINE)
+    assert "1.00x (0.50 to 1.50) of the bare loop's time | at most 1.1x: reached" in markdown(
+        rows, MACHINE
+    )
     assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
 def test_a_quick_run_gives_every_row_with_sane_figures(tmp_path: Path) -> None:
     """Never a gate of time: how fast this machine is just now says nothing of the code."""
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--threads", "1", "--processor-time"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--quick",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+        "--processor-time",
+    ]
     command += ["--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr  # it refuses sides whose networks end with other losses
     with (tmp_path / "benchmarks.csv").open(encoding="utf-8", newline="") as text:
         rows = list(csv.DictReader(text))

@@ -12,19 +12,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
 from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.processes import Rank, own_rank
 from photofinish.runs import distributed
 from photofinish.runs.run import Run
-from photofinish.training.teams import DataParallelWorld, DistributedWorld, World
+from photofinish.training.teams import DataParallelWorld, World
 from photofinish.training.torch_device import CPU
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
@@ -43,7 +41,10 @@ def train(make_experiment: MakeExperiment, packed_split: PackedSplit, tmp_path: 
         folder = tmp_path / f"{case}-{processes}-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         ranks = [
-            FORK_SERVER.Process(target=run_rank, args=(folder, rank, processes, experiment, packed_split.folder, case))
+            FORK_SERVER.Process(
+                target=run_rank,
+                args=(folder, rank, processes, experiment, packed_split.folder, case),
+            )
             for rank in range(processes)
         ]
         for rank in ranks:
@@ -78,38 +79,57 @@ def test_several_processes_learn_what_one_learns_from_the_same_batches(
     [alone], ranks = train(1, **settings), train(processes, **settings)
     assert_close(alone, ranks[0])
     steps = zip(*(rank["labels"] for rank in ranks), strict=True)
-    assert [sorted(chain.from_iterable(step)) for step in steps] == [sorted(labels) for labels in alone["labels"]]
+    assert [sorted(chain.from_iterable(step)) for step in steps] == [
+        sorted(labels) for labels in alone["labels"]
+    ]
     assert sum(rank["validation_images"] for rank in ranks) == alone["validation_images"]
     for rank in ranks[1:]:
         assert rank["metrics"] == ranks[0]["metrics"]
-        assert all(torch.equal(tensor, ranks[0]["weights"][name]) for name, tensor in rank["weights"].items())
+        assert all(
+            torch.equal(tensor, ranks[0]["weights"][name])
+            for name, tensor in rank["weights"].items()
+        )
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "epochs": 4},
-        {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": {"name": "one_cycle", "max_lr": 0.05}},
+        {
+            "optimizer": {"name": "adamw", "lr": 0.01},
+            "schedule": {"name": "one_cycle", "max_lr": 0.05},
+        },
         {"model": {"name": "cnn", "channels": (4, 6), "padding": 1, "hidden": (8,)}},
         {"precision": "fp16"},
     ],
     ids=["reduce_on_plateau", "adamw and one_cycle", "channels last", "fp16"],
 )
-def test_schedules_optimizers_and_a_scaled_loss_work_the_same(train: Train, changes: dict[str, Any]) -> None:
+def test_schedules_optimizers_and_a_scaled_loss_work_the_same(
+    train: Train, changes: dict[str, Any]
+) -> None:
     settings = {"optimizer": GENTLE, **changes}
     [alone], ranks = train(1, **settings), train(2, **settings)
-    assert [each.learning_rate for each in alone["metrics"]] == [each.learning_rate for each in ranks[0]["metrics"]]
+    assert [each.learning_rate for each in alone["metrics"]] == [
+        each.learning_rate for each in ranks[0]["metrics"]
+    ]
     assert ranks[0]["metrics"] == ranks[1]["metrics"]
     if "precision" not in changes:
         assert_close(alone, ranks[0])
 
 
 @pytest.mark.parametrize("case", ["plain", "dropout"])
-def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(train: Train, case: str) -> None:
-    once, again, resumed = (train(3, each, optimizer=GENTLE) for each in (case, case, f"{case} resumed"))
+def test_repeating_and_resuming_with_three_processes_gives_the_same_bits(
+    train: Train, case: str
+) -> None:
+    once, again, resumed = (
+        train(3, each, optimizer=GENTLE) for each in (case, case, f"{case} resumed")
+    )
     for other in (again, resumed):
         assert other[0]["metrics"] == once[0]["metrics"]
-        assert all(torch.equal(tensor, once[0]["weights"][name]) for name, tensor in other[0]["weights"].items())
+        assert all(
+            torch.equal(tensor, once[0]["weights"][name])
+            for name, tensor in other[0]["weights"].items()
+        )
 
 
 OWN_WEIGHTED = """
@@ -121,12 +141,17 @@ def weighted(outputs, targets):
 """
 
 
-@pytest.mark.parametrize(("processes", "batch_size"), [(2, 16), (3, 71)])  # of 72 images: the last batch is one image
+@pytest.mark.parametrize(
+    ("processes", "batch_size"), [(2, 16), (3, 71)]
+)  # of 72 images: the last batch is one image
 def test_a_loss_that_weighs_its_items_is_divided_by_the_weight_of_the_whole_batch(
     train: Train, tmp_path: Path, processes: int, batch_size: int
 ) -> None:
     (tmp_path / "losses.py").write_text(OWN_WEIGHTED, encoding="utf-8")
-    built_in, own = {"name": "cross_entropy", "weight": (1.0, 5.0, 0.2)}, {"name": f"{tmp_path}/losses.py:weighted"}
+    built_in, own = (
+        {"name": "cross_entropy", "weight": (1.0, 5.0, 0.2)},
+        {"name": f"{tmp_path}/losses.py:weighted"},
+    )
     settings = {"optimizer": GENTLE, "batch_size": batch_size, "epochs": 2}
     [alone], ranks = train(1, loss=built_in, **settings), train(processes, loss=own, **settings)
     assert_close(alone, ranks[0])
@@ -134,14 +159,18 @@ def test_a_loss_that_weighs_its_items_is_divided_by_the_weight_of_the_whole_batc
     assert_close(alone, in_fives)
 
 
-def test_dropout_draws_from_a_stream_of_its_own_in_each_process(train: Train) -> None:
+def test_dropout_draws_from_another_stream_in_each_process(train: Train) -> None:
     [alone], ranks = train(1, "dropout"), train(2, "dropout")
-    first, second, single = (each["drawn"][::5] for each in (*ranks, alone))  # at the first of five steps an epoch
+    first, second, single = (
+        each["drawn"][::5] for each in (*ranks, alone)
+    )  # at the first of five steps an epoch
     assert first == single
     assert not set(first) & set(second)
 
 
-def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message(train: Train) -> None:
+def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message(
+    train: Train,
+) -> None:
     ranks = train(2, "not finite in rank 1")
     assert "epoch 1, at step 2 of 5. The training has diverged" in ranks[1]["error"]
     assert ranks[0]["error"] == ranks[1]["error"]
@@ -152,37 +181,24 @@ def test_batch_norm_across_processes_is_refused_on_the_cpu(train: Train) -> None
 
 
 @pytest.mark.parametrize("other", ["settings", "data"])
-def test_processes_that_read_different_projects_are_refused_by_name(train: Train, other: str) -> None:
+def test_processes_that_read_different_projects_are_refused_by_name(
+    train: Train, other: str
+) -> None:
     for rank in train(2, f"other {other} in rank 1"):
         assert re.search(rf"process 1 \(on .*\) has other {other} than process 0", rank["error"])
         assert platform.node() in rank["error"]
 
 
-def test_without_torchrun_a_process_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")  # as other programs set it too
-    assert own_rank() is None
-    given = {"LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    assert own_rank() == Rank(3, 4, 1)
-
-
 def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
     make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
-    run = Run("tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4)
-    with pytest.raises(ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"):
-        run.check()
-
-
-def test_another_number_of_processes_is_another_run(
-    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
-) -> None:
-    two, three = (
-        Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, processes=processes)
-        for processes in (2, 3)
+    run = Run(
+        "tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4
     )
-    assert two.key() != three.key()
+    with pytest.raises(
+        ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"
+    ):
+        run.check()
 
 
 # -- DataParallel, whose GPUs are made up -------------------------------------------------------------
@@ -200,10 +216,57 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
 
 
-def test_data_parallel_without_cuda_is_refused_where_pytorch_would_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"^strategy data_parallel needs CUDA, which torch can't use here$"):
-        DataParallelWorld((_CUDA,), _CUDA).parallel(nn.Linear(2, 2))
+@pytest.fixture
+def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
+    """By what is known of them: `run_on_gpus(strategy="ddp")`."""
+
+    def make(**facts: Any) -> Run:
+        host = GpuTarget.model_construct(kind="auto", missing=None, **facts)
+        return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "said"),
+    [
+        (
+            "xpu:0",
+            {"device_ids": None, "output_device": None, "accelerators": ()},
+            _FOR_CUDA.format("xpu"),
+        ),
+        (
+            "mps:0",
+            {"device_ids": None, "output_device": None, "accelerators": ()},
+            _FOR_CUDA.format("mps"),
+        ),
+        ("cuda:0", {"device_ids": (0, 1), "output_device": 30}, "output_device"),
+    ],
+    ids=["for xpu", "for mps", "with an output device that is not in use"],
+)
+def test_data_parallel_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+    run_on_gpus: Callable[..., Run],
+    device: str,
+    facts: dict[str, Any],
+    said: str,
+) -> None:
+    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
+    run = run_on_gpus(strategy="data_parallel", **facts)
+    with pytest.raises(ConfigError, match=said), distributed.team_for(run, None):
+        pytest.fail("it was let through")
+
+
+def test_data_parallel_on_one_gpu_is_a_team_of_one(
+    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
+) -> None:
+    """Whose network isn't wrapped, so that its steps can be captured."""
+    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
+    run = run_on_gpus(
+        strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",)
+    )
+    with distributed.team_for(run, None) as (_device, team):
+        assert type(team) is World
 
 
 def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
@@ -218,7 +281,9 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
         def eval_batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return self.train_batches(0)
 
-        def placed(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        def placed(
+            self, batch: tuple[torch.Tensor, torch.Tensor]
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             return batch[0] + 1, batch[1]
 
     elsewhere = torch.device("meta")
@@ -236,77 +301,3 @@ def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
     placed.prepare(6)
     Batches.prepare.assert_called_once_with(6)
     assert (placed.image_count, placed.batch_size) == (2, 2)
-
-
-@pytest.fixture
-def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
-    """By what is known of them: `run_on_gpus(strategy="ddp")`."""
-
-    def make(**facts: Any) -> Run:
-        host = GpuTarget.model_construct(kind="auto", missing=None, **facts)
-        return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("device", "facts", "said"),
-    [
-        ("xpu:0", {"device_ids": None, "output_device": None, "accelerators": ()}, _FOR_CUDA.format("xpu")),
-        ("mps:0", {"device_ids": None, "output_device": None, "accelerators": ()}, _FOR_CUDA.format("mps")),
-        ("cuda:0", {"device_ids": (0, 1), "output_device": 30}, "output_device"),
-    ],
-    ids=["for xpu", "for mps", "with an output device that is not in use"],
-)
-def test_data_parallel_is_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run], device: str, facts: dict[str, Any], said: str
-) -> None:
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
-    run = run_on_gpus(strategy="data_parallel", **facts)
-    with pytest.raises(ConfigError, match=said), distributed.team_for(run, None):
-        pytest.fail("it was let through")
-
-
-def test_data_parallel_on_one_gpu_is_a_team_of_one(
-    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
-) -> None:
-    """Whose network isn't wrapped, so that its steps can be captured."""
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
-    run = run_on_gpus(strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",))
-    with distributed.team_for(run, None) as (_device, team):
-        assert type(team) is World
-
-
-def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group of one: with more, the tests above see what comes of it."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    try:
-        ranks = DistributedWorld(0, 1, CPU)
-        assert ranks.gather([1.0, 1 / 3]) == [[1.0, 1 / 3]]
-        assert ranks.gather(["a", None]) == [["a", None]]
-        assert ranks.broadcast_object({"a": 1}) == {"a": 1}
-        assert ranks.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
-        monkeypatch.setattr(dist, "barrier", others_are_done := Mock())
-        assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
-        assert others_are_done.call_count == 2
-        assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
-        assert 0 < (World(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
-        with pytest.raises(ConfigError) as caught:
-            ranks.adapt(nn.BatchNorm1d(2))
-    finally:
-        dist.destroy_process_group()
-    assert str(caught.value) == (
-        "model normalises over the batch (BatchNorm), which PyTorch can't do across several processes on the CPU: "
-        "set devices.cpu.processes to 1 in params.yaml, or choose a model without BatchNorm"
-    )
-
-
-def test_where_no_process_knows_how_much_memory_it_took_none_is_told() -> None:
-    assert World(torch.device("meta")).peak_memory_bytes() is None
-
-
-def test_one_device_is_a_team_that_wraps_nothing() -> None:
-    team, network = World(CPU), nn.Linear(1, 1)
-    assert team.parallel(team.adapt(network)) is network
-    assert team.gather([1.0]) == [[1.0]]
-    assert team.broadcast_object("x") == "x"

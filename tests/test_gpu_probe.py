@@ -1,4 +1,4 @@
-"""The probe of a GPU's first half hour keeps what it finds, whatever ends a part, and says what it could not check."""
+"""The probe keeps its findings if a part is ended, and lists what it could not check."""
 
 from __future__ import annotations
 
@@ -46,13 +46,17 @@ def test_findings_are_printed_and_kept_at_once_and_a_cut_line_is_skipped(
 def test_a_refused_capture_is_a_failure(tmp_path: Path) -> None:
     found = Findings("steps", tmp_path / "steps.jsonl")
     with found.failures_kept("captured steps", "linear"):
-        raise UserError("cuda_graphs is on in params.yaml, which can't be: recorded, some gave other bits")
+        raise UserError(
+            "cuda_graphs is on in params.yaml, which can't be: recorded, some gave other bits"
+        )
     (finding,) = findings.read([tmp_path / "steps.jsonl"])
     assert finding.value == "FAILED"
     assert "other bits" in finding.note
 
 
-def test_a_part_by_itself_keeps_the_findings_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_by_itself_keeps_the_findings_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu_probe, "start_part", lambda name, out, _data: note(name, out))
 
     def note(name: str, out: Path) -> None:
@@ -63,28 +67,31 @@ def test_a_part_by_itself_keeps_the_findings_of_the_others(tmp_path: Path, monke
         gpu_probe.main()
     kept = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
     assert [each["part"] for each in kept] == ["tests", "steps", "networks"]
-    assert len(gpu_probe.PARTS) + len(["probe.json", "results.tar.gz"]) <= 8  # that a borrowed machine gives back
+    assert (
+        len(gpu_probe.PARTS) + len(["probe.json", "results.tar.gz"]) <= 8
+    )  # that a borrowed machine gives back
 
 
-def test_a_part_whose_packages_are_missing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_whose_packages_are_missing_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else there(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pydantic" else there(name)
+    )
     gpu_probe.run_part("stages", tmp_path, None)
     (finding,) = findings.read([tmp_path / "stages.jsonl"])
     assert (finding.value, finding.note) == (None, "not installed here: pydantic")
 
 
-def test_a_part_is_ended_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_ended_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(gpu_probe.PARTS, "steps", replace(gpu_probe.PARTS["steps"], seconds=0))
     gpu_probe.start_part("steps", tmp_path, None)
-    told = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
-    assert told["the rest"].note == "not done within 0 s"
-    assert told["took"].unit == "s"
-
-
-def test_every_part_ends_well_within_ten_minutes() -> None:
-    assert all(part.seconds <= 480 for part in gpu_probe.PARTS.values())
-    assert sum(part.seconds for part in gpu_probe.PARTS.values()) <= 45 * 60
+    kept = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
+    assert kept["the rest"].note == "not done within 0 s"
+    assert kept["took"].unit == "s"
 
 
 def test_where_it_comes_from_has_device_versions_commit_and_date() -> None:

@@ -67,12 +67,18 @@ def make_trainings(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
 ) -> MakeTrainings:
     def make(**overrides: Any) -> Trainings:
-        return Trainings(TrainingStage.prepare(tmp_path, make_experiment(**overrides), cpu_host, packed_split.folder))
+        return Trainings(
+            TrainingStage.prepare(
+                tmp_path, make_experiment(**overrides), cpu_host, packed_split.folder
+            )
+        )
 
     return make
 
 
-def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits(make_trainings: MakeTrainings) -> None:
+def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits(
+    make_trainings: MakeTrainings,
+) -> None:
     trainings = make_trainings(epochs=2, save_weights="every_epoch")
     learned = trainings.learn()
     files = [f"epochs/epoch-{epoch:04d}.safetensors" for epoch in (1, 2)]
@@ -135,20 +141,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert "resumes after epoch 2\n" in trainings.output
 
 
-def test_with_every_checkpoint_damaged_each_is_named_and_training_starts_over(make_trainings: MakeTrainings) -> None:
-    trainings = make_trainings(epochs=5)
-    learned = trainings.learn()
-    trainings.kill(KillBefore(4, RENAMES))
-    damaged = trainings.checkpoints()
-    assert len(damaged) == 2
-    for path in damaged:
-        _flip_a_bit(path)
-    assert trainings.learn() == learned
-    assert all(f"{path} is damaged" in trainings.output for path in damaged)
-    assert "resumes" not in trainings.output
-
-
-def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(make_trainings: MakeTrainings) -> None:
+def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(
+    make_trainings: MakeTrainings,
+) -> None:
     trainings = make_trainings(epochs=2, repeats=3)
     learned = trainings.learn()
     for number in (3, 4, 5):  # checkpoints: two epochs, two repeats; then results
@@ -161,24 +156,19 @@ def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(make_traini
         assert repeated == {3: [True, True], 4: [False, True], 5: [False, False]}[number]
 
 
-def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(make_trainings: MakeTrainings) -> None:
+def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(
+    make_trainings: MakeTrainings,
+) -> None:
     trainings = make_trainings(epochs=4, save_weights="every_epoch")
     learned = trainings.learn()
     trainings.kill(KillBefore(7, RENAMES))  # before the fourth epoch's weights
-    damaged = next((trainings.folder / ".photofinish" / "checkpoints").rglob("epoch-0002.safetensors"))
+    damaged = next(
+        (trainings.folder / ".photofinish" / "checkpoints").rglob("epoch-0002.safetensors")
+    )
     _flip_a_bit(damaged)
     assert trainings.learn() == learned
     assert f"{damaged} is missing or damaged: training starts over" in trainings.output
     assert "resumes" not in trainings.output
-
-
-def test_a_run_that_was_killed_is_not_resumed_with_other_settings(make_trainings: MakeTrainings) -> None:
-    make_trainings(epochs=5).kill(KillBefore(4, RENAMES))
-    changed = make_trainings(epochs=5, seed=1)
-    output, _ = (process := changed.start()).communicate()
-    assert process.returncode == 0, output
-    assert "epoch 1/5" in output
-    assert "resumes" not in output
 
 
 def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again_and_forced_it_does(

@@ -55,7 +55,9 @@ class Start:
 
 
 WITHOUT_MLFLOW = Start()
-CHECKPOINT_EACH_EPOCH: dict[str, object] = {"photofinish.training.checkpoint.CHECKPOINT_SECONDS": 0.0}
+CHECKPOINT_EACH_EPOCH: dict[str, object] = {
+    "photofinish.training.checkpoint.CHECKPOINT_SECONDS": 0.0
+}
 
 
 class NoTracker:
@@ -82,7 +84,9 @@ class NoTracker:
 class ForkedProcess:
     """A process and what it prints, with as much of Popen's ways as the tests use."""
 
-    def __init__(self, folder: Path, arguments: list[str], environment: Mapping[str, str], start: Start) -> None:
+    def __init__(
+        self, folder: Path, arguments: list[str], environment: Mapping[str, str], start: Start
+    ) -> None:
         reader, writer = FORK_SERVER.Pipe(duplex=False)
         python = warm_python.executable() if start.mlflow else sys.executable
         run = folder, arguments, dict(environment), start, python, writer
@@ -121,7 +125,12 @@ class ForkedProcess:
 
 
 def _run(
-    folder: Path, arguments: list[str], environment: dict[str, str], start: Start, python: str, output: Connection
+    folder: Path,
+    arguments: list[str],
+    environment: dict[str, str],
+    start: Start,
+    python: str,
+    output: Connection,
 ) -> None:
     """The stage's script, and by that Python what it starts; what it does to files is left in `operations.txt`, if it
     gets so far."""
@@ -152,7 +161,11 @@ def _run(
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.argv = [str(STAGE), *arguments]
-    sys.orig_argv = [sys.executable, *(start.ranks or (str(STAGE),)), *arguments]  # which several processes are run by
+    sys.orig_argv = [
+        sys.executable,
+        *(start.ranks or (str(STAGE),)),
+        *arguments,
+    ]  # which several processes are run by
     sys.addaudithook(note)
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)
@@ -175,6 +188,13 @@ def _time_all_of(tracker: type[Any]) -> list[float]:
 
         return call
 
-    for name in ("__init__", "__exit__", "start", "wait_until_ready", "epoch_ended", "training_ended"):
+    for name in (
+        "__init__",
+        "__exit__",
+        "start",
+        "wait_until_ready",
+        "epoch_ended",
+        "training_ended",
+    ):
         setattr(tracker, name, timed(getattr(tracker, name)))
     return taken_seconds

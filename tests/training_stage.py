@@ -18,12 +18,20 @@ from photofinish.machine.fingerprint import CpuTarget
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "DVC_"))
+    }
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below, byte for byte."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,9 @@ class TrainingStage:
     out: Path
 
     @classmethod
-    def prepare(cls, folder: Path, experiment: Experiment, host: CpuTarget, data: Path) -> TrainingStage:
+    def prepare(
+        cls, folder: Path, experiment: Experiment, host: CpuTarget, data: Path
+    ) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(folder / "small.json", experiment.model_dump_json().encode())
         write_bytes_atomically(folder / "cpu.json", host.model_dump_json().encode())
@@ -59,8 +69,17 @@ class TrainingStage:
         return ForkedProcess(self.folder, self.arguments(), _environment() | environment, start)
 
     def arguments(self) -> list[str]:
-        files = {"experiment": "small.json", "host": "cpu.json", "data": str(self.data), "out": str(self.out)}
-        return ["--device", "cpu", *(text for name, value in files.items() for text in (f"--{name}", value))]
+        files = {
+            "experiment": "small.json",
+            "host": "cpu.json",
+            "data": str(self.data),
+            "out": str(self.out),
+        }
+        return [
+            "--device",
+            "cpu",
+            *(text for name, value in files.items() for text in (f"--{name}", value)),
+        ]
 
 
 def read_until(process: subprocess.Popen[str] | ForkedProcess, wanted: str) -> str:

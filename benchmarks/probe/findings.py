@@ -37,7 +37,10 @@ class Finding:
     def __str__(self) -> str:
         shown = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
         value = "NOT CHECKED" if self.value is None else f"{shown} {self.unit}".strip()
-        variant, note = f" ({self.variant})" if self.variant else "", f"  [{self.note}]" if self.note else ""
+        variant, note = (
+            f" ({self.variant})" if self.variant else "",
+            f"  [{self.note}]" if self.note else "",
+        )
         return f"{self.part}: {self.what}{variant}: {value}{note}"
 
 
@@ -47,7 +50,9 @@ class Findings:
     def __init__(self, part: str, file: Path) -> None:
         self._part, self._file = part, file
 
-    def add(self, what: str, value: float | str, unit: str = "", *, variant: str = "", note: str = "") -> None:
+    def add(
+        self, what: str, value: float | str, unit: str = "", *, variant: str = "", note: str = ""
+    ) -> None:
         """Keep a figure or an outcome."""
         self._keep(Finding(self._part, what, variant, value, unit, note))
 
@@ -72,7 +77,9 @@ class Findings:
 
 def here(*, make_current: bool = True) -> torch.device:
     """Return the accelerator, or the CPU where there is none."""
-    return accelerator("auto", make_current=make_current) if torch.accelerator.is_available() else CPU
+    return (
+        accelerator("auto", make_current=make_current) if torch.accelerator.is_available() else CPU
+    )
 
 
 def provenance() -> dict[str, str]:
@@ -94,14 +101,20 @@ def provenance() -> dict[str, str]:
         properties = torch.cuda.get_device_properties(device)
         facts["compute capability"] = f"{properties.major}.{properties.minor}"
         facts["memory"] = f"{properties.total_memory / 2**30:.1f} GiB"
-    variables = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "PYTORCH_", "NVIDIA_"))}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("CUDA_", "PYTORCH_", "NVIDIA_"))
+    }
     return {**describe(torch.get_num_threads()), **facts, **variables}
 
 
 def _said(*command: str) -> str:
     """Return the first line that a program prints."""
     try:
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+        ran = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return ran.stdout.split("\n")[0].strip()

@@ -1,20 +1,17 @@
-"""Parts 3 and 5: the training stage by hand, on both devices, judged where that can be; and killed, then resumed.
+"""The training stage by hand, on both devices, compared if the packages for it are installed.
 
-What the stages before it would do (plan, download, split) is done here, for a bare GPU machine lacks their packages.
+What the stages before it would do (plan, download, split) is done here, because a bare GPU machine
+lacks their packages.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +29,11 @@ from photofinish.machine.fingerprint import fingerprint
 from photofinish.results import records
 from photofinish.training.torch_device import CPU
 
-_TO_JUDGE = ("pandas", "sklearn")
+_TO_COMPARE = ("pandas", "sklearn")
 _SETTINGS = {
-    "dataset": "mnist",
-    "input": {"name": "resident"},
-    "schedule": {"name": "constant"},
-    "precision": "fp32",
-    "seed": 0,
-}
+    "dataset": "mnist", "input": {"name": "resident"}, "schedule": {"name": "constant"},
+    "precision": "fp32", "seed": 0,
+}  # fmt: skip
 _EXPERIMENTS: dict[str, dict[str, Any]] = {
     "mnist-linear": {"model": LINEAR, "optimizer": {"name": "sgd", "lr": 0.5}, "batch_size": 128},
     "mnist-mlp": {"model": MLP, "optimizer": ADAM, "batch_size": 128},
@@ -47,64 +41,42 @@ _EXPERIMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Project:
-    """A folder with all that `stages/train.py` reads."""
-
-    folder: Path
-
-    @classmethod
-    def make(cls, folder: Path, images: data.Data, experiments: dict[str, dict[str, Any]]) -> Project:
-        """Experiments on one split, on both devices."""
-        _write_split(folder / "split", images)
-        cpu = CpuDevice(threads=1 if here() == CPU else None)  # else a busy machine's two threads wait for each other
+def run(findings: Findings, out: Path, data_folder: Path | None) -> None:
+    """Train on both devices. Keeps results and records for reference/ in results.tar.gz."""
+    small = here() == CPU
+    images = mnist(data_folder, *((3000, 1000) if small else (50_000, 10_000)))
+    with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
+        project = Path(name)
+        _write_split(project / "split", images)
+        # Two threads wait for each other on a busy machine.
+        cpu = CpuDevice(threads=1 if small else None)
         for label, host in zip(records.DEVICE_LABELS, fingerprint(Devices(cpu=cpu)), strict=True):
-            write_bytes_atomically(folder / "hosts" / f"{label}.json", host.model_dump_json().encode())
-        for name, settings in experiments.items():
-            experiment = Experiment.model_validate(_SETTINGS | settings)
+            _write(project / "hosts" / f"{label}.json", host.model_dump_json())
+        _write(project / "metrics.json", '{"metrics": [], "custom_code": {}}')
+        for experiment_name, settings in _EXPERIMENTS.items():
+            length = {"epochs": 3 if small else 10, "repeats": 1 if small else 5}
+            experiment = Experiment.model_validate(_SETTINGS | settings | length)
             plan = ExperimentPlan(**dict(experiment), custom_code={})
-            write_bytes_atomically(folder / "experiments" / f"{name}.json", plan.model_dump_json().encode())
-        write_bytes_atomically(folder / "metrics.json", b'{"metrics": [], "custom_code": {}}')
-        return cls(folder)
+            _write(project / "experiments" / f"{experiment_name}.json", plan.model_dump_json())
+            for device in records.DEVICE_LABELS:
+                _train(findings, project, experiment_name, device)
+        _compare(findings, project)
+        for path in project.iterdir():
+            if path.name not in ("results", "reference"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.make_archive(str(out / "results"), "gztar", project)
 
-    def start(self, name: str, device: records.DeviceLabel, out: str = "results") -> subprocess.Popen[bytes]:
-        """As dvc does."""
-        arguments = {
-            "device": device, "experiment": f"experiments/{name}.json", "host": f"hosts/{device}.json", "data": "split",
-            "out": f"{out}/{name}/{device}",
-        }  # fmt: skip
-        return self._run("train", arguments)
 
-    def evaluate(self, name: str) -> int:
-        """How its networks do on the test images."""
-        arguments = {
-            "name": name, "results": "results", "data": "split", "metrics": "metrics.json",
-            "out": f"results/{name}/{records.EVALUATED}",
-        }  # fmt: skip
-        return self._run("evaluate", arguments).wait()
-
-    def _run(self, stage: str, arguments: dict[str, str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(ROOT / "stages" / f"{stage}.py")]
-        command += [text for key, value in arguments.items() for text in (f"--{key}", value)]
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "MLFLOW_"))}
-        return subprocess.Popen(command, cwd=self.folder, env=own | {"DVC_ROOT": str(self.folder)})
-
-    def timings(self, name: str, device: records.DeviceLabel) -> records.Timings | None:
-        """None where the device isn't there."""
-        folder = self.folder / "results" / name / device
-        if isinstance(records.read_training(folder / records.MODEL), records.Unavailable):
-            return None
-        return records.read_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
+def _write(path: Path, text: str) -> None:
+    write_bytes_atomically(path, text.encode())
 
 
 def _write_split(folder: Path, images: data.Data) -> None:
-    """The validation images are the test images too: nothing is judged by them here but both devices alike."""
+    """Write the split. The test images are the validation images."""
     folder.mkdir(parents=True)
     parts: dict[PartName, data.Part] = {
-        "train": images.train,
-        "validation": images.validation,
-        "test": images.validation,
-    }
+        "train": images.train, "validation": images.validation, "test": images.validation,
+    }  # fmt: skip
     for part, content in parts.items():
         np.save(folder / part_file(part, "images"), content.images)
         np.save(folder / part_file(part, "labels"), content.labels)
@@ -116,120 +88,79 @@ def _write_split(folder: Path, images: data.Data) -> None:
         std=images.std,
         sha256={path.name: sha256_of_file(path) for path in folder.glob("*.npy")},
     )
-    write_bytes_atomically(folder / MANIFEST, manifest.model_dump_json().encode())
+    _write(folder / MANIFEST, manifest.model_dump_json())
 
 
-def run(found: Findings, out: Path, data_folder: Path | None) -> None:
-    """Part 3: parity, energy, clocks, diagnosis, and records for reference/."""
-    small = here() == CPU
-    images = mnist(data_folder, *((3000, 1000) if small else (50_000, 10_000)))
-    how = {"epochs": 3 if small else 10, "repeats": 1 if small else 5}
-    with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
-        project = Project.make(
-            Path(name), images, {each: {**settings, **how} for each, settings in _EXPERIMENTS.items()}
-        )
-        for experiment in _EXPERIMENTS:
-            for device in records.DEVICE_LABELS:
-                if status := project.start(experiment, device).wait():
-                    found.add("training stage", f"FAILED with status {status}", variant=f"{experiment} on {device}")
-                else:
-                    _tell_timings(found, experiment, device, project)
-        _judge(found, project)
-        for folder in project.folder.iterdir():  # one file, for a machine that gives few files back
-            if folder.name not in ("results", "reference"):
-                shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-        shutil.make_archive(str(out / "results"), "gztar", project.folder)
+def _run_stage(project: Path, stage: str, **arguments: str) -> int:
+    """Run a stage as DVC does. Returns its exit status."""
+    command = [sys.executable, str(ROOT / "stages" / f"{stage}.py")]
+    for key, value in arguments.items():
+        command += [f"--{key}", value]
+    inherited = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("DVC_", "MLFLOW_")):
+            inherited[name] = value
+    environment = inherited | {"DVC_ROOT": str(project)}
+    return subprocess.run(command, cwd=project, env=environment, check=False).returncode
 
 
-def _tell_timings(found: Findings, name: str, device: records.DeviceLabel, project: Project) -> None:
-    timings, variant = project.timings(name, device), f"{name} on {device}"
-    if timings is None:
-        record = records.read_training(project.folder / "results" / name / device / records.MODEL)
-        found.skip("training stage", record.reason if isinstance(record, records.Unavailable) else "", variant=variant)
+def _train(findings: Findings, project: Path, name: str, device: records.DeviceLabel) -> None:
+    """Run the training stage, and add the figures of its records."""
+    variant, out = f"{name} on {device}", f"results/{name}/{device}"
+    files = {"experiment": f"experiments/{name}.json", "host": f"hosts/{device}.json"}
+    if status := _run_stage(project, "train", device=device, data="split", out=out, **files):
+        findings.add("training stage", f"FAILED with status {status}", variant=variant)
         return
+    record = records.read_training(project / out / records.MODEL)
+    if isinstance(record, records.Unavailable):
+        findings.skip("training stage", record.reason, variant=variant)
+        return
+    file = project / out / records.TIMINGS_FOLDER / records.TIMINGS
+    timings = records.read_record(file, records.Timings)
     taken = timings.steps_taken
-    found.add("kind of steps", taken.kind if taken else "eager", variant=variant, note=taken.why if taken else "")
-    figures = {
-        "an epoch": (timings.median_epoch_seconds * 1e3, "ms"),
-        "a steady step": (min(timings.steady_state.step_seconds) * 1e6, "us"),
-        "start-up": (timings.startup_seconds, "s"),
-        "warm-up": (timings.warm_up_seconds, "s"),
-        "the whole job": (timings.total_seconds, "s"),
-    }
-    for what, (value, unit) in figures.items():
-        found.add(what, value, unit, variant=variant)
+    kind, why = (taken.kind, taken.why) if taken else ("eager", "")
+    findings.add("kind of steps", kind, variant=variant, note=why)
+    step_seconds = min(timings.steady_state.step_seconds)
+    findings.add("an epoch", timings.median_epoch_seconds * 1e3, "ms", variant=variant)
+    findings.add("a steady step", step_seconds * 1e6, "us", variant=variant)
+    findings.add("start-up", timings.startup_seconds, "s", variant=variant)
+    findings.add("warm-up", timings.warm_up_seconds, "s", variant=variant)
+    findings.add("the whole job", timings.total_seconds, "s", variant=variant)
     if timings.peak_memory_bytes:
-        found.add("peak memory", timings.peak_memory_bytes / 2**20, "MiB", variant=variant)
+        findings.add("peak memory", timings.peak_memory_bytes / 2**20, "MiB", variant=variant)
     for energy in timings.energy:
         if energy.joules is None:
-            found.skip(f"energy of the {energy.of}", energy.reason or "", variant=variant)
+            findings.skip(f"energy of the {energy.of}", energy.reason or "", variant=variant)
         else:
-            found.add(f"energy of the {energy.of}", energy.joules, "J", variant=variant)
-    clocks = [window.gpu_clock_mhz for window in timings.load if window.gpu_clock_mhz]
-    if device == "gpu":
-        slowed = sorted({word for window in timings.load for word in window.gpu_slowdowns})
-        if clocks:
-            found.add("clock", f"{min(clocks)} to {max(clocks)}", "MHz", variant=variant, note=", ".join(slowed))
-        else:
-            found.skip("clock", "the driver doesn't tell", variant=variant)
+            findings.add(f"energy of the {energy.of}", energy.joules, "J", variant=variant)
+    if clocks := [window.gpu_clock_mhz for window in timings.load if window.gpu_clock_mhz]:
+        findings.add("clock", f"{min(clocks)} to {max(clocks)}", "MHz", variant=variant)
     if timings.not_attributed:
-        found.skip("attribution", timings.not_attributed, variant=variant)
+        findings.skip("attribution", timings.not_attributed, variant=variant)
 
 
-def _judge(found: Findings, project: Project) -> None:
-    missing = [package for package in _TO_JUDGE if importlib.util.find_spec(package) is None]
+def _compare(findings: Findings, project: Path) -> None:
+    """Evaluate, and add each verdict and the parity of each layer."""
+    missing = [package for package in _TO_COMPARE if importlib.util.find_spec(package) is None]
     if missing:
-        why = f"not installed here: {', '.join(missing)}; results.tar.gz holds what `evaluate` and `compare` want"
-        found.skip("parity, diagnosis and records", why)
+        findings.skip("parity, diagnosis and records", f"not installed here: {', '.join(missing)}")
         return
     from photofinish.comparing.pairs import read_pair
     from photofinish.comparing.verdict import verdict
     from photofinish.results.references import record_all
 
-    failed = [name for name in _EXPERIMENTS if project.evaluate(name)]
-    if failed:
-        found.add("evaluation", "FAILED", variant=", ".join(failed))
-        return
     for name in _EXPERIMENTS:
-        pair = read_pair(name, project.folder / "results" / name)
-        found.add("verdict", verdict(pair).text, variant=pair.experiment)
-        if compared := pair.compared:
-            for layer in compared.parity.layers:
-                found.add(f"parity: {layer.name}", layer.finding, variant=pair.experiment)
-    reference = project.folder / "reference"
-    record_all(project.folder / "experiments", project.folder / "results", reference, None)
-    found.add("records", str(len(list(reference.rglob("*.json")))), "files", note="reference/ in results.tar.gz")
-
-
-def kill_and_resume(found: Findings, _out: Path, data_folder: Path | None) -> None:
-    """Part 5: SIGKILL after a checkpoint, then the stage again: it must end with the bits of one that ran through."""
-    label: records.DeviceLabel = "cpu" if here() == CPU else "gpu"
-    images = mnist(data_folder, 2000 if label == "cpu" else 50_000, 500)
-    settings = {"model": LENET, "optimizer": SGD, "batch_size": 100, "epochs": 20 if label == "cpu" else 100}
-    with tempfile.TemporaryDirectory(prefix="photofinish-probe-") as name:
-        project = Project.make(Path(name), images, {"lenet": settings})
-        if status := project.start("lenet", label, "whole").wait():
-            found.add("training stage", f"FAILED with status {status}", variant=label)
-            return
-        shutil.rmtree(project.folder / ".photofinish")  # a training that is done would be handed over again
-        process = project.start("lenet", label, "resumed")
-        while process.poll() is None and not list(project.folder.glob(".photofinish/checkpoints/*/epoch-*.pt")):
-            time.sleep(0.01)
-        if process.poll() is not None:
-            found.skip("resumed after SIGKILL", "it was done before its first checkpoint", variant=label)
-            return
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        status = project.start("lenet", label, "resumed").wait()
-        if status:
-            found.add("resumed after SIGKILL", f"FAILED with status {status}", variant=label)
-            return
-        whole, resumed = (
-            json.loads((project.folder / out / "lenet" / label / records.MODEL / records.RECORD).read_bytes())
-            for out in ("whole", "resumed")
-        )
-        at = records.read_record(
-            project.folder / "resumed" / "lenet" / label / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
-        ).resumed_at_epochs
-        same = "the same bits" if whole["weights_sha256"] == resumed["weights_sha256"] else "OTHER BITS"
-        found.add("resumed after SIGKILL", same, variant=label, note=f"after epoch {at}")
+        out = f"results/{name}/{records.EVALUATED}"
+        files = {"results": "results", "data": "split", "metrics": "metrics.json"}
+        if status := _run_stage(project, "evaluate", name=name, out=out, **files):
+            findings.add("evaluation", f"FAILED with status {status}", variant=name)
+            continue
+        pair = read_pair(name, project / "results" / name)
+        findings.add("verdict", verdict(pair).text, variant=name)
+        if pair.compared:
+            for layer in pair.compared.parity.layers:
+                findings.add(f"parity: {layer.name}", layer.finding, variant=name)
+    reference = project / "reference"
+    record_all(project / "experiments", project / "results", reference, None)
+    count = len(list(reference.rglob("*.json")))
+    findings.add("records", str(count), "files", note="reference/ in results.tar.gz")

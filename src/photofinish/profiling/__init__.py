@@ -1,1 +1,1 @@
-"""What is measured beside the training itself."""
+"""Warm-up, and measurements of a trained network's steps."""

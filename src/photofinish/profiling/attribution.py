@@ -1,57 +1,101 @@
-"""How long a training step takes and what limits it, measured after the training on a scratch copy of the network.
+"""How long a training step takes and what limits it, measured on a copy of the trained network.
 
-results/measurements.py defines each figure. The step is the trainer's own: it calls a gradient scaler before the
-backward pass and before the optimizer, so a scaler that reads the clock sees each part end. Loading batches without
-steps shows whether an epoch waits for its input. Steps with two batch sizes, in turn, show how much of a step's time is
-fixed.
+results/measurements.py defines each figure. The step is the trainer's own: it calls a gradient
+scaler before the backward pass and before the optimizer, so a scaler that reads the clock sees each
+part end. Loading batches without steps shows whether an epoch waits for its input. Steps with two
+batch sizes, in turn, show how much of a step's time is fixed.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
-from typing import Any, NamedTuple
+from itertools import chain, count, islice, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from photofinish.config.experiment import ConstantSchedule, ResidentInput
 from photofinish.machine.memory import available_memory_bytes
-from photofinish.profiling.scratch import WARM_UP_STEPS, is_awake, scratch_copy, scratch_steps
-from photofinish.results.measurements import SteadyState, StepBreakdown, StepParts
+from photofinish.profiling.operations import count_operations
+from photofinish.profiling.scratch import (
+    WARM_UP_STEPS,
+    forget_optimizer,
+    is_awake,
+    scratch_copy,
+    scratch_steps,
+)
+from photofinish.results import median_training_seconds, passed_seconds
+from photofinish.results.measurements import Operations, SteadyState, StepBreakdown, StepParts
 from photofinish.training.batches import Batches
 from photofinish.training.steps import Steps, steps_per_graph
-from photofinish.training.torch_device import free_memory_bytes, has_fast_bf16, is_accelerator, memory_format
+from photofinish.training.torch_device import (
+    CPU,
+    free_memory_bytes,
+    has_fast_bf16,
+    is_accelerator,
+    memory_format,
+)
 from photofinish.training.trainer import Trainer
 
-_SAMPLES = 10
-_LEAST_SAMPLES = 5
-"""enough for an interval"""
-_MOST_STEPS_A_SAMPLE = 50
-_SAMPLES_SECONDS = 0.5
-_SLOW_SAMPLES_SECONDS = 1.0
-_SAMPLES_SHARE = 0.02
-"""of the training's time"""
-_MOST_SHARE = 0.01
-"""of the training's time, for each of two passes over batches"""
-_LEAST_SECONDS = 0.05
-_MOST_SECONDS = 1.0
-_MOST_STEPS = 100
-_ENOUGH_STEPS = 5
-_LEAST_STEPS = 2
-_LEAST_STEPS_A_WORKER = 4
-"""several rounds, because the first batches of all workers come at once"""
+_SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
+_MOST_STEPS_PER_SAMPLE = 50
+_SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
+_LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
+_MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
+_LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 _TIMES_LARGER = (8, 4, 2)
-"""for the second batch size: the largest that leaves an epoch enough steps to learn by"""
-LEAST_STEPS_AN_EPOCH = 4
-_READINGS = 10
-"""of the clock, to measure what one takes"""
-_FEW_IMAGES = 2
-"""Not one, which BatchNorm refuses, and which convolutions compute in another way, in half the time of two."""
-_BYTES_AN_IMAGE_BYTE = 1000
-"""a generous bound on what a step saves for its backward pass: a few hundred for ResNet-50"""
+LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
+_FEW_IMAGES = 2  # BatchNorm refuses one, and convolutions compute it in another way
+_BYTES_AN_IMAGE_BYTE = 1000  # bounds a step's saved tensors: ResNet-50 has a few hundred
+_CLOCK_READINGS = 10
+_Result = TypeVar("_Result")
+
+
+class Profile(NamedTuple):
+    """Fields of `records.Timings` that are measured after the training."""
+
+    steady_state: SteadyState
+    attribution: StepBreakdown | None
+    not_attributed: str | None
+    operations: Operations | None
+    not_counted: str | None
+
+
+def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) -> Profile:
+    """Measure the steps of a trained network, on copies of it. Every rank takes part.
+
+    `resident_batches` returns the batches with `input: resident`, if that is another input.
+    """
+    forget_optimizer(trained)
+    timings = trained.progress.timings
+    step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
+    training_seconds = passed_seconds(timings)
+    samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
+    steady_state = measure_steps(trained, samples)
+    if trained.team.size > 1 or trained.experiment.model.compile:
+        is_compiled = trained.team.size == 1
+        why = "the network is compiled" if is_compiled else "several processes train together"
+        return Profile(steady_state, None, why, None, why)
+    images, _labels = next(iter(trained.validation.eval_batches()))
+    room = images_with_room(trained.device, images[0].nbytes)
+    plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
+    breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
+    return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)))
+
+
+def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
+    """Return what was measured, or why that fails: the training is done and must not be lost.
+
+    Memory may be too small, and custom networks may not run under a dispatch mode.
+    """
+    try:
+        return measure(), None
+    except RuntimeError as error:
+        first_line = str(error).partition("\n")[0]
+        return None, f"measuring it fails ({first_line})"
 
 
 @dataclass(frozen=True)
@@ -65,85 +109,100 @@ class SamplePlan:
 def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     """Plan samples that take 2 % of the training's time, and half a second at most.
 
-    Slow steps may take a second, for enough samples for an interval. Of still slower ones, a second's worth is taken.
+    Slow steps may take a second, for enough samples for an interval.
     """
-    allowed_seconds = _SAMPLES_SHARE * training_seconds
-    seconds = min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, allowed_seconds))
-    steps = int(seconds / step_seconds)
+    share_seconds = _SAMPLES_SHARE * training_seconds
+    steps = int(min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, share_seconds)) / step_seconds)
     if steps >= _SAMPLES:
-        return SamplePlan(_SAMPLES, min(_MOST_STEPS_A_SAMPLE, steps // _SAMPLES))
-    slow_seconds = max(_SLOW_SAMPLES_SECONDS, allowed_seconds)
-    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, int(slow_seconds / step_seconds))), 1)
+        return SamplePlan(_SAMPLES, min(_MOST_STEPS_PER_SAMPLE, steps // _SAMPLES))
+    slow_steps = int(max(_MOST_SECONDS, share_seconds) / step_seconds)
+    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, slow_steps)), 1)
 
 
-def measure_steps(trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None) -> SteadyState:
+def measure_steps(
+    trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None
+) -> SteadyState:
     """Time steps on the first batch, in any memory format."""
     return measure_by_turns(trainer, plan, layout=layout)[0]
 
 
 def measure_by_turns(
-    trainer: Trainer, plan: SamplePlan, *other_images: int, layout: torch.memory_format | None = None
+    trainer: Trainer,
+    plan: SamplePlan,
+    *other_images: int,
+    layout: torch.memory_format | None = None,
 ) -> list[SteadyState]:
-    """Time steps on the batch and on batches of other sizes in turn, so that a slow spell of the machine hits all."""
+    """Time steps on the batch and on batches of other sizes in turn.
+
+    A slow spell of the machine then hits all of them.
+    """
+    clock = trainer.clock
     with scratch_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
         seconds: list[list[float]] = [[] for _ in all_steps]
-        started_seconds = trainer.clock.now_seconds()
+        started_seconds = clock.now_seconds()
         for steps in all_steps:
-            for _ in range(-(-WARM_UP_STEPS // plan.steps)):
+            for _ in range(math.ceil(WARM_UP_STEPS / plan.steps)):
                 steps()
         while not is_awake(trainer, started_seconds):
             for steps in all_steps:
                 steps()
         for _ in range(plan.samples):
-            for steps, taken in zip(all_steps, seconds, strict=True):
-                started_seconds = trainer.clock.now_seconds()
+            for steps, sample_seconds in zip(all_steps, seconds, strict=True):
+                started_seconds = clock.now_seconds()
                 steps()
-                taken.append(trainer.clock.now_seconds() - started_seconds)
-    return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(taken)) for taken in seconds]
+                sample_seconds.append(clock.now_seconds() - started_seconds)
+    return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(s)) for s in seconds]
 
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """Amount of what `attribute` measures."""
+    """Amount of what `profile_step` measures."""
 
     steps: int
-    """of one epoch, from its first step on"""
+    """Steps of one epoch, from its first on."""
     other_batch_images: int
     samples: SamplePlan
-    """of steps on the batch and on the other batch, in turn"""
+    """Samples of steps on the batch and on the other batch, in turn."""
     tries_bf16: bool
 
 
 def plan_attribution(
     trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
 ) -> AttributionPlan:
-    """Plan for 1 % of the training's time, and a second at most. `most_images` surely fit into memory in a step."""
-    settings, batch_images, devices = trainer.experiment.input, trainer.training.batch_size, trainer.team.device_count
+    """Plan passes that take 1 % of the training's time each, and a second at most.
+
+    `most_images` surely fit into memory in a step.
+    """
+    settings, batch_images = trainer.experiment.input, trainer.training.batch_size
+    devices = trainer.team.device_count
     workers = settings.workers if settings.name == "loader" else 0
-    share_seconds = max(_LEAST_SECONDS, _MOST_SHARE * training_seconds)
-    steps = int(min(_MOST_SECONDS, share_seconds) / step_seconds)
+    share_seconds = max(_LEAST_SECONDS, _PASS_SHARE * training_seconds)
+    steps = min(_MOST_STEPS, int(min(_MOST_SECONDS, share_seconds) / step_seconds))
     slow_steps = min(_ENOUGH_STEPS, int(max(_MOST_SECONDS, share_seconds) / step_seconds))
-    steps = max(_LEAST_STEPS + _LEAST_STEPS_A_WORKER * workers, slow_steps, min(_MOST_STEPS, steps))
+    steps = max(_LEAST_STEPS + _LEAST_STEPS_PER_WORKER * workers, slow_steps, steps)
     most_images = min(most_images, trainer.training.image_count // LEAST_STEPS_AN_EPOCH)
     most_times = min(most_images / batch_images, _MOST_SECONDS / step_seconds)
     larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]
     images = larger[0] if larger else min(_FEW_IMAGES * devices, batch_images)
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
-    if trainer.device.type == "cpu":  # short samples are likelier to be undisturbed
+    if trainer.device == CPU:  # short samples are likelier to be undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
     # DataParallel's threads don't inherit autocast.
-    tries_bf16 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32") and has_fast_bf16(trainer.device)
+    is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
+    tries_bf16 = is_fp32 and has_fast_bf16(trainer.device)
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
 
 
 def images_with_room(device: torch.device, image_bytes: int) -> int:
     """Return how many images surely fit into memory in a step."""
-    free_bytes = available_memory_bytes() if device.type == "cpu" else free_memory_bytes(device) or 0
+    free_bytes = available_memory_bytes() if device == CPU else free_memory_bytes(device) or 0
     return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
-def profile_step(trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None) -> StepBreakdown:
-    """Measure where a step's time goes. `resident` are the batches with `input: resident`, if that is another input."""
+def profile_step(
+    trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None
+) -> StepBreakdown:
+    """Measure where a step's time goes. `resident` are the batches with `input: resident`."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return StepBreakdown(
         parts=_measure_parts(trainer, plan.steps),
@@ -151,7 +210,7 @@ def profile_step(trainer: Trainer, plan: AttributionPlan, resident: Batches | No
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        launch_seconds=_measure_issuing(trainer, plan.steps),
+        launch_seconds=_measure_launches(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=_measure_resident(trainer, resident, plan.steps) if resident else None,
     )
@@ -165,136 +224,120 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
         return measure_steps(trainer, plan, layout)
 
 
-def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> SteadyState:
-    """Time about so many steps with their batches, as a training takes them whose images lie on the device."""
+def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> SteadyState:
+    """Time about so many steps with their batches, which are gathered on the device."""
     twin = copy.copy(trainer)
     twin.training = resident
-    other = {"input": ResidentInput(name="resident"), "schedule": ConstantSchedule()}  # others end
-    twin.experiment = trainer.experiment.model_copy(update=other)
-    at_once, whole = 1, resident.image_count // resident.batch_size
+    # Other schedules end.
+    settings = {"input": ResidentInput(name="resident"), "schedule": ConstantSchedule()}
+    twin.experiment = trainer.experiment.model_copy(update=settings)
+    at_once = 1
     if trainer.steps.kind == "graph":
-        at_once = min(steps_per_graph(twin), max(1, count // _LEAST_SAMPLES))
+        at_once = min(steps_per_graph(twin), max(1, steps // _LEAST_SAMPLES))
     with scratch_copy(twin) as state:
-        steps = trainer.steps.resized(at_once)
+        resized = trainer.steps.resized(at_once)
         try:
-            steps.capture(twin, state)
+            resized.capture(twin, state)
         except RuntimeError as error:
             trainer.steps.note_failure(error)
-            steps, at_once = Steps(), 1
-        # Of each epoch, no step on a smaller batch and none that is left over.
-        full = max(1, whole // at_once)
-        epochs = (islice(steps.epoch(twin, state, epoch), full) for epoch in itertools.count())
-        taken, ends = chain.from_iterable(epochs), []
-        for _losses in islice(taken, WARM_UP_STEPS):
-            pass
-        ends.append(trainer.clock.now_seconds())
-        for _losses in islice(taken, max(_LEAST_SAMPLES, count // at_once) if at_once > 1 else count):
+            resized, at_once = Steps(), 1
+        samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
+        # What no whole batch or graph is left for isn't timed.
+        whole = max(1, resident.image_count // resident.batch_size // at_once)
+        epochs = (islice(resized.epoch(twin, state, epoch), whole) for epoch in count())
+        taken = chain.from_iterable(epochs)
+        for _ in range(WARM_UP_STEPS):
+            next(taken)
+        ends = [trainer.clock.now_seconds()]
+        for _ in range(samples):
+            next(taken)
             ends.append(trainer.clock.now_seconds())
-    return SteadyState(steps_per_sample=at_once, sample_seconds=tuple(end - start for start, end in pairwise(ends)))
+    return SteadyState(steps_per_sample=at_once, sample_seconds=_differences(ends))
+
+
+def _differences(ends: list[float]) -> tuple[float, ...]:
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
-    training, timer = trainer.training, _timer(trainer)
-    ends: list[Any] = []
-    with scratch_copy(trainer) as own_state:
-        scaler = _WatchingScaler(trainer, lambda: ends.append(timer.now()))
-        state = own_state._replace(scaler=scaler)
+    training, device, marks = trainer.training, trainer.device, []
+
+    def mark() -> Any:
+        """Return the moment: an event of the device, for which the host doesn't wait."""
+        if device == CPU:
+            return trainer.clock.now_seconds()
+        event = torch.Event(device, enable_timing=True)
+        event.record()
+        return event
+
+    with scratch_copy(trainer) as state:
+        state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
         first = next(iter(training.train_batches(0)))
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.unplaced(0)
-        ends[:] = [timer.now()]
+        marks[:] = [mark()]
         for number in range(steps):
             batch = next(unplaced)
-            ends.append(timer.now())
+            marks.append(mark())
             placed = training.placed(batch)
-            ends.append(timer.now())
+            marks.append(mark())
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
-            ends.append(timer.now())
+            marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
-    seconds = [timer.seconds(start, end) for start, end in pairwise(ends)]
+    if device == CPU:
+        seconds = _differences(marks)
+    else:
+        seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
     names = list(StepParts.model_fields)  # in a step's order
-    parts = {name: tuple(seconds[number :: len(names)]) for number, name in enumerate(names)}
-    if is_accelerator(trainer.device):
+    parts = {name: seconds[part :: len(names)] for part, name in enumerate(names)}
+    if is_accelerator(device):
         parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
         parts["copying_seconds"] = (_measure_copying(trainer, steps),)
     return StepParts(**parts)
 
 
-class _Timer(NamedTuple):
-    """Marks when a part of a step ends, and measures between two marks."""
-
-    now: Callable[[], Any]
-    seconds: Callable[[Any, Any], float]
-
-
-def _timer(trainer: Trainer) -> _Timer:
-    """Return a timer by the device's events, for which the host doesn't wait, or else by the clock."""
-
-    def mark() -> torch.Event:
-        made = torch.Event(trainer.device, enable_timing=True)
-        made.record()
-        return made
-
-    try:
-        start, end = mark(), mark()
-        trainer.clock.now_seconds()
-        start.elapsed_time(end)
-    except RuntimeError:
-        reading_seconds = _reading_seconds(trainer) if is_accelerator(trainer.device) else 0.0
-        return _Timer(trainer.clock.now_seconds, lambda start, end: max(0.0, end - start - reading_seconds))
-    return _Timer(mark, lambda start, end: start.elapsed_time(end) / 1000)
-
-
-def _reading_seconds(trainer: Trainer) -> float:
-    """Return how long reading the clock takes, with nothing to wait for."""
-    ends = [trainer.clock.now_seconds() for _ in range(_READINGS)]
-    return min(end - start for start, end in pairwise(ends))
-
-
-class _WatchingScaler(torch.amp.GradScaler):
-    """A gradient scaler that reports the ends of the forward pass, the backward pass and the optimizer."""
+class _MarkingScaler(torch.amp.GradScaler):
+    """A gradient scaler that marks the ends of forward pass, backward pass and optimizer."""
 
     def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
         super().__init__(trainer.device.type, enabled=trainer.state.scaler.is_enabled())
         self._part_ended = part_ended
 
-    def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # one tensor, no nest of them
-        """Called after the forward pass."""
-        self._part_ended()
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        self._part_ended()  # the forward pass
         return super().scale(outputs)
 
     def step(self, optimizer: torch.optim.Optimizer) -> float | None:
-        """Called after the backward pass."""
-        self._part_ended()
+        self._part_ended()  # the backward pass
         return super().step(optimizer)
 
     def update(self) -> None:  # type: ignore[override]
-        """Called last in a step."""
         super().update()
-        self._part_ended()
+        self._part_ended()  # the optimizer
 
 
 def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Time loading batches without steps: each one, or on an accelerator their mean, as the clock waits only once.
+    """Time loading batches without steps.
 
-    An epoch's order is made before, as in a training, where the device still works on the epoch before.
+    On an accelerator, whose clock waits only once, return their mean. The epoch's order is made
+    before, as in a training, where the device still works on the epoch before.
     """
     clock = trainer.clock
+    loads = trainer.steps.batches_only(trainer.training, 0)
     if not is_accelerator(trainer.device):
         ends = [clock.now_seconds()]
-        for _batches in islice(trainer.steps.batches_only(trainer.training, 0), steps):
+        for _batches in islice(loads, steps):
             ends.append(clock.now_seconds())
-        return tuple(end - start for start, end in pairwise(ends))
-    coming = trainer.steps.batches_only(trainer.training, 0)
+        return _differences(ends)
     trainer.training.prepare(0)
-    fetched, started_seconds = 0, clock.now_seconds()
-    for batches in coming:
-        fetched += batches
-        if fetched >= steps:
+    loaded, started_seconds = 0, clock.now_seconds()
+    for batches in loads:
+        loaded += batches
+        if loaded >= steps:
             break
-    return (_for_each(trainer, started_seconds, fetched),)
+    return (_mean_seconds(trainer, started_seconds, loaded),)
 
 
 def _measure_copying(trainer: Trainer, steps: int) -> float:
@@ -303,22 +346,24 @@ def _measure_copying(trainer: Trainer, steps: int) -> float:
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
         trainer.training.placed(batch)
-    return _for_each(trainer, started_seconds, steps)
+    return _mean_seconds(trainer, started_seconds, steps)
 
 
-def _for_each(trainer: Trainer, started_seconds: float, count: int) -> float:
-    seconds = trainer.clock.now_seconds() - started_seconds - _reading_seconds(trainer)
-    return max(0.0, seconds) / count
+def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
+    """Return the mean time since the start, without that of an idle device's clock."""
+    seconds = trainer.clock.now_seconds() - started_seconds
+    readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
+    return max(0.0, seconds - min(_differences(readings))) / steps
 
 
-def _measure_issuing(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Return how long the host takes to launch a step, or nothing on the CPU or with captured steps.
+def _measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:
+    """Return how long the host takes to launch a step; nothing on the CPU or with captured steps.
 
-    The device is idle before each step: after many, the host would wait for room in the device's queue.
+    The device is idle before each step. After many, the host would wait for room in its queue.
     """
-    seconds: list[float] = []
     if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
         return ()
+    seconds = []
     with scratch_steps(trainer) as (step,):
         for _ in range(WARM_UP_STEPS):
             step()

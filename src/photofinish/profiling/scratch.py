@@ -26,56 +26,66 @@ from photofinish.training.trainer import Trainer, TrainState
 
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.2
-"""in which an idle accelerator reaches its full clock"""
+"""Time in which an idle accelerator reaches its full clock."""
 TRIED_STEPS = 3
-"""in the graph whose bits are compared with those of eager steps"""
+"""Steps in the graph whose bits are compared with those of eager steps."""
 
 
 @contextmanager
-def scratch_copy(trainer: Trainer, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
+def scratch_copy(
+    trainer: Trainer, layout: torch.memory_format | None = None
+) -> Iterator[TrainState]:
     """Yield a fresh state to train and throw away: of a copy of the network, in any memory format.
 
-    With several processes or a compiled network it is the network itself, restored at the end. DDP fixes the order in
-    which it adds gradients up in its first step. A resumed run must add in the same order as one that was never
-    stopped, so both take that step here.
+    With several processes or a compiled network it is the network itself, restored at the end. DDP
+    fixes the order in which it adds gradients up in its first step. A resumed run must add in the
+    same order as one that was never stopped, so both take that step here.
     """
-    layout = layout or trainer.state.memory_format
-    if trainer.team.size == 1 and not trainer.experiment.model.compile:  # a copy would be compiled for itself
-        network = copy.deepcopy(trainer.network).to(memory_format=layout)
-        yield trainer.fresh_state(trainer.team.parallel(network.train()), layout)
+    network, layout = trainer.network, layout or trainer.state.memory_format
+    # A copy would be compiled again.
+    if trainer.team.size == 1 and not trainer.experiment.model.compile:
+        scratch = copy.deepcopy(network).to(memory_format=layout)  # type: ignore[call-overload]
+        yield trainer.fresh_state(trainer.team.parallel(scratch.train()), layout)
         return
-    before = copy.deepcopy(trainer.network.state_dict())
+    before = copy.deepcopy(network.state_dict())
     yield trainer.fresh_state(trainer.state.network.train(), layout)
-    trainer.network.load_state_dict(before)
-    trainer.network.zero_grad()
+    network.load_state_dict(before)
+    network.zero_grad()
 
 
 @contextmanager
 def scratch_steps(
-    trainer: Trainer, *other_images: int, layout: torch.memory_format | None = None, at_once: int = 1
+    trainer: Trainer,
+    *other_images: int,
+    layout: torch.memory_format | None = None,
+    at_once: int = 1,
 ) -> Iterator[list[Callable[[], object]]]:
-    """Yield functions that take so many steps, captured if the training's are: on the first batch, then on batches of
-    the other sizes, made of its images. All train the same scratch copy."""
+    """Yield functions that each take `at_once` steps, captured if the training's are.
+
+    The first takes them on the first batch, the others on batches of other sizes, made of its
+    images. All train the same scratch copy.
+    """
     images, labels = next(iter(trainer.training.train_batches(0)))
     batches = [(images, labels)]
     for count in other_images:
         rows = torch.arange(count, device=images.device) % len(images)
-        batches.append((images.index_select(0, rows), labels.index_select(0, rows.to(labels.device))))
+        other_labels = labels.index_select(0, rows.to(labels.device))
+        batches.append((images.index_select(0, rows), other_labels))
     with scratch_copy(trainer, layout) as state:
         yield [trainer.steps.repeat(trainer, state, batch, at_once) for batch in batches]
 
 
 def warm_up(trainer: Trainer) -> float:
-    """Do all that happens only once (allocation, compilation, capture), so that no epoch pays for it.
+    """Do all that happens only once (allocation, compilation, capture) before the first epoch.
 
     Returns the seconds it took. The training's peak memory is counted from here on.
     """
     clock = trainer.clock
     started_seconds = clock.now_seconds()
     with scratch_copy(trainer) as state:
-        step_on_every_size(trainer, state)
+        _step_on_every_size(trainer, state)
         while not is_awake(trainer, started_seconds):
-            step_on_every_size(trainer, state)
+            _step_on_every_size(trainer, state)
     trainer.steps = chosen_steps(trainer)
     trainer.team.forget_peak_memory()
     if isinstance(trainer.steps, GraphedSteps):
@@ -90,17 +100,21 @@ def warm_up(trainer: Trainer) -> float:
 
 
 def is_awake(trainer: Trainer, started_seconds: float) -> bool:
-    """Return True if the device has worked for long enough to run at its full clock, as the leader's clock says."""
-    lasts_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
-    is_over: bool = trainer.team.broadcast_object(trainer.clock.now_seconds() - started_seconds >= lasts_seconds)
-    return is_over
+    """Return True if the device has worked for long enough to run at its full clock.
+
+    Rank 0's clock decides.
+    """
+    needed_seconds = WARM_UP_SECONDS if is_accelerator(trainer.device) else 0.0
+    passed_seconds = trainer.clock.now_seconds() - started_seconds
+    return bool(trainer.team.broadcast_object(passed_seconds >= needed_seconds))
 
 
 def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
-    """Capture the steps, then run each kind of step and validation batch that an epoch has, and undo it.
+    """Capture the steps, then run each kind of step and validation batch of an epoch, and undo it.
 
-    A graph keeps its memory to itself, so an epoch's eager steps and validation need further memory. It is allocated
-    before the first epoch is timed, or found to be missing while the training can still fall back to eager steps.
+    A graph keeps its memory to itself, so an epoch's eager steps and validation need further
+    memory. It is allocated before the first epoch is timed, or found to be missing while the
+    training can still fall back to eager steps.
     """
     steps.capture(trainer, trainer.state)
     with put_back(trainer.state):
@@ -110,10 +124,11 @@ def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
 
 @contextmanager
 def put_back(state: TrainState) -> Iterator[None]:
-    """Restore weights, buffers, optimizer and scaler at the end, in place, because graphs read them there."""
-    kept = [each for values in state.optimizer.state.values() for each in values.values()]
-    tensors = [*state.network.parameters(), *state.network.buffers(), *kept]
-    before = [each.detach().to(CPU, copy=True) for each in tensors]
+    """Restore weights, buffers, optimizer and scaler in place, because graphs read them there."""
+    tensors = [*state.network.parameters(), *state.network.buffers()]
+    for values in state.optimizer.state.values():
+        tensors += values.values()
+    before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
     scale = state.scaler.state_dict()
     try:
         yield
@@ -125,8 +140,8 @@ def put_back(state: TrainState) -> Iterator[None]:
         state.scaler.load_state_dict(scale)
 
 
-def step_on_every_size(trainer: Trainer, state: TrainState) -> None:
-    """Train and validate with batches as large as an epoch's first and its last one, as each size has its kernels."""
+def _step_on_every_size(trainer: Trainer, state: TrainState) -> None:
+    """Train and validate with batches as large as an epoch's first and last: each has kernels."""
     state.network.train()
     batches = list(islice(trainer.training.train_batches(0), WARM_UP_STEPS))
     for number, batch in enumerate(batches):
@@ -142,15 +157,19 @@ def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
 
 
 def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
-    """Return the first batch cut to this rank's share of an epoch's last one, or nothing if that is no smaller."""
-    last = batches.image_count % batches.batch_size if batches.image_count > batches.batch_size else 0
+    """Return the first batch cut to this rank's share of an epoch's last one, if that is smaller."""
+    last = batches.image_count % batches.batch_size
+    if not last or batches.image_count < batches.batch_size:
+        return []
     own = len(range(trainer.team.rank, last, trainer.team.size))
-    return [(first[0][:own], first[1][:own])] if last else []
+    return [(first[0][:own], first[1][:own])]
 
 
 def chosen_steps(trainer: Trainer) -> Steps:
-    """Return the kind of steps that params.yaml names. With `auto`, capture them if a trial gives the bits of eager
-    ones."""
+    """Return the kind of steps that params.yaml names.
+
+    With `auto`, capture them if a trial gives the bits of eager ones.
+    """
     if trainer.experiment.cuda_graphs == "off":
         return Steps("params.yaml says so")
     recorder = recorder_of(trainer.device)
@@ -159,44 +178,52 @@ def chosen_steps(trainer: Trainer) -> Steps:
     if why_not := why_not_capturable(trainer):
         return _one_by_one(trainer, why_not)
     at_once = steps_per_graph(trainer)
-    # An optimizer with another first step takes that eagerly: then both ways take the same number of steps.
-    tried_at_once = 1 if has_another_first_step(trainer.experiment.optimizer) else min(at_once, TRIED_STEPS)
+    # An optimizer with another first step takes it eagerly. Then both ways take as many steps.
+    is_first_eager = has_another_first_step(trainer.experiment.optimizer)
+    tried_at_once = 1 if is_first_eager else min(at_once, TRIED_STEPS)
     whole = trainer.training.image_count // trainer.training.batch_size
     tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
     batch = next(iter(trainer.training.train_batches(0)))
     try:
         with scratch_copy(trainer) as state, recorder.beside():
-            one_by_one = _bits(trainer, state, Steps(), tried, batch)
+            eager = _bits(trainer, state, Steps(), tried, batch)
         with scratch_copy(trainer) as state:
-            recorded = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
+            captured = _bits(trainer, state, GraphedSteps(recorder, tried_at_once), tried, batch)
     except RuntimeError as error:
         return _one_by_one(trainer, f"recording some failed ({first_failure(error)})")
+    why = "some were tried, and gave the same bits one by one"
     if not trainer.experiment.deterministic:
-        return GraphedSteps(recorder, at_once, "params.yaml says so; bits weren't compared, as deterministic is false")
-    if not all(map(same_bits, one_by_one, recorded)):
+        why = "params.yaml says so; bits weren't compared, as deterministic is false"
+    elif not all(map(same_bits, eager, captured)):
         return _one_by_one(trainer, "recorded, some gave other bits")
-    return GraphedSteps(recorder, at_once, "some were tried, and gave the same bits one by one")
+    return GraphedSteps(recorder, at_once, why)
 
 
 def _one_by_one(trainer: Trainer, why: str) -> Steps:
     if trainer.experiment.cuda_graphs == "on":
         raise UserError(
-            f"cuda_graphs is on in params.yaml, which can't be: {why}. `cuda_graphs: auto` takes them one by one then"
+            f"cuda_graphs is on in params.yaml, which can't be: {why}. "
+            f"`cuda_graphs: auto` takes them one by one then"
         )
     return Steps(why)
 
 
-def _bits(trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch) -> list[torch.Tensor]:
-    """Return losses, weights and optimizer state after so many steps and an eager one, of each of two epochs."""
+def _bits(
+    trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch
+) -> list[torch.Tensor]:
+    """Return losses, weights and optimizer state after `count` steps and an eager one, twice."""
     steps.capture(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
         losses += islice(steps.epoch(trainer, state, epoch), count // steps.at_once)
         losses.append(trainer.step(state, 0, batch))
-    found = [torch.cat([each.reshape(-1) for each in losses]), torch.tensor(state.scaler.get_scale())]
-    found += state.network.state_dict().values()
-    return found + [value for values in state.optimizer.state.values() for value in values.values()]
+    tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
+    tensors.append(torch.tensor(state.scaler.get_scale()))
+    tensors += state.network.state_dict().values()
+    for values in state.optimizer.state.values():
+        tensors += values.values()
+    return tensors
 
 
 def forget_optimizer(trainer: Trainer) -> None:

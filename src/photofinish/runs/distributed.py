@@ -1,4 +1,4 @@
-"""Several processes that train together: torchrun starts one for each device, and each finds its device and team."""
+"""Several processes that train together: torchrun starts one for each device."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from photofinish.config.devices import check_data_parallel
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
-from photofinish.files import sha256_of_bytes, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
@@ -30,18 +30,20 @@ from photofinish.training.teams import (
 )
 from photofinish.training.torch_device import CPU
 
+_OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
 """Time that torchrun leaves a rank to end after SIGTERM."""
 
 
 def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
-    """Run this process's command again by torchrun, once for each process of the host, and wait for the end."""
+    """Run this process's command again by torchrun, once for each process of the host, and wait."""
     note_start_of_stage(waited_seconds)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(host.processes), "--shutdown-timeout", str(_SHUTDOWN_SECONDS)]
+    command += ["--nproc-per-node", str(host.processes)]
+    command += ["--shutdown-timeout", str(_SHUTDOWN_SECONDS)]
     command += ["--no-python", sys.executable, *sys.orig_argv[1:]]
     environment = {"OMP_NUM_THREADS": str(host.threads or 1), **os.environ}
-    # Torchrun's log goes to a pipe and that of the ranks to stdout: they explain their failures themselves.
+    # Torchrun's log goes to a pipe. The ranks explain their failures on stdout.
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
         try:
             _, log = torchrun.communicate()
@@ -51,53 +53,61 @@ def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
             raise
     if torchrun.returncode:
         raise UserError(
-            f"{_first_failure(log, host.processes)}. Run `dvc repro` again: it resumes from the last checkpoint"
+            f"{_first_failure(log, host.processes)}. "
+            f"Run `dvc repro` again: it resumes from the last checkpoint"
         )
 
 
 def _first_failure(log: str, processes: int) -> str:
-    """Return which rank ended first and how, from torchrun's report, or all that torchrun logged."""
+    """Return which rank ended first and how, or all that torchrun logged."""
     cause = log.partition("Root Cause (first observed failure):")[2]
-    found = dict(re.findall(r"^\s+(\w+)\s+: (.+?)(?: \(.*)?$", cause, re.MULTILINE))
-    if "rank" not in found:
+    facts = dict(re.findall(r"^\s+(\w+)\s+: (.+?)(?: \(.*)?$", cause, re.MULTILINE))
+    if "rank" not in facts:
         return f"torchrun failed:\n{log.strip()}"
-    killed = re.search(r"Signal \d+ \((\w+)\)", cause)
-    how = f"was killed by {killed[1]}" if killed else f"ended with exit status {found['exitcode']}"
-    hint = ", which Linux sends when memory runs out" if killed and killed[1] == "SIGKILL" else ""
-    return f"process {found['rank']} of {processes} (counted from 0) {how}{hint}"
+    how = f"ended with exit status {facts['exitcode']}"
+    if killed := re.search(r"Signal \d+ \((\w+)\)", cause):
+        how = f"was killed by {killed[1]}"
+        if killed[1] == "SIGKILL":
+            how += ", which Linux sends when memory runs out"
+    return f"process {facts['rank']} of {processes} (counted from 0) {how}"
 
 
 @contextmanager
 def failures_left_to_the_stage() -> Iterator[None]:
-    """End a rank that the stage started as soon as it has failed. A normal exit waits for ranks that may be gone."""
+    """End a rank that the stage started as soon as it has failed.
+
+    A normal exit would wait for ranks that may be gone.
+    """
     if not is_started_by_stage():
         yield
         return
     os.dup2(1, 2)  # see `launch`
     try:
         yield
-    finally:
-        if error := sys.exception():
-            if isinstance(error, UserError):
-                print(f"error: {error}", file=sys.stderr)
-            elif not isinstance(error, (KeyboardInterrupt, TerminatedError)):
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(EXIT_FAILED)
+    except BaseException as error:  # noqa: BLE001
+        if isinstance(error, UserError):
+            print(f"error: {error}", file=sys.stderr)
+        elif not isinstance(error, (KeyboardInterrupt, TerminatedError)):
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_FAILED)
 
 
 @contextmanager
 def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]]:
-    """Give this process's device and team. NoAcceleratorError is raised before processes meet, in each of them."""
+    """Yield this process's device and world.
+
+    NoAcceleratorError is raised before processes meet, in each of them.
+    """
     device = _own_device(run, rank)
     if rank is None or rank.size == 1:
-        yield device, _team_of_one_process(run, device)
+        yield device, _world_of_one(run, device)
         return
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    _check_same_project(run, rank)
+    check_same_project(run, rank)
     yield device, DistributedWorld(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error: that would wait for processes that may be gone
+    dist.destroy_process_group()  # not after an error: it waits for processes that may be gone
 
 
 def _own_device(run: Run, rank: Rank | None) -> torch.device:
@@ -111,35 +121,32 @@ def _own_device(run: Run, rank: Rank | None) -> torch.device:
     return accelerator(host.kind, rank.local_number if rank else 0)
 
 
-def _team_of_one_process(run: Run, device: torch.device) -> World:
+def _world_of_one(run: Run, device: torch.device) -> World:
     host = run.host
     if not isinstance(host, GpuTarget) or host.strategy != "data_parallel":
         return World(device)
     indices = host.device_ids or tuple(range(len(host.accelerators)))
     check_data_parallel(device.type, indices, host.output_device)
     output = indices[0] if host.output_device is None else host.output_device
-    if indices == (output,):  # nothing is spread, and a wrapped network's steps can't be captured
+    if indices == (output,):  # steps of a wrapped network can't be captured
         return World(device)
     for index in indices:
         accelerator(host.kind, index, make_current=False)
-    return DataParallelWorld(tuple(torch.device("cuda", index) for index in indices), torch.device("cuda", output))
+    devices = tuple(torch.device("cuda", index) for index in indices)
+    return DataParallelWorld(devices, torch.device("cuda", output))
 
 
-def _check_same_project(run: Run, rank: Rank) -> None:
-    """Raise UserError if ranks read different projects: on several machines, each has its own copy."""
-    settings = to_json(run.experiment.model_dump(mode="json"))
-    own = {
-        "code": code_sha256(),
-        "settings": sha256_of_bytes(settings.encode()),
-        "data": run.data_sha256(),
-        "PyTorch": torch.__version__,
-    }
-    everyones: list[tuple[str, dict[str, str]]] = [("", {})] * rank.size
+def check_same_project(run: Run, rank: Rank) -> None:
+    """Raise UserError if ranks read different projects: on several machines, each has a copy."""
+    settings = run.experiment.model_dump_json()
+    own = code_sha256(), settings, run.data_sha256(), torch.__version__
+    everyones: list[Any] = [None] * rank.size
     dist.all_gather_object(everyones, (platform.node(), own))
+    first_host, expected = everyones[0]
     for number, (host, theirs) in enumerate(everyones):
-        differing = [what for what, value in theirs.items() if value != everyones[0][1][what]]
-        if differing:
-            raise UserError(
-                f"process {number} (on {host}) has other {' and other '.join(differing)} than process 0 "
-                f"(on {everyones[0][0]}): bring the project folders in line, then start again"
-            )
+        for what, value, other in zip(_OF_PROJECT, expected, theirs, strict=True):
+            if value != other:
+                raise UserError(
+                    f"process {number} (on {host}) has other {what} than process 0 "
+                    f"(on {first_host}). Copy the project again, then restart"
+                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -12,29 +12,44 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.profiling.scratch import warm_up
-from photofinish.results import EpochTiming, records
+from photofinish.machine.load import LoadMonitor
+from photofinish.profiling.scratch import forget_optimizer, warm_up
+from photofinish.results import EpochTiming, passed_seconds, records
 from photofinish.results.learned import packed_weights, seed_weights, weights_of
+from photofinish.runs.job import Job
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
 from photofinish.training.teams import World
 from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
-
-Repeats = list[tuple[EpochTiming, ...]]
-"""The epochs of each further training from the same start."""
+from photofinish.wording import seconds
 
 
-def train_repeats(setup: Setup, first: Trainer, done: Repeats, on_epoch: Callable[[int, int], None]) -> Iterator[int]:
-    """Train the missing repeats, add their epochs to `done`, and yield the number of each.
-
-    `on_epoch` gets the number of the repeat and of the epoch, both from 1.
-    """
-    for number in range(len(done) + 2, setup.run.experiment.repeats + 1):
+def train_repeats(
+    setup: Setup, first: Trainer, job: Job, load: LoadMonitor, display: TrainingDisplay
+) -> None:
+    """Train the repeats that are missing. Save a checkpoint after the training and each repeat."""
+    run, is_main = setup.run, setup.team.rank == 0
+    count = run.experiment.repeats
+    elapsed_seconds = job.elapsed_seconds()
+    state = first.state_dict()
+    state["optimizer"] = on_cpu(state["optimizer"])
+    if is_main:
+        job.save(state, elapsed_seconds)
+    if count == 1:
+        return
+    forget_optimizer(first)  # makes room for a second training
+    load.begin()
+    for number in range(len(job.repeats) + 2, count + 1):
         again = setup.new_trainer()
-        done.append(repeat_training(first, again, setup.run.name, number, partial(on_epoch, number)))
-        yield number
+        on_epoch = partial(load.epoch_ended, number)
+        job.repeats.append(repeat_training(first, again, run.name, number, on_epoch))
+        if is_main:
+            job.save(state, elapsed_seconds)
+            display.say(f"repeat {number} of {count}: {seconds(passed_seconds(job.repeats[-1]))}")
+        load.training_ended()
+        load.begin()
 
 
 def repeat_training(
@@ -64,29 +79,18 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
     return "the weights differ at the end, though no epoch's figures do"
 
 
-def train_further_seeds(run: Run, device: torch.device, team: World, checkpoints: Path) -> dict[int, State]:
+def train_further_seeds(
+    run: Run, device: torch.device, team: World, checkpoints: Path
+) -> dict[int, State]:
     """Train each seed after the experiment's own, and return what its trainer ended with."""
     states = {}
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
         store = CheckpointStore(checkpoints / f"seed-{seed}")
-        states[seed] = _train_seed(Setup(replace(run, experiment=experiment), device, team), store)
+        setup = Setup(replace(run, experiment=experiment), device, team)
+        states[seed] = _train_seed(setup, store)
     return states
-
-
-def write_further_seeds(folder: Path, states: dict[int, State]) -> None:
-    """Write the weights and the history of each further seed."""
-    runs = []
-    for seed, state in states.items():
-        weights = packed_weights(state["network"])
-        write_bytes_atomically(seed_weights(folder, seed), weights)
-        history = tuple(progress_in(state).metrics)
-        sha256 = sha256_of_bytes(weights)
-        runs.append(records.SeedRun(seed=seed, weights_sha256=sha256, history=history))
-    if runs:
-        seeds = records.FurtherSeeds(runs=tuple(runs))
-        records.write_record(folder / f"{records.SEEDS}.json", seeds)
 
 
 def _train_seed(setup: Setup, store: CheckpointStore) -> State:
@@ -109,7 +113,22 @@ def _train_seed(setup: Setup, store: CheckpointStore) -> State:
                         store.save(metrics.epoch, trainer.state_dict())
     except NonFiniteLossError as error:
         raise NonFiniteLossError(f"from seed {experiment.seed}, {error}") from error
-    final: State = on_cpu(trainer.state_dict()) | {"optimizer": {}}  # no epoch is left that needs it
+    state = on_cpu(trainer.state_dict())
+    state["optimizer"] = {}  # no epoch is left that needs it
     if is_main:
-        store.save(experiment.epochs, final)
-    return final
+        store.save(experiment.epochs, state)
+    return state
+
+
+def write_further_seeds(folder: Path, states: dict[int, State]) -> None:
+    """Write the weights and the history of each further seed."""
+    runs = []
+    for seed, state in states.items():
+        weights = packed_weights(state["network"])
+        write_bytes_atomically(seed_weights(folder, seed), weights)
+        history = tuple(progress_in(state).metrics)
+        sha256 = sha256_of_bytes(weights)
+        runs.append(records.SeedRun(seed=seed, weights_sha256=sha256, history=history))
+    if runs:
+        seeds = records.FurtherSeeds(runs=tuple(runs))
+        records.write_record(folder / f"{records.SEEDS}.json", seeds)

@@ -1,4 +1,4 @@
-"""A training run as its stage asks for it, and what identifies it. Does not import torch."""
+"""A training run as its stage requests it, and what identifies it. Does not import torch."""
 
 from __future__ import annotations
 
@@ -44,11 +44,6 @@ class Run:
     """Plan of custom metrics. They are tried before the training and do not influence it."""
 
     @property
-    def title(self) -> str:
-        """Return a description for processes that wait for this run."""
-        return f"which trains {self.name} on the {self.device}"
-
-    @property
     def custom_code(self) -> dict[str, str]:
         """Return the sha256 of each custom file that runs, and the versions of packages it names."""
         return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
@@ -56,28 +51,31 @@ class Run:
     def check(self) -> None:
         """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.custom_code)
+        experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
-        # `plan` cannot count the devices if all GPUs are asked for.
+        # `plan` cannot count the devices if all GPUs are requested.
         devices = max(self.processes, gpus)
-        batch_size = self.experiment.batch_size
         key = sharing_key(self.device)
-        if problem := batch_problem(batch_size, devices, key):
-            raise ConfigError(f"experiments.{self.name}.batch_size is {batch_size}, and {problem} in params.yaml")
-        split, augmentation = self._split_size(), self.experiment.augmentation
+        if problem := batch_problem(experiment.batch_size, devices, key):
+            raise ConfigError(
+                f"experiments.{self.name}.batch_size is {experiment.batch_size}, "
+                f"and {problem} in params.yaml"
+            )
+        split, augmentation = self._split_size(), experiment.augmentation
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
             raise ConfigError(
-                f"experiments.{self.name}.augmentation is for images in params.yaml; the items of "
-                f"datasets.{self.experiment.dataset} are {split.dtype} of shape {split.shape}: "
+                f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
+                f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
                 f"leave it out"
             )
         # A rank counts only itself: the others may have loaded their data already.
         processes = 1 if own_rank() else self.host.processes
-        check_memory_needed(self.name, self.experiment, split, room_now(self.host, processes))
+        self.check_memory(room_now(self.host, processes))
 
     def check_metrics(self) -> None:
         """Raise UserError if a custom metric fails on made-up outputs.
 
-        This runs in a process of its own, so that nothing in a metric's file can reach the network.
+        This runs in a separate process, so that nothing in a metric's file can reach the network.
         """
         if self.metrics is None or not read_plan(self.metrics, MetricsPlan).metrics:
             return
@@ -94,7 +92,9 @@ class Run:
     def resident_fits(self, rooms: list[Room]) -> bool:
         """Return True if `input: resident` would fit into the memory that is free now."""
         every, split = (*room_now(self.host, 1), *rooms), self._split_size()
-        return all(bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every)
+        return all(
+            bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every
+        )
 
     def _split_size(self) -> SplitSize:
         manifest = PackedSplit(self.data).manifest
@@ -117,10 +117,9 @@ class Run:
     def identity(self) -> str:
         """Return the sha256 of all that determines the training, except its name."""
         published = self.published_weights()
-        experiment = self.experiment.model_dump(exclude={"custom_code"})
         facts = [
             self.device,
-            experiment,
+            self.experiment.model_dump(exclude={"custom_code"}),
             self.custom_code,
             self.host.model_dump(),
             self.processes,
@@ -152,7 +151,7 @@ def code_sha256() -> str:
 
 
 def _dvc_lock_entry() -> str:
-    """Return what dvc.lock says of this stage, or "" outside DVC and before its first result."""
+    """Return this stage's part of dvc.lock, or "" outside DVC and before its first result."""
     lock = Path("dvc.lock")
     stage = os.environ.get("DVC_STAGE", "").rpartition(":")[2]
     if not stage or not lock.is_file():

@@ -1,4 +1,4 @@
-"""What the trainers of a run are made of: its split, batches, networks and device settings."""
+"""Parts that the trainers of a run are made of: its split, batches and networks."""
 
 from __future__ import annotations
 
@@ -8,43 +8,26 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from photofinish.config.experiment import CustomTransform, LoaderInput, ResidentInput
+from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.memory import Room
 from photofinish.models.own import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.failures import failures_explained, too_large_a_network_explained
+from photofinish.training.failures import too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, check_class_weights
 from photofinish.training.teams import World
-from photofinish.training.torch_device import CPU, configure_torch, free_memory_bytes
+from photofinish.training.torch_device import free_memory_bytes
 from photofinish.training.trainer import Trainer
 
 
-@contextmanager
-def configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
-    """Set torch up as the run asks for, and explain errors that leave the block."""
-    experiment = run.experiment
-    keep_freed = isinstance(run.host, CpuTarget) and run.host.keep_freed_memory
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
-        configure_torch(
-            device,
-            experiment.precision,
-            run.host.threads or 1,
-            keep_freed=keep_freed,
-            deterministic=experiment.deterministic,
-        )
-        yield
-
-
 class Setup:
-    """Data and settings of a run in one process, and a factory of networks and trainers."""
+    """Data of a run in one process, and a factory of networks and trainers."""
 
     def __init__(self, run: Run, device: torch.device, team: World) -> None:
         self.run, self.device, self.team = run, device, team
@@ -52,8 +35,8 @@ class Setup:
         clock = team.clock()
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
-        self.training = self._batches("train")
-        self.validation = self._batches("validation")
+        self.training = self._batches("train", run.experiment)
+        self.validation = self._batches("validation", run.experiment)
         self.data_seconds = clock.now_seconds() - started_seconds
         with self._experiment_named():
             check_class_weights(run.experiment.loss, self.split.manifest.class_names)
@@ -90,8 +73,8 @@ class Setup:
         with self._experiment_named():
             criterion = Loss(experiment.loss, manifest.task, self.device)
         batch = next(iter(self.training.train_batches(0)))
-        classes = len(manifest.class_names)
-        validate_custom_model(experiment, network, criterion, batch, classes)
+        outputs = len(manifest.class_names)
+        validate_custom_model(experiment, network, criterion, batch, outputs)
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Build a trainer of `network`, or of a new one."""
@@ -107,43 +90,22 @@ class Setup:
                 self.split.manifest.task,
             )
 
-    def whole_batches(self) -> Batches:
-        """Return the training's batches as one process sees them, whatever the world size."""
-        if self.team.size == 1:
-            return self.training
-        transform = self._custom_transform
-        loader = LoaderInput(name="loader", transform=transform)
-        experiment = self.run.experiment.model_copy(update={"input": loader})
-        return make_batches(experiment, self._part("train"), CPU)
-
     def resident_batches(self) -> Batches | None:
-        """Return resident batches of a training that loads its own, or None if they do not fit."""
+        """Return resident batches of a training with a loader, or None if they do not fit."""
         experiment = self.run.experiment
-        is_resident = experiment.input.name == "resident"
-        if is_resident or self._custom_transform:
+        if experiment.input.name == "resident" or experiment.input.transform:
             return None
         if not self.run.resident_fits(self._device_memory()):
             return None
         resident = ResidentInput(name="resident")
-        experiment = experiment.model_copy(update={"input": resident})
-        team = self.team
-        batches = make_batches(experiment, self._part("train"), self.device, team.rank, team.size)
-        return team.placed(batches)
+        return self._batches("train", experiment.model_copy(update={"input": resident}))
 
-    def _batches(self, name: PartName) -> Batches:
-        run, team = self.run, self.team
-        part = self._part(name)
-        return team.placed(make_batches(run.experiment, part, self.device, team.rank, team.size))
-
-    def _part(self, name: PartName) -> Part:
-        manifest = self.split.manifest
+    def _batches(self, name: PartName, experiment: Experiment) -> Batches:
+        split, team = self.split, self.team
+        manifest = split.manifest
         normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
-        return Part(name, self.split.images(name), self.split.labels(name), normalise)
-
-    @property
-    def _custom_transform(self) -> CustomTransform | None:
-        settings = self.run.experiment.input
-        return settings.transform if settings.name == "loader" else None
+        part = Part(name, split.images(name), split.labels(name), normalise)
+        return team.placed(make_batches(experiment, part, self.device, team.rank, team.size))
 
     def _device_memory(self) -> list[Room]:
         """Return the accelerator's memory that other programs leave free, if torch knows it."""
@@ -160,5 +122,6 @@ class Setup:
         except ConfigError as error:
             run = self.run
             raise ConfigError(
-                f"experiments.{run.name}.{error}. Its images are those of datasets.{run.experiment.dataset}"
+                f"experiments.{run.name}.{error}. "
+                f"Its samples are those of datasets.{run.experiment.dataset}"
             ) from error

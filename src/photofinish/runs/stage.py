@@ -30,20 +30,21 @@ def train(
     metrics: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
-    host = read_plan(host_file, CpuTarget) if device == "cpu" else read_plan(host_file, GpuTarget)
+    host: CpuTarget | GpuTarget
+    host = read_plan(host_file, CpuTarget if device == "cpu" else GpuTarget)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
     name = experiment_file.stem
     run = Run(name, device, experiment, host, data, out, weights, processes, metrics)
-    if rank is None:
-        check_machine(run)
+    if rank is None and "DVC_STAGE" in os.environ:
+        _check_machine(run)
     run.check()
     if rank is None and processes > 1:
-        # Torch takes seconds to import, and MLflow's process starts meanwhile: hence not at the top.
+        # Torch takes seconds to import, and MLflow's process starts meanwhile: not at the top.
         from photofinish.runs.distributed import launch
 
-        with exclusive_machine(run.title) as waited_seconds:
+        with exclusive_machine(_title(run)) as waited_seconds:
             launch(host, waited_seconds)
     elif rank is None or rank.number == 0:
         _train_with_mlflow(run, rank)
@@ -53,14 +54,19 @@ def train(
         train_rank(run, rank)
 
 
-def check_machine(run: Run) -> None:
+def _check_machine(run: Run) -> None:
     """Raise UserError if DVC runs the stage on another machine than the planned one."""
-    if "DVC_STAGE" in os.environ and (found := mismatches(run.host, Machine.here())):
+    if differences := mismatches(run.host, Machine.here()):
         raise UserError(
             f"{run.name} on {run.device} is planned for another machine than this one "
-            f"({'; '.join(found[:3])}). `make spread` trains it there, and so does "
+            f"({'; '.join(differences[:3])}). `make spread` trains it there, and so does "
             f"`dvc repro` on that machine. If this machine has changed, run `dvc repro plan`."
         )
+
+
+def _title(run: Run) -> str:
+    """Return a description for processes that wait for this run."""
+    return f"which trains {run.name} on the {run.device}"
 
 
 def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
@@ -70,7 +76,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
         # The stage that starts several processes holds the machine for all of them.
-        machine = nullcontext(0.0) if is_started_by_stage() else exclusive_machine(run.title)
+        machine = nullcontext(0.0) if is_started_by_stage() else exclusive_machine(_title(run))
         with machine as waited_seconds, Tracker() as tracker:
             training_images = PackedSplit(run.data).manifest.counts["train"]
             tracker.start(run.name, run.device, run.experiment, run.key(), training_images)
@@ -84,6 +90,8 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
 
 def _record_unavailable(run: Run, reason: str) -> None:
     if isinstance(run.host, GpuTarget) and run.host.if_missing == "fail":
-        raise UserError(f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)")
+        raise UserError(
+            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
+        )
     print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
     write_unavailable(run, reason)

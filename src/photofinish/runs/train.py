@@ -5,38 +5,51 @@ Read `train` here and `Trainer` in training/trainer.py to understand a training.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
+from typing import Any
 
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, state_folder
+from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically
+from photofinish.machine.energy import EnergyMeter, added_up, unavailable
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
+from photofinish.models.registry import count_parameters
 from photofinish.processes import Rank, seconds_since_stage_start
-from photofinish.profiling.scratch import forget_optimizer, warm_up
-from photofinish.results import passed_seconds, records
+from photofinish.profiling.attribution import profile
+from photofinish.profiling.first_step import first_batch, first_step
+from photofinish.profiling.scratch import warm_up
+from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
+from photofinish.results.measurements import StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.meters import EnergyOfAllRanks, OverheadMeter
-from photofinish.runs.profile import profile, record_first_step
+from photofinish.runs.job import Job, Laps
 from photofinish.runs.repeats import train_further_seeds, train_repeats, write_further_seeds
-from photofinish.runs.resume import Job, RunCheckpoints
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup, configured
-from photofinish.runs.views import TrainingDisplay
-from photofinish.runs.write import timings_record, write_model, write_training_views
+from photofinish.runs.setup import Setup
+from photofinish.runs.views import TrainingDisplay, write_views
 from photofinish.tracking.client import Tracker
-from photofinish.training.checkpoint import CheckpointStore, on_cpu, prune_checkpoints
-from photofinish.training.failures import is_out_of_memory, out_of_memory
+from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
+from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
 from photofinish.training.teams import NoAcceleratorError, World
-from photofinish.training.torch_device import nvidia_uuid
+from photofinish.training.torch_device import (
+    configure_torch,
+    device_name,
+    effective_precision,
+    nvidia_uuid,
+)
 from photofinish.training.trainer import Trainer, progress_in
-from photofinish.wording import seconds
 
 
-def train_rank(run: Run, rank: Rank | None, tracker: Tracker | None = None, waited_seconds: float = 0.0) -> str | None:
+def train_rank(
+    run: Run, rank: Rank | None, tracker: Tracker | None = None, waited_seconds: float = 0.0
+) -> str | None:
     """Train `run` as this rank of it. Return None, or why the device is missing.
 
     Rank 0 gets a `tracker`. `waited_seconds` passed before this process got its locks.
@@ -50,11 +63,21 @@ def train_rank(run: Run, rank: Rank | None, tracker: Tracker | None = None, wait
     return None
 
 
-def train(run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float) -> None:
+def train(
+    run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float
+) -> None:
     """Train, measure and write the results, from the last checkpoint on if there is one."""
+    experiment, host = run.experiment, run.host
     if team.rank == 0:
         prune_checkpoints(state_folder() / "checkpoints")
-    with configured(run, device, team):
+    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
+        configure_torch(
+            device,
+            experiment.precision,
+            host.threads or 1,
+            keep_freed=isinstance(host, CpuTarget) and host.keep_freed_memory,
+            deterministic=experiment.deterministic,
+        )
         timings = _train_own_seed(run, device, team, tracker, waited_seconds)
         seeds = train_further_seeds(run, device, team, run.checkpoint_folder())
     if timings is None or tracker is None:  # not rank 0
@@ -72,10 +95,11 @@ def _train_own_seed(
     run: Run, device: torch.device, team: World, tracker: Tracker | None, waited_seconds: float
 ) -> records.Timings | None:
     """Train from the experiment's own seed and write `model/`. Return the timings on rank 0."""
-    is_main = team.rank == 0
+    experiment, is_main = run.experiment, team.rank == 0
     started_at_unix_seconds = time.time() - seconds_since_stage_start()
-    job = Job(tracker, waited_seconds)
+    job = Job(run, tracker, waited_seconds)
 
+    # Batches, network, trainer.
     setup = Setup(run, device, team)
     network = setup.new_network()
     with job.excluded():
@@ -85,101 +109,86 @@ def _train_own_seed(
     initial_weights_sha256 = sha256_of_bytes(weights_of(network))
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
-    checkpoints = RunCheckpoints(run, trainer, job)
-    watch = LoadMonitor(nvidia_gpu_state(nvidia_uuid(device)), own_processes_share_cores=_shares_cores(run))
-    energy_meter = EnergyOfAllRanks(team)
+    loader = experiment.input
+    shares_cores = run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+    gpu_state = nvidia_gpu_state(nvidia_uuid(device))
+    load = LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
+    is_cpu = device.type == "cpu"
+    energy_meters = [] if is_cpu else [EnergyMeter([nvidia_uuid(gpu) for gpu in team.devices])]
 
     with display if is_main else nullcontext():
-        checkpoints.restore(team, display)
+        # Checkpoint, warm-up.
+        job.restore(trainer, team, display)
         epochs_before = trainer.progress.epochs_done
         warm_up_seconds = warm_up(trainer)
         startup_seconds = seconds_since_stage_start() - job.excluded_seconds
         if tracker:
             tracker.wait_until_ready()
-        watch.begin()
-        energy_meter.begin()
+        load.begin()
+        for energy_meter in energy_meters:
+            energy_meter.begin()
 
-        meter = OverheadMeter()
+        # The training. The overhead of its loop is recorded.
+        laps = Laps()
         for metrics, timing in trainer.epochs():
+            laps.end("epoch")
             if tracker:
-                with meter.spent_on("display"):
-                    display.epoch_ended(metrics, timing)
-                with meter.spent_on("saving"):
-                    checkpoints.epoch_ended()
-                with meter.spent_on("tracking"):
-                    tracker.epoch_ended(metrics, timing)
-                with meter.spent_on("watching"):
-                    watch.epoch_ended(1, metrics.epoch)
-        new_timings = trainer.progress.timings[epochs_before:]
-        overhead = meter.overhead(passed_seconds(new_timings))
-
-        energy = energy_meter.training_ended()
-        watch.training_ended()
+                display.epoch_ended(metrics, timing)
+                laps.end("display")
+                job.epoch_ended(trainer)
+                laps.end("saving")
+                tracker.epoch_ended(metrics, timing)
+                laps.end("tracking")
+                load.epoch_ended(1, metrics.epoch)
+                laps.end("watching")
+        overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
+        energy = team.gather([energy_meter.training_ended() for energy_meter in energy_meters])
+        load.training_ended()
         peak_memory_bytes = team.peak_memory_bytes()
-        with job.excluded(), _out_of_memory_explained(run, team):
-            _train_repeats(setup, trainer, checkpoints, watch, display)
-            watch.begin()
-            measured = profile(setup, trainer)
-            first_step = record_first_step(setup, trainer)
-            watch.look(run.experiment.repeats, run.experiment.epochs)
-        if not is_main:
-            return None
-        for doubt in load_warnings(watch.windows):
-            display.say(f"take the times with care: {doubt}")
 
-    assert first_step is not None
-    epoch_weights = checkpoints.epoch_weights
-    write_model(run, setup, trainer, epoch_weights, initial_weights_sha256, first_step)
+        # Measurements of the trained network. They can't change what it learned.
+        with job.excluded(), _out_of_memory_explained(run, team):
+            train_repeats(setup, trainer, job, load, display)
+            load.begin()
+            profiled = profile(trainer, setup.resident_batches)
+            batch = first_batch(setup.training, team)
+            if batch is not None:
+                network, labels = setup.new_network(), setup.split.labels("train")
+                precision, seed = experiment.precision, experiment.seed
+                loss = trainer.criterion
+                first = first_step(network, loss, batch, device, precision, labels, seed)
+            load.look(experiment.repeats, experiment.epochs)
+        if batch is None:  # not rank 0
+            return None
+        for warning in load_warnings(load.windows):
+            display.say(f"take the times with care: {warning}")
+
+    _write_model(setup, trainer, job, initial_weights_sha256, first)
     total_seconds = job.elapsed_seconds()
-    write_training_views(run, setup, trainer)
-    return timings_record(
-        run,
+    write_views(run.out / records.MODEL, trainer.network, batch, setup.split.manifest)
+    energies = added_up(chain.from_iterable(energy))
+    if job.resumed_at_epochs:
+        reason = "the training was interrupted, and only its last part was measured"
+        energies = unavailable(energies, reason)
+    return _timings(
         setup,
         trainer,
         job,
-        energy,
         started_at_unix_seconds=started_at_unix_seconds,
         startup_seconds=startup_seconds,
         warm_up_seconds=warm_up_seconds,
         total_seconds=total_seconds,
         peak_memory_bytes=peak_memory_bytes,
         overhead=overhead,
-        load=tuple(watch.windows),
-        **measured._asdict(),
+        energy=energies,
+        load=tuple(load.windows),
+        **profiled._asdict(),
     )
-
-
-def _train_repeats(
-    setup: Setup,
-    trainer: Trainer,
-    checkpoints: RunCheckpoints,
-    watch: LoadMonitor,
-    display: TrainingDisplay,
-) -> None:
-    """Train the repeats that are missing, and save a checkpoint after the training and each."""
-    is_main, count = setup.team.rank == 0, setup.run.experiment.repeats
-    job = checkpoints.job
-    elapsed_seconds = job.elapsed_seconds()
-    state = trainer.state_dict()
-    state["optimizer"] = on_cpu(state["optimizer"])
-    if is_main:
-        checkpoints.save(state, elapsed_seconds)
-    if count == 1:
-        return
-    forget_optimizer(trainer)
-    watch.begin()
-    for number in train_repeats(setup, trainer, job.repeats, watch.epoch_ended):
-        if is_main:
-            checkpoints.save(state, elapsed_seconds)
-            took_seconds = passed_seconds(job.repeats[-1])
-            display.say(f"repeat {number} of {count}: {seconds(took_seconds)}")
-        watch.training_ended()
-        watch.begin()
 
 
 @contextmanager
 def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
-    """Say that the training itself is safe if a measurement after it runs out of memory."""
+    """Add that the training is safe if a measurement after it runs out of memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -187,12 +196,71 @@ def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
             raise
         message = out_of_memory(run.name, run.experiment, team, str(error))
         raise UserError(
-            f"{message}. The training itself is done and kept. Where other programs took the "
+            f"{message}. The training itself is done and kept. If other programs took the "
             f"memory, end them: the next `dvc repro` measures without training again"
         ) from error
 
 
-def _shares_cores(run: Run) -> bool:
-    """Return True if the run has several processes that compete for the cores."""
-    loader = run.experiment.input
-    return run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+def _write_model(
+    setup: Setup,
+    trainer: Trainer,
+    job: Job,
+    initial_weights_sha256: str,
+    first_step: records.FirstStep,
+) -> None:
+    """Write what was learned. Nothing here may differ between two trainings on one machine."""
+    run, manifest = setup.run, setup.split.manifest
+    folder = run.out / records.MODEL
+    weights, published = weights_of(trainer.network), run.published_weights()
+    write_bytes_atomically(folder / records.WEIGHTS, weights)
+    job.epoch_weights.copy_to(folder / records.EPOCHS)
+    records.write_history(folder, trainer.progress.metrics)
+    is_channels_last = trainer.state.memory_format is torch.channels_last
+    record = records.Training(
+        device=run.device,
+        device_kind=setup.device.type,
+        experiment=run.experiment,
+        precision=effective_precision(setup.device, run.experiment.precision),
+        memory_format="channels_last" if is_channels_last else "contiguous",
+        parameter_count=count_parameters(trainer.network),
+        task=manifest.task,
+        image_shape=manifest.shape,
+        dtype=manifest.dtype,
+        class_names=manifest.class_names,
+        mean=manifest.mean,
+        std=manifest.std,
+        data_sha256=run.data_sha256(),
+        published_weights_sha256=published.sha256 if published else None,
+        initial_weights_sha256=initial_weights_sha256,
+        weights_sha256=sha256_of_bytes(weights),
+        epoch_weights_sha256=tuple(job.epoch_weights.sha256),
+        custom_code=run.custom_code,
+    )
+    records.write_record(folder / records.RECORD, record)
+    records.write_record(folder / records.FIRST_STEP, first_step)
+
+
+def _timings(setup: Setup, trainer: Trainer, job: Job, **measured: Any) -> records.Timings:
+    """Return the record of how long the training took. `measured` are further fields of it."""
+    run, device, steps = setup.run, setup.device, trainer.steps
+    cpu = run.host.cpu if device.type == "cpu" else None
+    epochs, image_count = trainer.progress.timings, setup.training.image_count
+    median_epoch_seconds = median_training_seconds(chain(epochs, *job.repeats))
+    return records.Timings(
+        host=run.host,
+        host_name=platform.node(),
+        device_name=cpu.model if cpu else device_name(device),
+        git_commit=git_commit(),
+        packages=package_versions(),
+        data_seconds=setup.data_seconds,
+        epochs=tuple(epochs),
+        tracking_seconds=job.tracker.waited_seconds if job.tracker else 0.0,
+        resumed_at_epochs=job.resumed_at_epochs,
+        training_image_count=image_count,
+        images_per_second=image_count / median_epoch_seconds,
+        device_count=setup.team.device_count,
+        repeats=tuple(job.repeats),
+        steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+        identity=run.identity(),
+        **measured,
+    )

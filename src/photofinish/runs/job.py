@@ -1,0 +1,125 @@
+"""What a training carries from process to process when it is interrupted: its time, repeats, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from photofinish.processes import seconds_since_stage_start
+from photofinish.results import EpochTiming, records
+from photofinish.results.learned import weights_of
+from photofinish.results.measurements import Overhead
+from photofinish.runs.run import Run
+from photofinish.runs.views import TrainingDisplay
+from photofinish.tracking.client import Tracker
+from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State
+from photofinish.training.teams import World
+from photofinish.training.trainer import Trainer
+
+
+class Job:
+    """A run over all its processes: how long it took so far, the repeats it has done, its checkpoints."""
+
+    def __init__(self, run: Run, tracker: Tracker | None, excluded_seconds: float) -> None:
+        self.tracker = tracker
+        self.excluded_seconds = excluded_seconds
+        """Wall time of this process that is no part of the job: locks, checks, profiling."""
+        self.earlier_seconds = 0.0
+        """Job time of the processes before this one."""
+        self.resumed_at_epochs: tuple[int, ...] = ()
+        self.repeats: list[tuple[EpochTiming, ...]] = []
+        """Epochs of each further training from the same start."""
+        self._store = CheckpointStore(run.checkpoint_folder())
+        self.epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
+        self._keeps_every_epoch = run.experiment.save_weights == "every_epoch"
+        self._epochs_saved = 0
+
+    def elapsed_seconds(self) -> float:
+        """Return how long the job has taken so far, over all its processes."""
+        tracking_seconds = self.tracker.waited_seconds if self.tracker else 0.0
+        excluded_seconds = self.excluded_seconds + tracking_seconds
+        return self.earlier_seconds + seconds_since_stage_start() - excluded_seconds
+
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """Leave the time of the block out of the job's."""
+        started_seconds = time.monotonic()
+        yield
+        self.excluded_seconds += time.monotonic() - started_seconds
+
+    def restore(self, trainer: Trainer, team: World, display: TrainingDisplay) -> None:
+        """Load the last checkpoint on every rank, if rank 0 has one."""
+        state = self._load_latest(display) if team.rank == 0 else None
+        state = team.broadcast_object(state)
+        if state is None:
+            return
+        trainer.load_state_dict(state["trainer"])
+        epochs_done = trainer.progress.epochs_done
+        self.earlier_seconds = state["elapsed_seconds"]
+        self.resumed_at_epochs = (*state["resumed_at_epochs"], epochs_done)
+        for timings in state["repeats"]:
+            self.repeats.append(tuple(EpochTiming(**timing) for timing in timings))
+        self._epochs_saved = epochs_done * (1 + len(self.repeats))
+        if team.rank == 0:
+            display.say(f"resumes after epoch {epochs_done}")
+
+    def _load_latest(self, display: TrainingDisplay) -> State | None:
+        state = self._store.load_latest(display.say)
+        if state is None:
+            return None
+        if damaged := self.epoch_weights.resume(state["epoch_weights_sha256"]):
+            display.say(f"{damaged} is missing or damaged: training starts over")
+            self._store.clear()
+            return None
+        return state
+
+    def epoch_ended(self, trainer: Trainer) -> None:
+        """Save the epoch's weights if they are kept, and a checkpoint if one is due."""
+        if self._keeps_every_epoch:
+            self.epoch_weights.save(weights_of(trainer.network))
+        if self._store.is_due():
+            self.save(trainer.state_dict(), self.elapsed_seconds())
+
+    def save(self, trainer_state: State, elapsed_seconds: float) -> None:
+        """Save a checkpoint, unless nothing was trained since the last one."""
+        epochs = trainer_state["progress"]["epochs_done"] * (1 + len(self.repeats))
+        if epochs == self._epochs_saved:
+            return
+        state = {
+            "trainer": trainer_state,
+            "epoch_weights_sha256": self.epoch_weights.sha256,
+            "elapsed_seconds": elapsed_seconds,
+            "resumed_at_epochs": list(self.resumed_at_epochs),
+            "repeats": [[asdict(timing) for timing in timings] for timings in self.repeats],
+        }
+        self._store.save(epochs, state)
+        self._epochs_saved = epochs
+
+
+class Laps:
+    """Seconds of the training loop, by purpose."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._ended_seconds = time.perf_counter()
+
+    def end(self, purpose: str) -> None:
+        """Add the time since the last lap's end to `purpose`."""
+        now_seconds = time.perf_counter()
+        self._seconds[purpose] += now_seconds - self._ended_seconds
+        self._ended_seconds = now_seconds
+
+    def overhead(self, passes_seconds: float) -> Overhead:
+        """Return the laps. Those named "epoch" hold the timed passes."""
+        laps = self._seconds
+        return Overhead(
+            passes_seconds=passes_seconds,
+            display_seconds=laps["display"],
+            saving_seconds=laps["saving"],
+            tracking_seconds=laps["tracking"],
+            watching_seconds=laps["watching"],
+            rest_seconds=max(0.0, laps["epoch"] - passes_seconds),
+        )
