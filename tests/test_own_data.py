@@ -19,9 +19,9 @@ from photofinish.config.datasets import LONGEST_CLASS_NAME, DatasetPlan, DigitsD
 from photofinish.config.reader import read_params
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
-from photofinish.data.reading import named_targets
-from photofinish.data.sources import download, read_raw
-from photofinish.data.split import split
+from photofinish.data.samples import named_targets
+from photofinish.data.sources import download
+from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import faults_in_own_code

@@ -19,9 +19,9 @@ from result_files import change_a_digit
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
-from photofinish.data.images import Int64Array, LabelledImages
+from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.split import divide, split
+from photofinish.data.split import RawData, divide, split
 from photofinish.errors import ConfigError, UserError
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
@@ -35,7 +35,7 @@ def divide_labels(
     return divide(raw, digits_plan(validation=validation, test=test, seed=seed))
 
 
-def colour_images() -> LabelledImages:
+def colour_images() -> RawData:
     """Three channels of different brightness, the last one of a single value."""
     raw = learnable_images()
     grey = raw.read(np.arange(len(raw.labels)))
@@ -47,7 +47,7 @@ def local_plan(**settings: Any) -> DatasetPlan:
     return plan_of(source="folder", parts={"train": "a", "validation": "b", "test": "c"}, **settings)
 
 
-def with_duplicates(own_parts: bool = True) -> LabelledImages:
+def with_duplicates(own_parts: bool = True) -> RawData:
     """The images 100 to 119 are a test part; two of them are training images too, one of them under another label."""
     images = learnable_images().read(np.arange(120)).copy()
     images[[105, 109]] = images[[6, 8]]

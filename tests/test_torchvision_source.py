@@ -16,9 +16,8 @@ from torchvision_archives import MAKERS, accept
 
 from photofinish.config.catalogue import DATASETS
 from photofinish.config.datasets import Dataset, DatasetPlan
-from photofinish.data.images import LabelledImages
-from photofinish.data.sources import download, read_raw
-from photofinish.data.split import divide
+from photofinish.data.sources import download
+from photofinish.data.split import RawData, divide, read_raw
 from photofinish.errors import ConfigError, UserError
 
 REAL = ROOT.parent / "shared" / "datasets"
@@ -76,7 +75,7 @@ def make_root(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return folder
 
 
-def read(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> LabelledImages:
+def read(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> RawData:
     plan = plan_of(source, make_root(source, tmp_path / "root", monkeypatch), **settings)
     download(plan, tmp_path / "raw")
     return read_raw(plan, tmp_path / "raw")
