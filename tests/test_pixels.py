@@ -20,7 +20,14 @@ def image_of(mode: str) -> Image.Image:
         return Image.fromarray(np.full((5, 7), 100 * 257, dtype=np.uint16))
     if mode == "P":
         return Image.new("RGB", (7, 5), RED).convert("P", palette=Image.Palette.ADAPTIVE)
-    colours = {"L": 100, "LA": (100, 9), "RGB": RED, "RGBA": (*RED, 9), "CMYK": (55, 245, 225, 0), "1": 1}
+    colours = {
+        "L": 100,
+        "LA": (100, 9),
+        "RGB": RED,
+        "RGBA": (*RED, 9),
+        "CMYK": (55, 245, 225, 0),
+        "1": 1,
+    }
     return Image.new(mode, (7, 5), colours[mode])
 
 
