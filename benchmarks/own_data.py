@@ -20,8 +20,8 @@ from benchmarks.timing import spread
 from photofinish.config.datasets import DatasetPlan, OwnDataset
 from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
-from photofinish.data.sources import download, read_raw
-from photofinish.data.split import split
+from photofinish.data.sources import download
+from photofinish.data.split import read_raw, split
 from photofinish.models.registry import build_model
 from photofinish.profiling.scratch import warm_up
 from photofinish.source_code import code_of_users

@@ -24,9 +24,9 @@ from hypothesis import settings
 from photofinish.config.datasets import DatasetPlan, DigitsDataset
 from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
-from photofinish.data.images import Int64Array, LabelledImages, UInt8Array
+from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.packed import PackedSplit
-from photofinish.data.split import split
+from photofinish.data.split import RawData, split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.machine.load import LoadWindow
 
@@ -100,12 +100,12 @@ def from_array(
     labels: Int64Array,
     class_names: tuple[str, ...],
     own_parts: Mapping[PartName, Int64Array] | None = None,
-) -> LabelledImages:
+) -> RawData:
     """Of images that lie in memory."""
-    return LabelledImages(images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {})
+    return RawData(images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {})
 
 
-def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> LabelledImages:
+def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> RawData:
     """Noise with one bright row, whose place is the class."""
     random = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % classes

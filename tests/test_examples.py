@@ -20,8 +20,8 @@ from photofinish.config.datasets import DatasetPlan, OwnDataset
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.config.networks import FetchedWeights, InitialWeights
-from photofinish.data.sources import download, read_raw
-from photofinish.data.split import split
+from photofinish.data.sources import download
+from photofinish.data.split import read_raw, split
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import write_plan

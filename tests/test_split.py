@@ -1,8 +1,7 @@
-"""Splitting: three parts that never overlap, drawn evenly, decided by the seed, and packed so that damage shows."""
+"""Parts never overlap, are drawn evenly by the seed, and show damage."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
 from pydantic import ValidationError
-from result_files import change_a_digit
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
-from photofinish.data.images import Int64Array, LabelledImages
+from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.split import divide, split
+from photofinish.data.split import RawData, divide, split
 from photofinish.errors import ConfigError, UserError
+from photofinish.files import sha256_of_file
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
-FILES = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels")]
 
 
 def divide_labels(
@@ -35,8 +33,8 @@ def divide_labels(
     return divide(raw, digits_plan(validation=validation, test=test, seed=seed))
 
 
-def colour_images() -> LabelledImages:
-    """Three channels of different brightness, the last one of a single value."""
+def colour_images() -> RawData:
+    """Return images of three channels, the last of a single value."""
     raw = learnable_images()
     grey = raw.read(np.arange(len(raw.labels)))
     images = np.concatenate([grey, grey // 2, np.full_like(grey, 7)], axis=1)
@@ -44,23 +42,20 @@ def colour_images() -> LabelledImages:
 
 
 def local_plan(**settings: Any) -> DatasetPlan:
-    return plan_of(source="folder", parts={"train": "a", "validation": "b", "test": "c"}, **settings)
+    parts = {"train": "a", "validation": "b", "test": "c"}
+    return plan_of(source="folder", parts=parts, **settings)
 
 
-def with_duplicates(own_parts: bool = True) -> LabelledImages:
-    """The images 100 to 119 are a test part; two of them are training images too, one of them under another label."""
+def with_duplicates(own_parts: bool = True) -> RawData:
+    """Return data whose test part, images 100 to 119, has two training images."""
     images = learnable_images().read(np.arange(120)).copy()
     images[[105, 109]] = images[[6, 8]]
-    parts: dict[PartName, Int64Array] = (
-        {"train": np.arange(90), "validation": np.arange(90, 100), "test": np.arange(100, 120)} if own_parts else {}
-    )
-    names = tuple(f"photos/{row}.png" for row in range(120))
-    return replace(from_array(images, LABELS, ("cat", "dog", "owl"), parts), origins=names)
-
-
-def read_part(packed: PackedSplit, name: str) -> None:
-    part, content = name.removesuffix(".npy").split("-")
-    getattr(packed, content)(part)
+    parts: dict[PartName, Int64Array] = {}
+    if own_parts:
+        parts = {"train": np.arange(90), "validation": np.arange(90, 100)}
+        parts["test"] = np.arange(100, 120)
+    raw = from_array(images, LABELS, ("cat", "dog", "owl"), parts)
+    return replace(raw, name_of="photos/{}.png".format)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +85,14 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
     labels: list[int], validation: float | int, test: float | int, seed: int
 ) -> None:
     try:
-        rows = divide_labels(np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed)
+        rows = divide_labels(
+            np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed
+        )
     except (ConfigError, ValidationError):  # the schema refuses fractions that make up the whole
         return
-    assert sorted(row for part in rows.values() for row in part.tolist()) == list(range(len(labels)))
+    assert sorted(row for part in rows.values() for row in part.tolist()) == list(
+        range(len(labels))
+    )
     assert all(len(part) for part in rows.values())
 
 
@@ -114,69 +113,44 @@ def test_the_seed_alone_decides_the_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "test", "part", "why"),
+    ("labels", "test", "part"),
     [
-        pytest.param([0] * 30 + [1], 6, "test", "", id="a class of one image"),
-        pytest.param([0] * 30 + [1] * 2, 16, "validation", "", id="a class used up by the test part"),
-        pytest.param(
-            [0, 1, 2] * 10,
-            2,
-            "test",
-            "The test_size = 2 should be greater or equal to the num",
-            id="a part smaller than the number of classes, told with scikit-learn's reason",
-        ),
+        pytest.param([0] * 30 + [1], 6, "test", id="a class of one image"),
+        pytest.param([0] * 30 + [1] * 2, 16, "validation", id="a class used up by the test part"),
+        pytest.param([0, 1, 2] * 10, 2, "test", id="a part smaller than the number of classes"),
     ],
 )
-def test_a_part_that_cannot_be_drawn_evenly_is_refused_by_name(
-    labels: list[int], test: int, part: str, why: str
+def test_a_part_that_cannot_be_drawn_evenly_is_named(
+    labels: list[int], test: int, part: str
 ) -> None:
-    told = rf"a {part} part of \d+ images can't be drawn evenly in params\.yaml, datasets\.small: {why}"
-    with pytest.raises(ConfigError, match=told):
+    message = rf"a {part} part of \d+ images can't be drawn evenly .*datasets\.small: "
+    with pytest.raises(ConfigError, match=message):
         divide_labels(np.array(labels, dtype=np.int64), validation=6, test=test, seed=0)
 
 
-def test_a_part_is_drawn_or_the_sources_own_and_never_both_or_neither() -> None:
-    both = "datasets.small.test is of no use in params.yaml: the source has such a part"
-    with pytest.raises(ConfigError, match=f"^{re.escape(both)}$"):
+def test_a_part_is_either_drawn_or_the_sources_own() -> None:
+    with pytest.raises(ConfigError, match=r"^datasets\.small\.test must be left out"):
         divide(with_duplicates(), digits_plan())
-    neither = "datasets.birds.test is required in params.yaml: the source has no such part"
-    with pytest.raises(ConfigError, match=f"^{re.escape(neither)}$"):
+    with pytest.raises(ConfigError, match=r"^datasets\.birds\.test is required"):
         divide(with_duplicates(own_parts=False), local_plan())
 
 
-def test_a_class_of_a_single_image_is_named() -> None:
-    labels = np.array([0] * 30 + [1] * 30 + [2], dtype=np.int64)
-    raw = from_array(np.zeros((61, 1, 1, 1), dtype=np.uint8), labels, ("pasta", "pizza", "piza"))
-    with pytest.raises(ConfigError, match="there is only one image left of 'piza'"):
-        divide(raw, digits_plan())
-
-
-def test_the_manifest_has_the_mean_and_deviation_that_numpy_finds_in_the_training_part(tmp_path: Path) -> None:
-    manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
-    training = PackedSplit(tmp_path).images("train") / 255.0
-    assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
-    assert manifest.std[:2] == pytest.approx(training.std(axis=(0, 2, 3)).tolist()[:2], rel=1e-12)
-
-
-def test_a_channel_of_one_value_can_be_divided_by_its_deviation(tmp_path: Path) -> None:
-    assert split(digits_plan(test=0.1), colour_images(), tmp_path).std[2] == 1.0
-
-
-def test_the_manifest_says_what_the_files_hold(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_files(tmp_path: Path) -> None:
     manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
     assert manifest == PackedSplit(tmp_path).manifest
     assert manifest.counts == {"train": 84, "validation": 24, "test": 12}
     assert manifest.shape == (3, 8, 8)
     assert manifest.class_names == ("class 0", "class 1", "class 2")
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("*.npy")}
-    assert manifest.sha256 == files
-    assert set(FILES) < set(files)
+    names = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels", "rows")]
+    assert manifest.sha256 == {name: sha256_of_file(tmp_path / name) for name in names}
+    training = PackedSplit(tmp_path).images("train") / 255.0
+    assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
+    deviations = training.std(axis=(0, 2, 3)).tolist()[:2]
+    assert manifest.std == pytest.approx([*deviations, 1.0], rel=1e-12)  # the last has one value
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_mapped(
-    tmp_path: Path, part: Any
-) -> None:
+def test_a_part_has_the_chosen_rows_and_is_memory_mapped(tmp_path: Path, part: Any) -> None:
     raw = learnable_images()
     split(digits_plan(test=0.1), raw, tmp_path)
     packed, rows = PackedSplit(tmp_path), np.load(tmp_path / part_file(part, "rows"))
@@ -187,63 +161,60 @@ def test_a_part_is_the_chosen_rows_of_the_raw_data_as_bytes_that_can_be_memory_m
     assert np.array_equal(packed.labels(part), raw.labels[rows])
 
 
-def test_an_image_in_two_parts_that_the_user_made_is_refused_unless_it_is_allowed(
+def test_an_image_in_two_parts_of_the_user_is_refused_unless_it_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    warning = "test images that are train images too: 2 of 20, such as photos/6.png and photos/105.png"
-    with pytest.raises(ConfigError, match=rf"{warning}.*datasets\.birds\.allow_duplicates: true"):
+    warning = (
+        "test images that are train images too: 2 of 20, such as photos/6.png and photos/105.png"
+    )
+    allowing = r"datasets\.birds\.allow_duplicates: true"
+    with pytest.raises(ConfigError, match=f"{warning}.*{allowing}"):
         split(local_plan(), with_duplicates(), tmp_path / "refused")
     assert not (tmp_path / "refused/manifest.json").exists()
-    two_parts = replace(with_duplicates(), own_parts={"train": np.arange(100), "test": np.arange(100, 120)})
+    own_parts: dict[PartName, Int64Array] = {"train": np.arange(100), "test": np.arange(100, 120)}
+    plan = plan_of(source="folder", parts={"train": "a", "test": "b"}, validation=0.1)
     with pytest.raises(ConfigError, match=warning):
-        split(plan_of(source="folder", parts={"train": "a", "test": "b"}, validation=0.1), two_parts, tmp_path / "two")
+        split(plan, replace(with_duplicates(), own_parts=own_parts), tmp_path / "two")
     split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
     assert f"note: {warning}" in capsys.readouterr().out.splitlines()
 
 
-def test_an_image_in_two_parts_that_are_drawn_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw = with_duplicates(own_parts=False)
-    split(digits_plan(test=0.5, validation=0.4), replace(raw, origins=(), notes=["2 files"]), tmp_path)
+def test_an_image_in_two_parts_that_are_drawn_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split(digits_plan(test=0.5, validation=0.4), with_duplicates(own_parts=False), tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "note: 2 files"
-    pattern = r"note: \w+ images that are \w+ images too: [12] of \d+, such as row \d+ and row \d+"
-    assert lines[1:]
-    assert all(re.fullmatch(pattern, line) for line in lines[1:])
+    pattern = r"note: \w+ images that are \w+ images too: [12] of \d+, such as \S+ and \S+"
+    assert lines
+    assert all(re.fullmatch(pattern, line) for line in lines)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_disk_that_is_full_is_named_with_the_data_set(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).symlink_to("/dev/full")
-    with pytest.raises(UserError, match=rf"no room for the split of data set 'small': the disk of {tmp_path} is full"):
+def test_a_full_disk_is_reported_with_the_data_set(tmp_path: Path) -> None:
+    (tmp_path / "train-images.npy").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=rf"no room for .* 'small': the disk of {tmp_path} is full"):
         split(digits_plan(), learnable_images(), tmp_path)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", ["images", "labels"])
 @pytest.mark.parametrize("damage", ["one bit", "gone"])
-def test_a_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_packed_file_is_named(tmp_path: Path, content: str, damage: str) -> None:
     split(digits_plan(test=0.1), learnable_images(), tmp_path)
-    path = tmp_path / name
+    path = tmp_path / f"test-{content}.npy"
     data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
     if damage == "gone":
         path.unlink()
-    else:
-        data[-1] ^= 1
-        path.write_bytes(data)
-    with pytest.raises(UserError, match="missing or damaged") as caught:
-        read_part(PackedSplit(tmp_path), name)
-    assert str(path) in str(caught.value)
+    with pytest.raises(UserError, match=f"{path} is missing or damaged"):
+        getattr(PackedSplit(tmp_path), content)("test")
 
 
-@pytest.mark.parametrize("damage", ["gone", "empty", "another digit"])
+@pytest.mark.parametrize("damage", ["gone", "empty"])
 def test_a_damaged_manifest_is_named(tmp_path: Path, damage: str) -> None:
     split(digits_plan(test=0.1), learnable_images(), tmp_path)
     manifest = tmp_path / "manifest.json"
+    manifest.write_bytes(b"")
     if damage == "gone":
         manifest.unlink()
-    elif damage == "empty":
-        manifest.write_bytes(b"")
-    else:
-        change_a_digit(manifest)
-    with pytest.raises(UserError, match=r"can't be read|is damaged: its sha256") as caught:
+    with pytest.raises(UserError, match=f"{manifest} can't be read"):
         PackedSplit(tmp_path)
-    assert str(manifest) in str(caught.value)

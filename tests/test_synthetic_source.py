@@ -1,4 +1,4 @@
-"""Made images: the same whenever and however they are read, of any shape, and of classes that can be learned."""
+"""The sources that need no files: scikit-learn's digits, and images made from the seed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,46 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import digits_plan
 from image_files import plan_of
+from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
 
-from photofinish.data.images import LabelledImages
-from photofinish.data.sources import download, read_raw
+from photofinish.data.sources import download
+from photofinish.data.split import RawData, read_raw
+
+DIGITS = digits_plan()
 
 
-def made(folder: Path, **changes: Any) -> LabelledImages:
-    chosen = {"images": 500, "shape": [3, 9, 7], "classes": 5, "validation": 0.1, "test": 0.1, **changes}
-    plan = plan_of(source="synthetic", **chosen)
-    download(plan, folder / "raw")
-    return read_raw(plan, folder / "raw")
+def make(folder: Path, **changes: Any) -> RawData:
+    settings = {"images": 500, "shape": [3, 9, 7], "classes": 5, "validation": 0.1, "test": 0.1}
+    return read_raw(plan_of(source="synthetic", **settings | changes), folder)
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> LabelledImages:
-    return made(tmp_path_factory.mktemp("synthetic"))
+def test_digits_are_scikit_learns_with_their_shades_spread_over_a_byte(tmp_path: Path) -> None:
+    digits, raw = load_digits(), read_raw(DIGITS, tmp_path)
+    images = raw.read(np.arange(1797))
+    assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.uint8)
+    assert np.array_equal(images[:, 0], np.round(digits.images * 255 / 16))
+    assert np.array_equal(raw.labels, digits.target)
+    assert raw.class_names == tuple("0123456789")
 
 
-def test_images_have_the_shape_and_the_classes_that_are_asked_for(images: LabelledImages) -> None:
-    everything = images.read(np.arange(500))
-    assert (everything.shape, everything.dtype, images.shape) == ((500, 3, 9, 7), np.uint8, (3, 9, 7))
-    assert np.bincount(images.labels).tolist() == [100] * 5
-    assert len(images.class_names) == 5
-    assert len({image.tobytes() for image in everything}) == 500
+def test_downloading_writes_one_file_and_reading_leaves_none(tmp_path: Path) -> None:
+    download(DIGITS, tmp_path)
+    read_raw(DIGITS, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
+
+
+def test_a_full_disk_is_reported_with_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> object:
+        return Path("/dev/full").open("wb", buffering=0)
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(Exception, match="no room for data set 'small'"):
+        read_raw(DIGITS, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -43,38 +58,27 @@ def test_images_have_the_shape_and_the_classes_that_are_asked_for(images: Labell
     ],
 )
 def test_images_have_these_bytes_on_every_machine(tmp_path: Path, seed: int, sha256: str) -> None:
-    images = made(tmp_path, seed=seed)
+    images = make(tmp_path, seed=seed)
     assert hashlib.sha256(images.read(np.array([0, 1, 499])).tobytes()).hexdigest() == sha256
     assert images.class_names == ("0", "1", "2", "3", "4")
-
-
-def test_another_seed_makes_other_images(images: LabelledImages, tmp_path: Path) -> None:
-    others = made(tmp_path, seed=1)
-    assert not np.array_equal(others.read(np.array([0])), images.read(np.array([0])))
-
-
-def test_more_images_are_the_same_ones_and_others(images: LabelledImages, tmp_path: Path) -> None:
-    more = made(tmp_path, images=1000)
+    assert np.bincount(images.labels).tolist() == [100] * 5
+    assert len({image.tobytes() for image in images.read(np.arange(500))}) == 500
+    more = make(tmp_path, seed=seed, images=1000)
     assert np.array_equal(more.read(np.arange(500)), images.read(np.arange(500)))
 
 
 @pytest.mark.parametrize("shape", [[1, 1, 1], [1, 1, 300], [4, 2, 3], [1, 257, 5]])
-def test_any_shape_will_do(tmp_path: Path, shape: list[int]) -> None:
-    images = made(tmp_path, shape=shape, images=20)
+def test_images_can_have_any_shape(tmp_path: Path, shape: list[int]) -> None:
+    images = make(tmp_path, shape=shape, images=20)
     assert images.read(np.array([19, 3])).shape == (2, *shape)
 
 
-def test_patterns_are_smooth_and_reach_every_pixel(tmp_path: Path) -> None:
-    images = made(tmp_path, shape=[1, 32, 32], images=2000, classes=2)
-    patterns = np.stack([images.read(np.arange(kind, 2000, 2)).mean(axis=0)[0] for kind in (0, 1)])
-    steps = np.abs(np.diff(patterns, axis=2))
-    assert patterns.std() > 10
-    assert steps.max() < 32
-
-
-@pytest.mark.parametrize(("shape", "classes"), [([1, 8, 8], 10), ([3, 32, 32], 10), ([1, 6, 6], 3)])
-def test_a_linear_classifier_learns_the_classes(tmp_path: Path, shape: list[int], classes: int) -> None:
-    images = made(tmp_path, shape=shape, images=3000, classes=classes)
+@pytest.mark.parametrize(("shape", "classes"), [([3, 32, 32], 10), ([1, 6, 6], 3)])
+def test_a_linear_classifier_learns_the_classes(
+    tmp_path: Path, shape: list[int], classes: int
+) -> None:
+    images = make(tmp_path, shape=shape, images=3000, classes=classes)
     pixels = images.read(np.arange(3000)).reshape(3000, -1) / 255 - 0.5
-    learned = SGDClassifier(max_iter=5, tol=None, random_state=0).fit(pixels[:2000], images.labels[:2000])
-    assert learned.score(pixels[2000:], images.labels[2000:]) > 0.95
+    classifier = SGDClassifier(max_iter=5, tol=None, random_state=0)
+    classifier.fit(pixels[:2000], images.labels[:2000])
+    assert classifier.score(pixels[2000:], images.labels[2000:]) > 0.95

@@ -24,7 +24,7 @@ from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
-from photofinish.runs.evaluation import evaluate, further_scores, scores_of_labels, scores_of_values, write_evaluation
+from photofinish.runs.evaluation import custom_scores, evaluate, scores_of_labels, scores_of_values, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
@@ -242,7 +242,7 @@ def named(outputs, targets):
 def further(make_experiment: MakeExperiment, task: Task, *metrics: Any) -> dict[str, float]:
     settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
     named = Experiment.model_validate_json(to_json(settings)).metrics
-    return further_scores(named, task, OUTPUTS.double(), TARGETS[task])
+    return custom_scores(named, task, OUTPUTS.double(), TARGETS[task])
 
 
 def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> None:
@@ -262,8 +262,8 @@ def test_custom_metrics_are_functions_or_classes(
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
     assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
-    for name, problem in {"both": "gives 2 numbers", "none": "gives None", "named": r"gives {'a': 1}"}.items():
-        with pytest.raises(UserError, match=rf"metric \./metrics\.py:{name} {problem}: it must give one number"):
+    for name, told in {"both": r"gives tensor\(.*\)", "none": "gives None", "named": r"gives {'a': 1}"}.items():
+        with pytest.raises(UserError, match=rf"metric \./metrics\.py:{name} {told}: it must give one number"):
             further(make_experiment, "values", f"{file}:{name}")
 
 
@@ -284,7 +284,7 @@ def test_a_faulty_custom_metric_is_refused_before_the_training(
     plan("accuracy", "./metrics.py:nothing")
     run.check_metrics()
     plan("./metrics.py:both")
-    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must give one number$"):
+    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives tensor\(.*\): it must give one number$"):
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     assert "metrics" not in sys.modules
     assert not (tmp_path / "model").exists()

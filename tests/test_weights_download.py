@@ -15,7 +15,13 @@ from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
 from photofinish.config.loader import read_params
-from photofinish.config.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
+from photofinish.config.networks import (
+    InitialWeights,
+    PublishedWeights,
+    WeightsPlan,
+    checked_file,
+    fetched_weights,
+)
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
@@ -47,7 +53,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     torch.manual_seed(3)
     torch.save(get_model("shufflenet_v2_x0_5", weights=None).state_dict(), folder / "new.pth")
-    return (folder / "new.pth").rename(folder / f"shufflenet_v2_x0_5-{sha256_of_file(folder / 'new.pth')[:8]}.pth")
+    return (folder / "new.pth").rename(
+        folder / f"shufflenet_v2_x0_5-{sha256_of_file(folder / 'new.pth')[:8]}.pth"
+    )
 
 
 @pytest.fixture
@@ -70,13 +78,20 @@ def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
     plan: WeightsPlan, published: Path, tmp_path: Path
 ) -> None:
     download_weights(plan, tmp_path / "weights")
-    names = {path.name: sorted(file.name for file in path.iterdir()) for path in (tmp_path / "weights").iterdir()}
+    names = {
+        path.name: sorted(file.name for file in path.iterdir())
+        for path in (tmp_path / "weights").iterdir()
+    }
     with_file = [published.name, "weights.json"]
     assert names == {"scratch": ["weights.json"], "fine": with_file, "finer": with_file}
     assert written(tmp_path / "weights/scratch").published is None
     fine = written(tmp_path / "weights/fine").published
     assert fine is not None
-    assert (fine.model, fine.weights, fine.file) == ("shufflenet_v2_x0_5", "IMAGENET1K_V1", published.name)
+    assert (fine.model, fine.weights, fine.file) == (
+        "shufflenet_v2_x0_5",
+        "IMAGENET1K_V1",
+        published.name,
+    )
     assert fine.sha256 == sha256_of_file(published)
 
 
@@ -103,7 +118,15 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
     sizes = {"validation": 2, "test": 2}
     settings = {
         "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
-        "datasets": {"made": {"source": "synthetic", "images": 9, "shape": [3, 32, 32], "classes": 2, **sizes}},
+        "datasets": {
+            "made": {
+                "source": "synthetic",
+                "images": 9,
+                "shape": [3, 32, 32],
+                "classes": 2,
+                **sizes,
+            }
+        },
         "experiments": {"one": {"dataset": "made", "model": model}},
     }
     params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -131,7 +154,9 @@ def test_the_file_is_checked_before_it_is_loaded(
     data = bytearray((weights / published.name).read_bytes())
     data[len(data) // 2] ^= 1
     (weights / published.name).write_bytes(data)
-    with pytest.raises(UserError, match=r"missing or damaged: run `dvc repro --force download-weights`"):
+    with pytest.raises(
+        UserError, match=r"missing or damaged: run `dvc repro --force download-weights`"
+    ):
         checked_file(fetched, weights)
 
 
@@ -147,7 +172,9 @@ def test_an_experiment_that_names_weights_never_trains_without_them(
     folder: str | None, message: str, weights: Path, make_experiment: MakeExperiment
 ) -> None:
     with pytest.raises(UserError, match=message):
-        fetched_weights(make_experiment(model=ASKING).model, weights.parent / folder if folder else None)
+        fetched_weights(
+            make_experiment(model=ASKING).model, weights.parent / folder if folder else None
+        )
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +187,11 @@ def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_weights_are_part_of_the_runs_key(
-    weights: Path, coloured_split: Path, cpu_host: CpuTarget, make_experiment: MakeExperiment, tmp_path: Path
+    weights: Path,
+    coloured_split: Path,
+    cpu_host: CpuTarget,
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
 ) -> None:
     experiment = make_experiment(model=ASKING)
     run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
@@ -169,7 +200,9 @@ def test_the_weights_are_part_of_the_runs_key(
     record = (weights / "weights.json").read_text(encoding="utf-8")
     fetched = run.published_weights()
     assert fetched is not None
-    (weights / "weights.json").write_text(record.replace(fetched.sha256, "0" * 64), encoding="utf-8")
+    (weights / "weights.json").write_text(
+        record.replace(fetched.sha256, "0" * 64), encoding="utf-8"
+    )
     assert run.key() != before
 
 
@@ -182,11 +215,21 @@ def test_training_starts_from_them_and_its_record_says_so(
     tmp_path: Path,
 ) -> None:
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
-    run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out" / "fine" / "cpu", weights)
+    run = Run(
+        "fine",
+        "cpu",
+        experiment,
+        cpu_host,
+        coloured_split,
+        tmp_path / "out" / "fine" / "cpu",
+        weights,
+    )
     train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     record = records.read_training(run.out / records.MODEL)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)
     network = load_network(run.out / records.MODEL, record)
     started = torch.load(published, weights_only=True)
-    assert torch.allclose(network.state_dict()["conv1.0.weight"], started["conv1.0.weight"], atol=1e-6)
+    assert torch.allclose(
+        network.state_dict()["conv1.0.weight"], started["conv1.0.weight"], atol=1e-6
+    )

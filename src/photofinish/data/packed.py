@@ -1,4 +1,4 @@
-"""A packed split: one file of images (or other items) a part, that can be memory-mapped, and a manifest of it."""
+"""A packed split: a memory-mapped file of inputs and one of targets per part, and a manifest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Manifest(Record):
 
     task: Task = "classes"
     class_names: tuple[str, ...]
-    """names of the classes, values or labels: a network returns one number for each"""
+    """Names of the classes, values or labels. A network returns one number for each."""
     shape: tuple[int, ...]
-    """shape of an item; of an image, channels, height, width"""
+    """Shape of a sample; for images, channels, height, width."""
     dtype: Dtype = "uint8"
-    """uint8 for images; a network gets items of another dtype unchanged"""
+    """Networks get samples of other dtypes than uint8 unchanged."""
     counts: dict[PartName, int]
     mean: tuple[float, ...]
-    """of the training part, one per channel on the scale from 0 to 1; empty if items are not normalised"""
+    """Mean of the training part per channel, on the scale from 0 to 1. Empty: no normalisation."""
     std: tuple[float, ...]
     sha256: dict[str, str]
 
@@ -41,14 +41,16 @@ class PackedSplit:
         try:
             self.manifest = Manifest.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            raise UserError(f"{path} can't be read: run `dvc repro --force split` ({error})") from error
+            raise UserError(
+                f"{path} can't be read: run `dvc repro --force split` ({error})"
+            ) from error
 
     def images(self, part: PartName) -> npt.NDArray[Any]:
-        """Return a part's images as (count, channels, height, width), memory-mapped."""
+        """Return a part's inputs, (count, *shape), memory-mapped."""
         return np.load(self._checked(part_file(part, "images")), mmap_mode="r")  # type: ignore[no-any-return]
 
     def labels(self, part: PartName) -> npt.NDArray[Any]:
-        """Return the class number of each item of a part; for other tasks, float32 (count, numbers)."""
+        """Return a part's class numbers; for other tasks, float32 (count, numbers)."""
         return np.load(self._checked(part_file(part, "labels")))  # type: ignore[no-any-return]
 
     def _checked(self, name: str) -> Path:
@@ -59,5 +61,5 @@ class PackedSplit:
 
 
 def part_file(part: PartName, content: Literal["images", "labels", "rows"]) -> str:
-    """Return the name of a part's file of images, of labels, or of row numbers in the raw data."""
+    """Return the name of a part's file of inputs, targets, or row numbers in the raw data."""
     return f"{part}-{content}.npy"

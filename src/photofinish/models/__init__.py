@@ -1,1 +1,1 @@
-"""Networks: the registry, torchvision's, and published weights."""
+"""Networks: built in, torchvision's, timm's and custom, and published weights."""

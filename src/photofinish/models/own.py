@@ -1,4 +1,4 @@
-"""Custom networks and timm's: built from the seed, and refused if they differ each time."""
+"""Custom networks and timm's, and tools that compare networks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype
 
 Shape = tuple[int, ...]
-"""shape of an item; for images, channels, height, width"""
+"""Shape of a sample; for images, channels, height, width."""
 
 
-def build_own(model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None) -> nn.Module:
-    """Return the network with its lazy modules initialized. All generators must be seeded already.
+def build_own(
+    model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None
+) -> nn.Module:
+    """Build the network and initialize its lazy modules. All generators must be seeded before.
 
     `weights` is the file of timm's published weights.
     """
@@ -35,34 +37,40 @@ def build_own(model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weig
         from timm import create_model  # an optional package
 
         build: Any = partial(create_model, reference.name)
-        given = {"num_classes": classes, "in_chans": shape[0]} | model.arguments | {"pretrained": weights is not None}
+        offered = {"num_classes": classes, "in_chans": shape[0]}
+        arguments = offered | model.arguments | {"pretrained": weights is not None}
         if weights is not None:  # timm adapts them to the classes and channels
-            given["pretrained_cfg_overlay"] = {"file": str(weights)}
+            arguments["pretrained_cfg_overlay"] = {"file": str(weights)}
     else:
         build = reference.load()
-        given = with_what_it_takes(build, {"classes": classes, "shape": tuple(shape)}, model.arguments)
+        offered = {"classes": classes, "shape": tuple(shape)}
+        arguments = with_what_it_takes(build, offered, model.arguments)
     with users_code(f"model {model.name} can't be built"):
-        network = build(**given)
+        network = build(**arguments)
     if not isinstance(network, nn.Module):
-        raise UserError(f"model {model.name} gives a {type(network).__name__}: it must give a torch.nn.Module")
+        kind = type(network).__name__
+        raise UserError(f"model {model.name} gives a {kind}: it must give a torch.nn.Module")
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
-        with users_code(f"model {model.name} can't take an image of shape {tuple(shape)}"), torch.no_grad():
+        what = f"model {model.name} can't take an image of shape {tuple(shape)}"
+        with users_code(what), torch.no_grad():
             network.eval()(blank(shape, dtype))
     for key, value in network.state_dict().items():
         if not isinstance(value, torch.Tensor):
-            problem = f"a {type(value).__name__}, as get_extra_state gives: keep it in a buffer (register_buffer)"
+            problem = f"a {type(value).__name__}, as get_extra_state gives: register a buffer"
         elif value.is_meta:
-            problem = "on the meta device: give it values in __init__ (to_empty, then its first values)"
+            problem = "on the meta device: give it values in __init__"
         elif value.layout != torch.strided:
-            problem = "a sparse tensor: make it dense, or leave it out (register_buffer, persistent=False)"
+            problem = "a sparse tensor: make it dense, or register it with persistent=False"
         else:
             continue
-        raise UserError(f"model {model.name} can't be saved: its state_dict has {key}, which is {problem}")
+        raise UserError(
+            f"model {model.name} can't be saved: its state_dict has {key}, which is {problem}"
+        )
     return network.train()
 
 
 def blank(shape: Shape, dtype: Dtype) -> torch.Tensor:
-    """Return a batch of one item of zeros, as a network gets items that are packed as `dtype`."""
+    """Return a batch of one sample of zeros, in the dtype that networks get."""
     return torch.zeros(1, *shape, dtype=torch.int64 if dtype == "int64" else torch.float32)
 
 
@@ -82,29 +90,30 @@ def generators_seeded(seed: int) -> Iterator[None]:
 
 
 def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
-    """Raise UserError if the network has other weights when it is built again: devices would train different ones."""
-    here, there = first.state_dict(), build().state_dict()
-    differing = [key for key in {**here, **there} if not same_bits(here.get(key), there.get(key))]
-    if differing:
-        raise UserError(
-            f"model {name} is another one each time it is built from the same seed: {differing[0]} differs. "
-            f"torch, numpy.random and random are seeded before it is built: draw from these, or seed what you draw from"
-        )
+    """Raise UserError if building again gives other weights: each device would train others."""
+    one, other = first.state_dict(), build().state_dict()
+    for key in one | other:
+        if not same_bits(one.get(key), other.get(key)):
+            raise UserError(
+                f"model {name} is another one each time it is built: {key} differs. "
+                f"Draw from torch, numpy.random or random, which are seeded before"
+            )
 
 
 def tensors_in(output: Any) -> list[torch.Tensor]:
-    """Return all dense tensors in a module's output, be it a tensor, a collection or a mapping."""
+    """Return all dense tensors in a module's output: a tensor, a collection or a mapping."""
     if isinstance(output, torch.Tensor):
         return [output] if output.layout == torch.strided else []
     if isinstance(output, dict):
         output = output.values()
     if isinstance(output, str) or not isinstance(output, Iterable):  # a string contains strings
         return []
-    return [tensor for each in output for tensor in tensors_in(each)]
+    return [tensor for item in output for tensor in tensors_in(item)]
 
 
-def same_bits(here: torch.Tensor | None, there: torch.Tensor | None) -> bool:
+def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     """Return True if both exist and hold the same bits, NaN included."""
-    if here is None or there is None or here.shape != there.shape or here.dtype != there.dtype:
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(*(tensor.detach().flatten().contiguous().view(torch.uint8) for tensor in (here, there)))
+    as_bytes = [tensor.detach().flatten().contiguous().view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*as_bytes)

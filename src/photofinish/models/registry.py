@@ -1,6 +1,6 @@
-"""Networks by name: those made here, torchvision's, and custom ones.
+"""Networks by name: built-in, torchvision's and custom.
 
-Each is built of PyTorch's own modules, so that its pickle loads without photofinish.
+Built-in ones have PyTorch's modules only, so that their pickles load without photofinish.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_MADE_HERE = ("linear", "mlp", "cnn", "lenet")
+_BUILT_IN = ("linear", "mlp", "cnn", "lenet")
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 _AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
@@ -34,19 +34,25 @@ _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 
 def build_model(
-    model: Model, shape: Shape, classes: int, seed: int, weights: Path | None = None, dtype: Dtype = "uint8"
+    model: Model,
+    shape: Shape,
+    classes: int,
+    seed: int,
+    weights: Path | None = None,
+    dtype: Dtype = "uint8",
 ) -> nn.Module:
-    """Return the network with its initial weights, made on the CPU from the seed, so equal for every device.
+    """Return the network with its initial weights, which the seed determines for every device.
 
-    `weights` is the file of published weights, if the model names some; `dtype` is what items are packed in.
+    `weights` is the file of published weights, if the model names some. `dtype` is that of the
+    packed samples.
     """
     if problem := input_problem(model, shape, dtype):
         raise ConfigError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_own(cast("CustomModel", model), shape, classes, dtype, weights)
-        if model.name in _MADE_HERE:
-            return _made_here(model, shape, classes)
+        if model.name in _BUILT_IN:
+            return _built_in(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
@@ -55,7 +61,7 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _made_here(model: Any, shape: Shape, classes: int) -> nn.Module:
+def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
     """Return convolutions, each with max-pooling and ReLU, then linear layers with ReLU between them."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
@@ -65,12 +71,17 @@ def _made_here(model: Any, shape: Shape, classes: int) -> nn.Module:
     elif model.name == "mlp":
         hidden = model.hidden
     elif model.name == "cnn":
-        convolutions, hidden, kernel_size, padding = model.channels, model.hidden, model.kernel_size, model.padding
+        convolutions, hidden = model.channels, model.hidden
+        kernel_size, padding = model.kernel_size, model.padding
     layers: list[nn.Module] = []
     channels = shape[0]
     for width in convolutions:
         # Max-pooling before ReLU gives the same bits for a quarter of ReLU's work.
-        layers += [nn.Conv2d(channels, width, kernel_size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels, width, kernel_size, padding=padding),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+        ]
         channels = width
     with torch.no_grad():
         inputs = nn.Sequential(*layers)(torch.zeros(1, *shape)).numel()
@@ -87,19 +98,27 @@ def _made_here(model: Any, shape: Shape, classes: int) -> nn.Module:
     return network
 
 
-def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None) -> nn.Module:
+def _torchvision_classifier(
+    model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None
+) -> nn.Module:
     """Return one of torchvision's networks.
 
-    If `model` names published weights but no file is given, it is the network to load a trained one's weights into.
+    Without a file of the published weights that `model` names, a trained one's can be loaded.
     """
     from torchvision.models import get_model, get_model_weights  # takes a second to import
 
     is_published = model.weights is not None
     arguments: dict[str, Any] = {"num_classes": _PUBLISHED_CLASSES if is_published else classes}
-    # torchvision passes these for published weights. Auxiliary heads are for another way of training.
+    # torchvision passes these for published weights.
     if model.name in _WITH_AUXILIARY_HEADS:
-        arguments |= {"aux_logits": False, "init_weights": not is_published, "transform_input": is_published}
-    elif is_published and model.name.startswith("vit_"):  # some of its weights are for larger images
+        arguments |= {
+            "aux_logits": False,
+            "init_weights": not is_published,
+            "transform_input": is_published,
+        }
+    elif is_published and model.name.startswith(
+        "vit_"
+    ):  # some of its weights are for larger images
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:
@@ -109,33 +128,40 @@ def _torchvision_classifier(model: TorchvisionModel, shape: Shape, classes: int,
     try:
         with torch.inference_mode():
             network.eval()(torch.zeros(1, *shape))
-    except (AssertionError, RuntimeError) as error:  # some take images of one size, others from a size upwards
-        raise ConfigError(f"model {model.name} can't take images of {shape[1]}x{shape[2]} pixels: {error}") from error
+    except (AssertionError, RuntimeError) as error:
+        size = f"{shape[1]}x{shape[2]}"
+        raise ConfigError(
+            f"model {model.name} can't take images of {size} pixels: {error}"
+        ) from error
     return network.train()
 
 
 def replace_last_layer(network: nn.Module, classes: int) -> None:
-    """Replace the last layer, linear or squeezenet's convolution, by a new one with one output per class."""
-    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    """Replace the last layer, linear or squeezenet's convolution, by a new one for `classes`."""
+    layers = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
     name, last = layers[-1]
-    has_bias = last.bias is not None
+    bias = last.bias is not None
     if isinstance(last, nn.Linear):
-        new: nn.Module = nn.Linear(last.in_features, classes, bias=has_bias)
+        new: nn.Module = nn.Linear(last.in_features, classes, bias)
     else:
-        new = nn.Conv2d(last.in_channels, classes, kernel_size=last.kernel_size[0], bias=has_bias)
+        new = nn.Conv2d(last.in_channels, classes, last.kernel_size[0], bias=bias)
     network.set_submodule(name, new)
 
 
 def _load_published(network: nn.Module, weights: Path) -> None:
     try:
         state = torch.load(weights, map_location="cpu", weights_only=True)
-        for name in list(state):  # in place, because the versions of its modules are kept beside the names
+        for name in list(state):  # in place: it also has the modules' versions
             if name.startswith(_AUXILIARY):
                 del state[name]
             elif _OLD_DENSENET_NAME.search(name):
                 state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
         network.load_state_dict(state)
-    except (OSError, RuntimeError, AttributeError, TypeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, AttributeError, TypeError, pickle.UnpicklingError) as error:
         raise UserError(f"{weights} doesn't hold this network's weights: {error}") from error
 
 
@@ -147,38 +173,38 @@ def check_batch_norm(
     normalised: Callable[[int], int] = int,
     dtype: Dtype = "uint8",
 ) -> None:
-    """Raise ConfigError if batches leave batch-norm a single image, and this network can't learn from one.
+    """Raise ConfigError if a batch leaves batch-norm one image that it cannot learn from.
 
-    `normalised` returns the least number of images of a batch that batch-norm takes its statistics over.
+    `normalised` returns the least number of a batch's images that statistics are computed over.
     """
 
     def leaves_one(size: int) -> bool:
-        """Return True if batches of this size leave batch-norm a single image."""
         batches = {min(size, image_count), image_count % size} - {0}
         return any(normalised(images) < 2 for images in batches)
 
     if not leaves_one(batch_size) or not _fails_on_one(network, blank(shape, dtype)):
         return
-    sizes = chain(range(batch_size + 1, image_count + 1), range(min(batch_size, image_count), 1, -1))
-    fitting = next((size for size in sizes if not leaves_one(size)), None)
+    larger = range(batch_size + 1, image_count + 1)
+    smaller = range(min(batch_size, image_count), 1, -1)
+    fitting = next((size for size in chain(larger, smaller) if not leaves_one(size)), None)
     if fitting is None:
         raise ConfigError(
-            f"model has batch-norm, which can't learn from one image, and every batch_size leaves one: "
+            f"batch-norm can't learn from one image, and every batch_size leaves one: "
             f"{image_count} training images are too few for the devices that share a batch"
         )
     raise ConfigError(
-        f"batch_size {batch_size} in params.yaml leaves a single image to batch-norm ({image_count} training images, "
-        f"shared among the devices), which can't learn from one: set another batch_size, {fitting} for instance"
+        f"batch_size {batch_size} in params.yaml leaves a batch of one of the {image_count} "
+        f"training images, which batch-norm can't learn from: set {fitting} for instance"
     )
 
 
-def _fails_on_one(network: nn.Module, one: torch.Tensor) -> bool:
-    """Try one image on a copy: if the last batch-norm still sees several pixels, it is enough."""
+def _fails_on_one(network: nn.Module, sample: torch.Tensor) -> bool:
+    """Try one sample on a copy. It is enough if every batch-norm still sees several pixels."""
     if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            copy.deepcopy(network).train()(one)
+            copy.deepcopy(network).train()(sample)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

@@ -1,6 +1,6 @@
 """Test metrics of the trained networks, all computed on the CPU.
 
-`python -m photofinish.runs.evaluation` tries an experiment's metrics before its training.
+`python -m photofinish.runs.evaluation` tries an experiment's custom metrics before its training.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import io
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,38 +33,38 @@ from photofinish.training.optimisation import Loss
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
-_TRIAL_ITEMS = 1000
+_TRIAL_SAMPLES = 1000
 Array = npt.NDArray[Any]
-_FOR_TORCHMETRICS: dict[Task, dict[str, Any]] = {
-    "classes": {"task": "multiclass"},
-    "labels": {"task": "multilabel"},
-    "values": {},
-}
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Scores of an experiment's networks, and what each made of the test items."""
+    """Scores of an experiment's networks, and their predictions."""
 
     evaluation: records.Evaluation
     actual: Array
-    """class, values or labels of each test item"""
+    """Targets of the test samples."""
     predicted: dict[records.DeviceLabel, Array]
-    """each device's predictions"""
 
 
-def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedSplit, metrics: Metrics = ()) -> Judged:
-    """Judge the network of each device that trained, also by custom metrics."""
+def evaluate(
+    name: str,
+    learned: dict[records.DeviceLabel, Path],
+    split: PackedSplit,
+    metrics: Metrics = (),
+) -> Judged:
+    """Score the network of each device that trained."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predicted: dict[records.DeviceLabel, Array] = {}
     for device, folder in learned.items():
         record = records.read_training(folder)
         if isinstance(record, records.Unavailable):
             continue
-        scores, predicted[device] = _judge(load_network(folder, record), record, split, metrics)
+        network = load_network(folder, record)
+        scores, predicted[device] = _score(network, record, split, metrics)
         seeds = []
         for run in records.read_seeds(folder, record.experiment):
-            other, _ = _judge(load_network(folder, record, run), record, split)
+            other, _ = _score(load_network(folder, record, run), record, split)
             seeds.append(
                 records.SeedScores(
                     seed=run.seed,
@@ -75,45 +74,46 @@ def evaluate(name: str, learned: dict[records.DeviceLabel, Path], split: PackedS
                     mean_absolute_error=other.metrics.get(records.MEAN_ABSOLUTE_ERROR),
                 )
             )
-        found = {"weights_sha256": record.weights_sha256, "seeds": tuple(seeds)}
-        devices[device] = scores.model_copy(update=found)
-    evaluation = records.Evaluation(experiment=name, class_names=split.manifest.class_names, devices=devices)
+        facts = {"weights_sha256": record.weights_sha256, "seeds": tuple(seeds)}
+        devices[device] = scores.model_copy(update=facts)
+    class_names = split.manifest.class_names
+    evaluation = records.Evaluation(experiment=name, class_names=class_names, devices=devices)
     return Judged(evaluation, split.labels("test"), predicted)
 
 
 @torch.inference_mode()
-def _judge(
+def _score(
     network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics = ()
 ) -> tuple[records.DeviceEvaluation, Array]:
     """Score one network and return its predictions.
 
-    Double precision adds no rounding to what the devices learned. A custom network or loss may hold tensors of other
-    precisions, so it computes as in training.
+    Double precision adds no rounding to what the devices learned. Custom networks and losses may
+    hold tensors of other precisions, so they compute as in training.
     """
-    if record.class_names != split.manifest.class_names or record.image_shape != split.manifest.shape:
-        raise UserError(f"{split.folder} holds other data than the network was trained on: run `dvc repro`")
-    is_custom = is_reference(record.experiment.model.name)
-    dtype = torch.float32 if is_custom else torch.float64
-    network = (network if is_custom else network.to(dtype)).eval()
+    manifest = split.manifest
+    if (record.class_names, record.image_shape) != (manifest.class_names, manifest.shape):
+        raise UserError(
+            f"{split.folder} holds other data than the network was trained on: run `dvc repro`"
+        )
+    name = record.experiment.model.name
+    dtype = torch.float32 if is_reference(name) else torch.float64
+    network = (network if is_reference(name) else network.to(dtype)).eval()
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
-    images = split.images("test")
-    outputs_of_batches = []
-    with users_code(f"model {record.experiment.model.name} fails in evaluation"):
-        for start in range(0, len(images), _BATCH_SIZE):
-            items = normalise(torch.from_numpy(np.array(images[start : start + _BATCH_SIZE])))
-            # Integers stay integers: a network looks something up by them.
-            outputs_of_batches.append(network(items.to(dtype) if items.is_floating_point() else items))
-    outputs = torch.cat(outputs_of_batches).double()
+    inputs = split.images("test")
+    batches = []
+    with users_code(f"model {name} fails in evaluation"):
+        for start in range(0, len(inputs), _BATCH_SIZE):
+            batch = normalise(torch.from_numpy(np.array(inputs[start : start + _BATCH_SIZE])))
+            # Whole numbers stay: a network looks something up by them.
+            batches.append(network(batch.to(dtype) if batch.is_floating_point() else batch))
+    outputs = torch.cat(batches).double()
     actual: Array = np.array(split.labels("test"))
     targets = torch.from_numpy(actual)
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with users_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, targets).item()
     if not math.isfinite(loss):
-        raise UserError(
-            f"the loss on the test data is {loss}, though the validation loss was finite: check which test data the "
-            f"network or the loss returns no finite number for"
-        )
+        raise UserError(f"the loss on the test data is {loss}: check the test part of the data")
     predicted: Array = outputs.numpy()
     if record.task == "values":
         scores = scores_of_values(actual, predicted, loss)
@@ -123,33 +123,28 @@ def _judge(
     else:
         predicted = predicted.argmax(axis=1)
         scores = scores_of_classes(actual, predicted, loss, record.class_names)
-    custom = further_scores(metrics, record.task, outputs, targets)
+    custom = custom_scores(metrics, record.task, outputs, targets)
     return scores.model_copy(update={"metrics": custom | scores.metrics}), predicted
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
-    """Write the scores, and the predictions for each test item."""
+    """Write the scores, and a CSV with a row for each target: its value and each prediction."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
-    write_text_atomically(folder / records.PREDICTIONS, predictions_csv(judged))
-
-
-def predictions_csv(judged: Judged) -> str:
-    """Return a row for each test item, or for each value or label of it: its target and each device's prediction."""
     actual = judged.actual
-    if actual.ndim == 2 and all(each.dtype == np.int64 for each in judged.predicted.values()):
-        actual = actual.astype(np.int64)
-    columns = [actual, *judged.predicted.values()]
+    if actual.ndim == 2 and all(array.dtype == np.int64 for array in judged.predicted.values()):
+        actual = actual.astype(np.int64)  # labels
+    columns = [array.ravel().tolist() for array in (actual, *judged.predicted.values())]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["actual", *judged.predicted])
-    writer.writerows(zip(*(column.ravel().tolist() for column in columns), strict=True))
-    return text.getvalue()
+    writer.writerows(zip(*columns, strict=True))
+    write_text_atomically(folder / records.PREDICTIONS, text.getvalue())
 
 
 def scores_of_classes(
     actual: Array, predicted: Array, loss: float, class_names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
-    """Score predictions of one class for each item."""
+    """Score predictions of one class for each sample."""
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
     macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
@@ -162,9 +157,11 @@ def scores_of_classes(
     )
 
 
-def scores_of_labels(actual: Array, predicted: Array, loss: float, names: tuple[str, ...]) -> records.DeviceEvaluation:
-    """Score several labels for each item, a column each of 0 and 1; the accuracy is the share of right labels."""
-    columns = None if len(names) > 1 else [1]  # scikit-learn takes a single column for two classes
+def scores_of_labels(
+    actual: Array, predicted: Array, loss: float, names: tuple[str, ...]
+) -> records.DeviceEvaluation:
+    """Score several labels of 0 or 1 for each sample. The accuracy is the share of right labels."""
+    columns = None if len(names) > 1 else [1]  # scikit-learn takes one column for two classes
     macro_f1, labels = _scores_of_each(actual, predicted, names, columns)
     return records.DeviceEvaluation(
         test_accuracy=float(np.mean(actual == predicted)),
@@ -179,8 +176,10 @@ def scores_of_labels(actual: Array, predicted: Array, loss: float, names: tuple[
 def _scores_of_each(
     actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
 ) -> tuple[float, dict[str, records.ClassScores]]:
-    """Return the mean F1, and the scores of each class or label; one that is never predicted scores 0."""
-    columns = sklearn_metrics.precision_recall_fscore_support(actual, predicted, labels=labels, zero_division=0)
+    """Return the mean F1, and the scores of each class. One that is never predicted scores 0."""
+    columns = sklearn_metrics.precision_recall_fscore_support(
+        actual, predicted, labels=labels, zero_division=0
+    )
     scores = {}
     for name, precision, recall, f1, count in zip(names, *columns, strict=True):
         scores[name] = records.ClassScores(
@@ -190,24 +189,32 @@ def _scores_of_each(
 
 
 def scores_of_values(actual: Array, predicted: Array, loss: float) -> records.DeviceEvaluation:
-    """Score values by their errors; R2 is the explained share of their variance."""
+    """Score values by their errors. R2 is the explained share of their variance."""
     actual, predicted = actual.astype(float), predicted.astype(float)
     metrics = {
         records.MEAN_ABSOLUTE_ERROR: float(sklearn_metrics.mean_absolute_error(actual, predicted)),
         "root_mean_squared_error": float(np.sqrt(np.mean((predicted - actual) ** 2))),
     }
     if np.ptp(actual, axis=0).any():  # constant values have no variance
-        metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput="variance_weighted"))
+        weighting = "variance_weighted"
+        metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput=weighting))
     return records.DeviceEvaluation(
-        test_accuracy=None, test_loss=loss, macro_f1=None, metrics=metrics, classes={}, confusion=()
+        test_accuracy=None,
+        test_loss=loss,
+        macro_f1=None,
+        metrics=metrics,
+        classes={},
+        confusion=(),
     )
 
 
-def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+def custom_scores(
+    metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor
+) -> dict[str, float]:
     """Return the custom metrics, without those that are not finite."""
     scores = {}
     for metric in metrics:
-        score = _score(metric, task, outputs, targets)
+        score = _custom_score(metric, task, outputs, targets)
         if math.isfinite(score):
             scores[metric.label] = score
         else:
@@ -215,42 +222,50 @@ def further_scores(metrics: Metrics, task: Task, outputs: torch.Tensor, targets:
     return scores
 
 
-def _score(metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def _custom_score(
+    metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor
+) -> float:
     compute, arguments = metric.reference.load(), metric.arguments
     if metric.reference.module == TORCHMETRICS:
-        offered = _FOR_TORCHMETRICS[task] | dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
+        offered: dict[str, Any] = dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
+        if task == "values":
+            outputs, targets = outputs.squeeze(1), targets.squeeze(1)
+        else:
+            is_classes = task == "classes"
+            offered["task"] = "multiclass" if is_classes else "multilabel"
+            outputs = outputs.softmax(1) if is_classes else outputs.sigmoid()
+            targets = targets.long()
         arguments = with_what_it_takes(compute, offered, arguments)
-        outputs = {"classes": outputs.softmax(1), "labels": outputs.sigmoid(), "values": outputs}[task].squeeze(1)
-        targets = targets.squeeze(1) if task == "values" and targets.shape[1] == 1 else targets
-        targets = targets if task == "values" else targets.long()
     else:
-        outputs = outputs.float()  # as in training: tensors of a custom metric have single precision
+        outputs = outputs.float()  # tensors of a custom metric have single precision
     with users_code(f"metric {metric.name} fails"):
-        made = compute(**arguments) if isinstance(compute, type) else partial(compute, **arguments)
-        score = made(outputs, targets)
+        if isinstance(compute, type):
+            score = compute(**arguments)(outputs, targets)
+        else:
+            score = compute(outputs, targets, **arguments)
     try:
         return float(score)
     except (TypeError, ValueError, RuntimeError):
-        found = f"{len(np.ravel(score))} numbers" if isinstance(score, torch.Tensor | np.ndarray) else f"{score!r:.100}"
-        raise UserError(f"metric {metric.name} gives {found}: it must give one number") from None
+        raise UserError(
+            f"metric {metric.name} gives {score!r:.100}: it must give one number"
+        ) from None
 
 
 def try_metrics(metrics: Metrics, split: PackedSplit) -> None:
-    """Compute each metric once, of validation targets and of made-up outputs."""
+    """Compute each metric once, from validation targets and made-up outputs."""
     targets, task = torch.from_numpy(split.labels("validation")), split.manifest.task
-    targets = targets[:: -(-len(targets) // _TRIAL_ITEMS)]
+    targets = targets[:: -(-len(targets) // _TRIAL_SAMPLES)]
     outputs = targets.roll(1, dims=0)
     if task != "values":
         generator = torch.Generator().manual_seed(0)
-        outputs = torch.randn(len(targets), len(split.manifest.class_names), generator=generator)
-    further_scores(metrics, task, outputs.double(), targets)
+        shape = (len(targets), len(split.manifest.class_names))
+        outputs = torch.randn(shape, generator=generator)
+    custom_scores(metrics, task, outputs.double(), targets)
 
 
 def main() -> None:
     """Try the metrics of a plan."""
-    parser = argparse.ArgumentParser(
-        prog="python -m photofinish.runs.evaluation", description="try an experiment's metrics"
-    )
+    parser = argparse.ArgumentParser(prog="python -m photofinish.runs.evaluation")
     parser.add_argument("plan", type=Path, help="plan of an experiment's metrics, a JSON file")
     parser.add_argument("data", type=Path, help="folder of the packed split")
     args = parser.parse_args()
