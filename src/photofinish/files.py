@@ -89,16 +89,6 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def check_room(folder: Path, needed_bytes: int, what: str) -> None:
-    """Raise UserError if the folder's disk has less than `needed_bytes` free."""
-    free = free_bytes(folder)
-    if needed_bytes > free:
-        raise UserError(
-            f"no room for {what}: {byte_size(needed_bytes)} are still to be written and the disk of {folder} has"
-            f" {byte_size(free)} free; make {byte_size(needed_bytes - free)} more room there, then run again"
-        )
-
-
 @contextmanager
 def explained_when_full(folder: Path, what: str) -> Iterator[None]:
     """Turn the error of a disk that is full into a UserError."""
