@@ -1,4 +1,4 @@
-"""Settings of data sets: where the items come from, and how they are prepared and divided."""
+"""Settings of data sets: where samples come from, and how they are prepared and divided."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ from photofinish.config.base import (
     list_of,
     refusal,
 )
-from photofinish.config.catalogue import CHANNELS_AND_SIDES, DATASETS, EMNIST_VARIANTS, IMAGES_TO_DIVIDE
+from photofinish.config.catalogue import (
+    CHANNELS_AND_SIDES,
+    DATASETS,
+    EMNIST_VARIANTS,
+    IMAGES_TO_DIVIDE,
+)
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
     from photofinish.data import PartName
 
-
-LONGEST_CLASS_NAME = 100
-"""in characters; pictures and tables have little room"""
 SIZES = "a fraction between 0 and 1, or a count of at least 1"
 PART = "part"
-"""argument of custom data sets that have parts: train, validation or test"""
+"""Argument of custom data sets that have parts: train, validation or test."""
 GIVEN_TO_DATASETS = frozenset({PART, "seed"})
-"""arguments that custom data sets get if they take them"""
+"""Arguments that custom data sets get if they take them."""
 
 
 def _check_part_size(value: Any) -> Any:
-    if value is None or (is_whole_number(value) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
+    is_count = is_whole_number(value) and value >= 1
+    if value is None or is_count or (isinstance(value, float) and 0 < value < 1):
         return value
     raise refusal(value, SIZES)
 
@@ -52,40 +55,36 @@ def _check_side_lengths(value: Any) -> Any:
     return tuple(sides)
 
 
-def _check_channels(value: Any) -> Any:
-    if value is None or (is_whole_number(value) and value in (1, 3)):
-        return value
-    raise refusal(value, "1 (grey) or 3 (colours)")
-
-
 def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    return [value] if isinstance(value, str) else value
 
 
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
 SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
-Channels = Annotated[Literal[1, 3] | None, BeforeValidator(_check_channels)]
 # Pixels are on the scale from 0 to 1: with 58.4 in place of 0.229, all images would look alike.
 Means = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
 Deviations = Annotated[tuple[Annotated[float, Field(ge=0.001, le=1)], ...], Field(min_length=1)]
+_FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _DatasetSettings(Settings):
     names_its_parts: ClassVar[bool] = True
-    """whether the source's name determines which parts it has itself"""
+    """True if the source's name determines which parts it has itself."""
     source: str  # first, because the checks of the others read it
     validation: PartSize = Field(default=None, validate_default=True)
-    """size of the part to be drawn; None if the source itself has this part"""
+    """Size of the part to draw. None if the source itself has this part."""
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
-    """decides which items go into which part"""
+    """Decides which samples go into which part."""
     mean: tuple[float, ...] | None = None
-    """to normalise with, one per channel; by default that of the training images"""
+    """Mean to normalise with, one per channel; by default that of the training images."""
     std: tuple[float, ...] | None = None
 
     @field_validator("validation", "test")
     @classmethod
-    def _sized_unless_the_source_has_it(cls, value: float | int | None, info: ValidationInfo) -> float | int | None:
+    def _sized_unless_the_source_has_it(
+        cls, value: float | int | None, info: ValidationInfo
+    ) -> float | int | None:
         if not cls.names_its_parts:
             return value
         own = DATASETS.get(info.data.get("source", ""), ())
@@ -97,9 +96,10 @@ class _DatasetSettings(Settings):
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> _DatasetSettings:
-        if isinstance(self.validation, float) and isinstance(self.test, float) and self.validation + self.test >= 1:
-            raise ValueError("validation and test together must be less than 1: the rest is what is trained on")
-        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+        sizes = (self.validation, self.test)
+        if all(isinstance(size, float) for size in sizes) and sum(map(float, sizes)) >= 1:
+            raise ValueError("validation and test together must be less than 1")
+        if len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")
         to_divide = known_images(self).to_divide
         if to_divide is not None:
@@ -109,17 +109,11 @@ class _DatasetSettings(Settings):
 
 class _ImageSettings(_DatasetSettings):
     size: SideLengths | None = None
-    """height and width that images are resized to; by default they stay as they are"""
-    channels: Channels = None
-    """1 for grey, 3 for colours; by default as the source has them"""
+    """Height and width that images are resized to; by default they stay as they are."""
+    channels: Literal[1, 3] | None = None
+    """1 for grey, 3 for colours; by default those of the source."""
     mean: Means | None = None
     std: Deviations | None = None
-
-    @model_validator(mode="after")
-    def _a_mean_for_each_channel(self) -> _ImageSettings:
-        if self.mean is not None and self.channels is not None and len(self.mean) != self.channels:
-            raise ValueError(f"mean and std have {len(self.mean)} numbers for {self.channels} channels")
-        return self
 
 
 class _OfOneShape(_ImageSettings):
@@ -128,7 +122,7 @@ class _OfOneShape(_ImageSettings):
 
 
 class DigitsDataset(_OfOneShape):
-    """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn."""
+    """scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
 
     source: Literal["digits"]
 
@@ -138,7 +132,10 @@ class SyntheticDataset(_OfOneShape):
 
     source: Literal["synthetic"]
     images: PositiveInt
-    shape: Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], list_of(3, "numbers: channels, height, width")]
+    shape: Annotated[
+        tuple[PositiveInt, PositiveInt, PositiveInt],
+        list_of(3, "numbers: channels, height, width"),
+    ]
     classes: Annotated[int, Field(ge=2, le=65536)]
 
 
@@ -147,11 +144,11 @@ class TorchvisionDataset(_ImageSettings):
 
     source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
     root: str | None = None
-    """folder that has the files as torchvision keeps them; by default they are downloaded"""
+    """Folder that has the files as torchvision keeps them; by default they are downloaded."""
 
 
 class EmnistDataset(TorchvisionDataset):
-    """EMNIST comes in several variants."""
+    """EMNIST, which comes in several variants."""
 
     source: Literal["EMNIST"]
     variant: Literal[tuple(EMNIST_VARIANTS)]  # type: ignore[valid-type]
@@ -166,45 +163,45 @@ class Parts(Settings):
 
 
 class _LocalDataset(_ImageSettings):
-    """Images on this machine: all in one place, or in one place per part. Paths start at the project's folder."""
+    """Images on this machine, in one place or in one place per part."""
 
     names_its_parts = False
     path: str | None = None
     parts: Parts | None = None
     allow_duplicates: bool = False
-    """whether parts that the user divided may share images"""
+    """True if parts that the user divided may share images."""
 
     @model_validator(mode="after")
     def _each_part_is_given_or_drawn(self) -> _LocalDataset:
         if (self.path is None) == (self.parts is None):
-            raise ValueError("give either path, or parts with a path each for train, validation and test")
+            raise ValueError("give either path, or parts with a path for each part")
         has_column = getattr(self, "split_column", None) is not None
         if has_column and self.parts is not None:
             raise ValueError("split_column goes with path, not with parts")
         for part, size in (("validation", self.validation), ("test", self.test)):
-            given = self.parts is not None and getattr(self.parts, part) is not None
-            if given and size is not None:
-                raise ValueError(f"both parts.{part} and {part}: is it given, or to be drawn?")
-            if not given and size is None and not has_column:
+            has_path = getattr(self.parts, part, None) is not None
+            if has_path and size is not None:
+                raise ValueError(f"give either parts.{part} or {part}, the size to draw")
+            if not has_path and size is None and not has_column:
                 raise ValueError(f"{part} is required: {SIZES}")
         return self
 
 
 class CsvDataset(_LocalDataset):
-    """A CSV that lists an image and its label per row; the images' paths start at the CSV's folder."""
+    """A CSV with an image and a label per row. Paths of images start at the CSV's folder."""
 
     source: Literal["csv"]
     path_column: str = "path"
     label_column: str = "label"
     split_column: str | None = None
-    """column that says train, validation or test; without it the parts are drawn"""
+    """Column with train, validation or test; without it the parts are drawn."""
     classes: tuple[str, ...] | None = None
-    """labels there may be, in this order; by default those of the training rows, sorted"""
+    """Allowed labels, in this order; by default those of the training rows, sorted."""
 
     @field_validator("classes")
     @classmethod
     def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if classes is not None and (len(set(classes)) != len(classes) or "" in classes or not classes):
+        if classes is not None and (not classes or len(set(classes)) != len(classes)):
             raise ValueError("must name each class once")
         return classes
 
@@ -216,45 +213,53 @@ class FolderDataset(_LocalDataset):
 
 
 class OwnDataset(CallsCode, _DatasetSettings):
-    """A custom map-style data set, or a function that returns one, called with the keys that are not ours."""
+    """A custom map-style data set, or a function that returns one. Unknown keys are arguments."""
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
 
     named_by = "source"
     names_its_parts = False
-    mean: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)] | None = None
+    mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
-    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
-    """files and folders that it reads: `split` runs again when the name, size or time of one of them changes"""
+    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
+    """Files and folders that it reads: `split` runs again when the state of one changes."""
     allow_duplicates: bool = False
-    """whether parts that it makes may share items"""
+    """True if parts that it has itself may share samples."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """processes that read it for `split`"""
+    """Processes that read it for `split`."""
 
     @property
     def makes_parts(self) -> bool:
-        """Return True if it is made once for each part, named by its argument `part`."""
+        """Return True if it is built once for each part, named by its argument `part`."""
         takes = self.reference.takes()
         return takes is not None and PART in takes.names and PART not in self.arguments
 
 
 LocalDataset = CsvDataset | FolderDataset
 _BuiltIn = Annotated[
-    DigitsDataset | TorchvisionDataset | EmnistDataset | CsvDataset | FolderDataset | SyntheticDataset,
+    DigitsDataset
+    | TorchvisionDataset
+    | EmnistDataset
+    | CsvDataset
+    | FolderDataset
+    | SyntheticDataset,
     Field(discriminator="source"),
 ]
-Dataset = Annotated[Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)], built_in_or_own("source")]
+Dataset = Annotated[
+    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)],
+    built_in_or_own("source"),
+]
 
 
 class KnownImages(NamedTuple):
-    """Facts about a data set's images that are known before they are read; None if only the files tell."""
+    """Facts about images that are known before they are read, else None."""
 
     to_divide: int | None
-    """number of images that parts are drawn from"""
+    """Number of images that parts are drawn from."""
     channels: int | None
     sides: tuple[int, int] | None
-    """height and width"""
+    """Height and width."""
 
 
 def known_images(dataset: _DatasetSettings) -> KnownImages:
@@ -263,26 +268,28 @@ def known_images(dataset: _DatasetSettings) -> KnownImages:
         return KnownImages(1797, 1, (8, 8))
     if isinstance(dataset, SyntheticDataset):
         return KnownImages(dataset.images, dataset.shape[0], dataset.shape[1:])
-    if isinstance(dataset, OwnDataset):
+    if not isinstance(dataset, _ImageSettings):
         return KnownImages(None, None, None)
-    assert isinstance(dataset, _ImageSettings)
     if not isinstance(dataset, TorchvisionDataset):
         return KnownImages(None, dataset.channels, dataset.size)
     to_divide = IMAGES_TO_DIVIDE.get(dataset.source)
     if isinstance(dataset, EmnistDataset):
         to_divide = EMNIST_VARIANTS[dataset.variant]
-    channels, sides = CHANNELS_AND_SIDES.get(dataset.source, (3, None))  # torchvision makes all files coloured
+    # torchvision converts image files to colours.
+    channels, sides = CHANNELS_AND_SIDES.get(dataset.source, (3, None))
     return KnownImages(to_divide, dataset.channels or channels, dataset.size or sides)
 
 
 def drawn_counts(dataset: _DatasetSettings, images: int) -> dict[PartName, int]:
-    """Return the size of each part that is drawn; raise ValueError if nothing is left to train on."""
-    sizes: dict[PartName, float | int | None] = {"test": dataset.test, "validation": dataset.validation}
-    counts = {
-        part: size if isinstance(size, int) else max(1, round(size * images))
-        for part, size in sizes.items()
-        if size is not None
+    """Return the size of each part to draw. Raise ValueError if nothing is left to train on."""
+    sizes: dict[PartName, float | int | None] = {
+        "test": dataset.test,
+        "validation": dataset.validation,
     }
+    counts = {}
+    for part, size in sizes.items():
+        if size is not None:
+            counts[part] = size if isinstance(size, int) else max(1, round(size * images))
     if sum(counts.values()) >= images:
         shown = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
         raise ValueError(f"{shown} leave nothing to train on: there are {images} images to divide")
@@ -290,24 +297,24 @@ def drawn_counts(dataset: _DatasetSettings, images: int) -> dict[PartName, int]:
 
 
 class DatasetPlan(Settings):
-    """data/plan/datasets/<name>.json: what `download` and `split` read."""
+    """data/plan/datasets/<name>.json, which `download` and `split` read."""
 
     name: Name
     dataset: Dataset
     local_files: str | None
-    """sha256 of the names, sizes and times of this machine's files that the data set is made of"""
+    """Hash of the names, sizes and times of the local files that the data set is made of."""
     custom_code: dict[str, str] = Field(default_factory=dict)
-    """sha256 of each file of custom code that makes it, and the versions of packages they name"""
+    """sha256 of each file of custom code, and versions of the packages that it imports."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where images of a local data set are."""
+    """Place of the images of a local data set."""
 
     part: PartName | None
-    """None if the parts are drawn, or named by a column"""
+    """None if the parts are drawn, or named by a column."""
     given: str
-    """path as the user wrote it"""
+    """Path as the user wrote it."""
     path: Path
 
     @property
@@ -318,7 +325,7 @@ class Place:
 
 def places(dataset: LocalDataset) -> list[Place]:
     """Return where a local data set's images are, in the order of the parts."""
-    by_part: list[tuple[PartName | None, str | None]] = [(None, dataset.path)]
+    paths: dict[PartName | None, str | None] = {None: dataset.path}
     if parts := dataset.parts:
-        by_part += [("train", parts.train), ("validation", parts.validation), ("test", parts.test)]
-    return [Place(part, given, in_project(given)) for part, given in by_part if given is not None]
+        paths |= {"train": parts.train, "validation": parts.validation, "test": parts.test}
+    return [Place(part, given, in_project(given)) for part, given in paths.items() if given]
