@@ -28,7 +28,7 @@ from photofinish.runs.setup import Setup, configured
 from photofinish.runs.views import TrainingDisplay
 from photofinish.runs.write import timings_record, write_model, write_training_views
 from photofinish.tracking.client import Tracker
-from photofinish.training.checkpoint import CheckpointStore, on_cpu, prune_checkpoints
+from photofinish.training.checkpoint import on_cpu, prune_checkpoints
 from photofinish.training.failures import is_out_of_memory, out_of_memory
 from photofinish.training.teams import NoAcceleratorError, World
 from photofinish.training.torch_device import nvidia_uuid
@@ -64,8 +64,7 @@ def train(run: Run, device: torch.device, team: World, tracker: Tracker | None, 
     timings = timings.model_copy(update={"seeds": epochs})
     # The last file to be written: a result that has it is complete.
     records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
-    checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
-    tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints)
+    tracker.training_ended(run.name, run.device, run.out.parent.parent)
 
 
 def _train_own_seed(

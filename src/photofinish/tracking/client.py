@@ -95,12 +95,10 @@ class Tracker:
         if not self._is_remote:
             self._wait()  # a database on disk uses this machine's cores: not in the timed pass
 
-    def training_ended(
-        self, name: str, device: str, results: Path, checkpoints: list[Path]
-    ) -> None:
+    def training_ended(self, name: str, device: str, results: Path) -> None:
         """Complete the run from the files of the training."""
         self._flush()
-        self._call("training_ended", name, device, results, checkpoints)
+        self._call("training_ended", name, device, results)
         self._wait()
 
     def stop(self, status: str, reason: str) -> None:

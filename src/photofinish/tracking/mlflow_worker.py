@@ -89,12 +89,10 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
         run.sample_system()
 
 
-def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
+def training_ended(name: str, device: DeviceLabel, results: Path) -> None:
     """Complete the run from the files of the training."""
     store, run = open_project(), _live.pop()
     run.sample_system()  # a training of a second has no sample yet
-    for path in checkpoints:
-        store.client.log_artifact(run.id, str(path), "checkpoints")
     document = documents.training_document(name, device, results)
     assert document
     with store.lock:
