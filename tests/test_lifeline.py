@@ -165,7 +165,6 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"
     assert not [note for (note,) in _rows(project, notes) if "stopped" in note]  # how it had ended
     assert _status_in_mlflow(project) == "FINISHED"
-    assert 1 <= len(list((project.root / "mlruns").rglob("checkpoints/epoch-*.pt"))) <= 2
     timings = read_record(project.root / "results" / "short" / "cpu" / "timings" / "timings.json", Timings)
     assert len(timings.resumed_at_epochs) == 3
     assert len(timings.epochs) == _EPOCHS

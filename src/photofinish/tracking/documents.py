@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Dataset, Metric
+from mlflow.entities import Metric
 
 from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes
@@ -49,7 +49,6 @@ _TIMED_ONCE = (
     *("median_epoch_seconds", "peak_memory_bytes"),
 )
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
-_DIGEST_CHARACTERS = 36  # MLflow's limit
 _KEY = re.compile(r"[\w. -]{1,250}")
 
 
@@ -67,7 +66,6 @@ class RunDocument:
     """identity of the run: the sha256 of a training's records"""
     mirrored: str
     """sha256 of what may change: a run tagged with it is complete"""
-    dataset: Dataset | None = None
     model: Path | None = None
     """folder with the weights of a training"""
     started_ms: int | None = None
@@ -150,12 +148,6 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         files,
         result,
         mirrored,
-        Dataset(
-            experiment.dataset,
-            record.data_sha256[:_DIGEST_CHARACTERS],
-            source_type="local",
-            source=json.dumps({"uri": f"data/splits/{experiment.dataset}"}),
-        ),
         model,
         _milliseconds(timings.started_at_unix_seconds),
         _milliseconds(timings.total_seconds),

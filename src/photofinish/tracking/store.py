@@ -24,7 +24,7 @@ from photofinish.tracking.documents import TAG_PROCESS
 MLFLOW_ERRORS = (MlflowException, OSError)
 """errors of a store or server; those of `requests` are OSErrors"""
 _OWN_EXPERIMENT = "photofinish"
-"""name in the project's own store; in a store that others may share, the project's folder names it"""
+"""name in the project's own store; in others, the experiment is named after the project's folder"""
 _SQLITE = "sqlite:///"
 _RACE_SIGNS = ("UniqueViolation", "already exists")
 _RACE_SECONDS = 2.0
@@ -86,28 +86,31 @@ def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
     for library in ("mlflow", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     variable = os.environ.get("MLFLOW_TRACKING_URI", "")
-    uri = _in_project(variable, root) if variable else f"{_SQLITE}{root / 'mlflow.db'}"
+    uri = variable or f"{_SQLITE}mlflow.db"
+    if uri.startswith(_SQLITE):  # an experiment of DVC's may run in a copy of the project
+        uri = f"{_SQLITE}{root / uri.removeprefix(_SQLITE)}"
     artifacts = None if variable else root / "mlruns" / _OWN_EXPERIMENT
+    name = root.name if variable else _OWN_EXPERIMENT
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / "mlflow.lock")
-    with lock:
-        try:
+    try:
+        with lock:
             try:
-                return _open(uri, artifacts, root, sweep, lock)
+                return _open(uri, artifacts, name, sweep, lock)
             except Exception as error:
                 # Another machine that opens a new PostgreSQL store now makes the same tables.
                 if not any(sign in str(error) for sign in _RACE_SIGNS):
                     raise
-                time.sleep(_RACE_SECONDS)
-                return _open(uri, artifacts, root, sweep, lock)
-        except Exception as error:
-            remedy = "move the file away, and `make ui` rebuilds it"
-            remedy = "change MLFLOW_TRACKING_URI" if variable else remedy
-            text = f"{uri} can't be opened ({first_line(error)}): {remedy}"
-            raise MlflowException(text) from error
-        finally:
-            os.environ["MLFLOW_TRACKING_URI"] = variable  # set_tracking_uri changed it
+            time.sleep(_RACE_SECONDS)
+            return _open(uri, artifacts, name, sweep, lock)
+    except Exception as error:
+        move = "move the file away, and `make ui` rebuilds it"
+        remedy = "change MLFLOW_TRACKING_URI" if variable else move
+        text = f"{uri} can't be opened ({first_line(error)}): {remedy}"
+        raise MlflowException(text) from error
+    finally:
+        os.environ["MLFLOW_TRACKING_URI"] = variable  # set_tracking_uri changed it
 
 
 def first_line(error: Exception) -> str:
@@ -115,31 +118,28 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), repr(error))
 
 
-def _open(uri: str, artifacts: Path | None, root: Path, sweep: str | None, lock: FileLock) -> Store:
+def _open(uri: str, artifacts: Path | None, name: str, sweep: str | None, lock: FileLock) -> Store:
     if uri.startswith(_SQLITE):
         _prepare_database(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)
     client = MlflowClient(uri)
-    own_name = _OWN_EXPERIMENT if artifacts else root.name
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or own_name
-    name = f"{name}-{sweep}" if sweep else name
-    if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-        experiment = client.get_experiment(experiment_id)
-    else:
-        experiment = client.get_experiment_by_name(name)
+    users_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    users_name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    name = "-".join(filter(None, (users_name or name, sweep)))
+    find = client.get_experiment if users_id else client.get_experiment_by_name
+    experiment = find(users_id or name)
     if experiment and experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
-    if experiment and artifacts and experiment.artifact_location != artifacts.as_uri():
-        if not experiment.artifact_location.endswith(f"/mlruns/{_OWN_EXPERIMENT}"):
-            return Store(client, experiment.experiment_id, None, lock)  # the user made it
+    location = artifacts.as_uri() if artifacts else None
+    is_own = location and not users_id and not users_name
+    if experiment and is_own and experiment.artifact_location != location:
         # The project moved. MLflow keeps absolute paths for ever: mlflow/mlflow#3144.
-        before = f"{experiment.name} before {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        before = f"{name} before {time.strftime('%Y-%m-%d %H:%M:%S')}"
         client.rename_experiment(experiment.experiment_id, before)
         experiment = None
-    if experiment:
-        return Store(client, experiment.experiment_id, artifacts, lock)
-    created = client.create_experiment(name, artifacts.as_uri() if artifacts else None)
-    return Store(client, created, artifacts, lock)
+    new_id = None if experiment else client.create_experiment(name, location)
+    experiment_id = new_id or experiment.experiment_id
+    return Store(client, experiment_id, artifacts if is_own else None, lock)
 
 
 def _prepare_database(path: Path) -> None:
@@ -160,11 +160,3 @@ def _prepare_database(path: Path) -> None:
         connection.execute("PRAGMA user_version = 0")  # raises if the folder is missing
     MlflowClient(f"{_SQLITE}{new}").search_experiments()
     new.replace(path)
-
-
-def _in_project(uri: str, root: Path) -> str:
-    """Resolve a relative path from the project, also for an experiment that runs in a copy."""
-    path = uri.removeprefix(_SQLITE)
-    if ":" in path or Path(path).is_absolute() or uri.startswith("databricks"):
-        return uri
-    return f"{_SQLITE}{root / path}" if uri.startswith("sqlite:") else str(root / path)

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import psutil
 from mlflow.entities import (
-    DatasetInput,
-    InputTag,
     LoggedModelStatus,
     Metric,
     Param,
@@ -138,7 +136,7 @@ def set_note(client: MlflowClient, run: Run, text: str) -> None:
 def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     """Bring a run up to date with a document. The tag of a complete run comes last."""
     client = store.client
-    _mark_as_current(store, run_id, document)
+    _mark_as_current(store, run_id, document.tags)
     run = client.get_run(run_id)
     tags = dict(document.tags)
     set_note(client, run, tags.pop(TAG_NOTE, ""))
@@ -148,9 +146,6 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
         tags=[RunTag(*tag) for tag in tags.items()],
         params=[Param(key, document.params[key]) for key in new_params],
     )
-    if document.dataset and not run.inputs.dataset_inputs:
-        context = [InputTag("mlflow.data.context", "training")]
-        client.log_inputs(run_id, [DatasetInput(document.dataset, context)])
     has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
     model_id = _ready_model(store, run) if has_files else None
     if document.model and not model_id:
@@ -173,17 +168,16 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
-def _mark_as_current(store: Store, run_id: str, document: RunDocument) -> None:
-    """Mark the run as current, and those that it replaces as not.
+def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
+    """Mark the run as the current one of its experiment and device, and those before as not.
 
-    In a store that others may share, it replaces only those of this hardware.
+    In a store that others may share, only those of the same hardware. Host names may be random.
     """
     same = (TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
-    if name := document.tags.get(TAG_EXPERIMENT):
-        is_current = f"tags.`{TAG_CURRENT}` = 'true' and tags.`{TAG_EXPERIMENT}` = '{name}'"
-        for run in store.find_runs(is_current):
-            if all(run.data.tags.get(tag) == document.tags.get(tag) for tag in same):
-                store.client.set_tag(run.info.run_id, TAG_CURRENT, "false")
+    same_name = f"tags.`{TAG_EXPERIMENT}` = '{tags.get(TAG_EXPERIMENT)}'"
+    for run in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and {same_name}"):
+        if all(run.data.tags.get(tag) == tags.get(tag) for tag in same):
+            store.client.set_tag(run.info.run_id, TAG_CURRENT, "false")
     store.client.set_tag(run_id, TAG_CURRENT, "true")
 
 
