@@ -36,9 +36,9 @@ from photofinish.runs.setup import Setup
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
-from photofinish.training.teams import World, accelerator
-from photofinish.training.torch_device import CPU, Clock, configure_torch, peak_memory_bytes
+from photofinish.training.torch_device import CPU, Clock, accelerator, configure_torch, peak_memory_bytes
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 MakeJob = Callable[..., Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}

@@ -12,8 +12,8 @@ from torch import nn
 
 from photofinish.errors import ConfigError
 from photofinish.models.registry import check_batch_norm
-from photofinish.training.teams import DataParallelWorld, DistributedWorld, World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
 SHAPE = (3, 8, 8)
 

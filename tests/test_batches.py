@@ -229,18 +229,3 @@ def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split:
     images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("train"))))
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)
-
-
-@AS_THEY_ARE_AND_AUGMENTED
-def test_an_epoch_prepared_ahead_has_the_same_batches_and_is_made_once(
-    numbered: MakeBatches, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
-) -> None:
-    batches = numbered(batch_size=5, augmentation=augmentation)
-    expected = [list(batches.train_batches(epoch)) for epoch in (3, 4)]
-    made, order = list[int](), BatchPlan.order
-    monkeypatch.setattr(BatchPlan, "order", lambda plan, epoch: made.append(epoch) or order(plan, epoch))
-    batches.prepare(4)
-    assert_same_batches(list(batches.train_batches(3)), expected[0])
-    assert made == [4, 3]
-    assert_same_batches(list(batches.train_batches(4)), expected[1])
-    assert made == [4, 3]

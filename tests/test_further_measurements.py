@@ -29,9 +29,9 @@ from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU, memory_format
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 CROSS_ENTROPY = Loss(None, "classes", CPU)
 
@@ -240,7 +240,7 @@ def test_the_shares_of_several_processes_make_the_batch_of_one(batch: Batch) -> 
     class Comparison(World):
         size = 2
 
-        def gather(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
+        def all_gather_object(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:
             return [[part[rank::2] for part in values] for rank in range(2)]
 
     class Once:
@@ -318,7 +318,7 @@ def test_out_of_memory_after_the_training_does_not_cost_the_training(
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     with monkeypatch.context() as patch:
         patch.setattr(f"photofinish.runs.profile.{measurement}", out_of_memory)
-        with pytest.raises(UserError, match=r"2\.0 GiB more were asked for.*The training itself is done and kept"):
+        with pytest.raises(UserError, match=r"2\.00 GiB.*The training itself is done and kept"):
             train()
     train()
     assert "resumes after epoch 2" in capsys.readouterr().out

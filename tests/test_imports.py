@@ -18,7 +18,7 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 FREE_OF_THE_REST = (
     "profiling.scratch", "models.registry", "results", "training.batches", "training.checkpoint",
-    "training.failures", "training.input_paths", "training.optimisation", "training.teams",
+    "training.failures", "training.input_paths", "training.optimisation", "training.world",
     "training.torch_device", "training.trainer",
 )  # fmt: skip
 THE_REST = (

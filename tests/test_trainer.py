@@ -19,9 +19,9 @@ from photofinish.errors import UserError
 from photofinish.models.registry import build_model
 from photofinish.profiling.scratch import WARM_UP_STEPS, warm_up
 from photofinish.training.batches import batch_order, derived_seed
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import NonFiniteLossError, Trainer
+from photofinish.training.world import World
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
@@ -54,7 +54,7 @@ class SecondOfTwo(World):
     def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
         return value * 2
 
-    def gather(self, values: list[float]) -> list[list[float]]:
+    def all_gather_object(self, values: list[float]) -> list[list[float]]:
         return [values, values]
 
 
@@ -183,15 +183,6 @@ def test_the_mean_loss_is_of_all_processes(trainer_of: MakeTrainer) -> None:
     second.team = SecondOfTwo(CPU)
     (of_one,), (of_two,) = trained(alone).progress.metrics, trained(second).progress.metrics
     assert of_two.training_loss == pytest.approx(2 * of_one.training_loss)  # each image is there twice, yet is one
-
-
-def test_the_next_epoch_is_prepared_while_one_is_trained(
-    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, prepared = trainer_of(epochs=3), list[int]()
-    monkeypatch.setattr(trainer.training, "prepare", prepared.append)
-    trained(trainer)
-    assert prepared == [1, 2]
 
 
 def test_validation_computes_in_the_precision_of_the_training(trainer_of: MakeTrainer) -> None:
@@ -326,13 +317,9 @@ def test_a_loss_that_weighs_no_validation_image_is_told(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_of()
-    monkeypatch.setattr(trainer.criterion, "parts", lambda outputs, _labels: (outputs.sum(), 0.0))
-    with pytest.raises(UserError) as caught:
+    monkeypatch.setattr(trainer.criterion, "sum_and_weight", lambda outputs, _labels: (outputs.sum(), 0.0))
+    with pytest.raises(UserError, match="weight of 0"):
         trained(trainer)
-    assert str(caught.value) == (
-        "the loss gives each image of the validation part a weight of 0, so there is no validation loss: "
-        "give their classes a weight, or validate on more images"
-    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

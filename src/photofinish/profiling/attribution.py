@@ -183,7 +183,7 @@ def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> Steady
             steps, at_once = Steps(), 1
         # Of each epoch, no step on a smaller batch and none that is left over.
         full = max(1, whole // at_once)
-        epochs = (islice(steps.epoch(twin, state, epoch), full) for epoch in itertools.count())
+        epochs = (islice(twin.take_steps(steps, state, epoch), full) for epoch in itertools.count())
         taken, ends = chain.from_iterable(epochs), []
         for _losses in islice(taken, WARM_UP_STEPS):
             pass
@@ -202,12 +202,12 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         first = next(iter(training.train_batches(0)))
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
-        unplaced = training.unplaced(0)
+        unplaced = training.host_batches(0)
         ends[:] = [timer.now()]
         for number in range(steps):
             batch = next(unplaced)
             ends.append(timer.now())
-            placed = training.placed(batch)
+            placed = training.to_device(batch)
             ends.append(timer.now())
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
@@ -279,19 +279,18 @@ class _WatchingScaler(torch.amp.GradScaler):
 def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """Time loading batches without steps: each one, or on an accelerator their mean, as the clock waits only once.
 
-    An epoch's order is made before, as in a training, where the device still works on the epoch before.
+    Resident batches make an epoch's order in the call, before the first is timed.
     """
     clock = trainer.clock
     if not is_accelerator(trainer.device):
         ends = [clock.now_seconds()]
-        for _batches in islice(trainer.steps.batches_only(trainer.training, 0), steps):
+        for _batch in islice(trainer.training.host_batches(0), steps):
             ends.append(clock.now_seconds())
         return tuple(end - start for start, end in pairwise(ends))
-    coming = trainer.steps.batches_only(trainer.training, 0)
-    trainer.training.prepare(0)
+    batches = trainer.training.host_batches(0, trainer.steps.at_once)
     fetched, started_seconds = 0, clock.now_seconds()
-    for batches in coming:
-        fetched += batches
+    for _images, labels in batches:
+        fetched += -(-len(labels) // trainer.training.batch_size)
         if fetched >= steps:
             break
     return (_for_each(trainer, started_seconds, fetched),)
@@ -299,10 +298,10 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
 
 def _measure_copying(trainer: Trainer, steps: int) -> float:
     """Return the mean time of copying one batch to the device, as the training does."""
-    batch = next(iter(trainer.training.unplaced(0)))
+    batch = next(iter(trainer.training.host_batches(0)))
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
-        trainer.training.placed(batch)
+        trainer.training.to_device(batch)
     return _for_each(trainer, started_seconds, steps)
 
 

@@ -34,8 +34,8 @@ from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import autocast, memory_format, to_memory_format
+from photofinish.training.world import World
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _CHUNK = 1 << 20
@@ -61,7 +61,7 @@ _OUTPUT = "output of the network"
 def first_batch(training: Batches, team: World) -> Batch | None:
     """The first batch as the network gets it, put together from everyone's shares; None where another one leads."""
     images, labels = next(iter(training.train_batches(0)))
-    shares = team.gather([images.cpu(), labels.cpu()])
+    shares = team.all_gather_object([images.cpu(), labels.cpu()])
     if team.rank != 0:
         return None
     whole_images, whole_labels = (torch.cat([share[part] for share in shares]) for part in (0, 1))

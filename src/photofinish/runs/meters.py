@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.results.measurements import Overhead
-from photofinish.training.teams import World
 from photofinish.training.torch_device import nvidia_uuid
+from photofinish.training.world import World
 
 _Purpose = Literal["display", "saving", "tracking", "watching"]
 
@@ -31,7 +31,7 @@ class EnergyOfAllRanks:
 
     def training_ended(self) -> tuple[Energy, ...]:
         """Return the sum over all ranks. Every rank takes part."""
-        of_all = self._team.gather([meter.training_ended() for meter in self._meters])
+        of_all = self._team.all_gather_object([meter.training_ended() for meter in self._meters])
         return added_up(chain.from_iterable(of_all))
 
 

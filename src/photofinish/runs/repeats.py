@@ -19,8 +19,8 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
-from photofinish.training.teams import World
 from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
+from photofinish.training.world import World
 
 Repeats = list[tuple[EpochTiming, ...]]
 """The epochs of each further training from the same start."""

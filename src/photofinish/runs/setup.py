@@ -12,7 +12,6 @@ from photofinish.config.experiment import CustomTransform, LoaderInput, Resident
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.memory import Room
 from photofinish.models.own import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
@@ -22,22 +21,20 @@ from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained, too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, check_class_weights
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU, configure_torch, free_memory_bytes
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 
 @contextmanager
 def configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
     """Set torch up as the run asks for, and explain errors that leave the block."""
     experiment = run.experiment
-    keep_freed = isinstance(run.host, CpuTarget) and run.host.keep_freed_memory
     with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
         configure_torch(
             device,
             experiment.precision,
             run.host.threads or 1,
-            keep_freed=keep_freed,
             deterministic=experiment.deterministic,
         )
         yield
@@ -127,13 +124,12 @@ class Setup:
         resident = ResidentInput(name="resident")
         experiment = experiment.model_copy(update={"input": resident})
         team = self.team
-        batches = make_batches(experiment, self._part("train"), self.device, team.rank, team.size)
-        return team.placed(batches)
+        return make_batches(experiment, self._part("train"), self.device, team.rank, team.size)
 
     def _batches(self, name: PartName) -> Batches:
         run, team = self.run, self.team
         part = self._part(name)
-        return team.placed(make_batches(run.experiment, part, self.device, team.rank, team.size))
+        return make_batches(run.experiment, part, self.device, team.rank, team.size)
 
     def _part(self, name: PartName) -> Part:
         manifest = self.split.manifest

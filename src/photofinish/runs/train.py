@@ -31,9 +31,9 @@ from photofinish.runs.write import timings_record, write_model, write_training_v
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, on_cpu, prune_checkpoints
 from photofinish.training.failures import is_out_of_memory, out_of_memory
-from photofinish.training.teams import NoAcceleratorError, World
-from photofinish.training.torch_device import nvidia_uuid
+from photofinish.training.torch_device import NoAcceleratorError, nvidia_uuid
 from photofinish.training.trainer import Trainer, progress_in
+from photofinish.training.world import World
 from photofinish.wording import seconds
 
 
