@@ -71,11 +71,6 @@ def test_processes_that_train_together_normalise_over_the_whole_batch(tmp_path: 
     check_batch_norm(network(), SHAPE, 3, 16, together)
 
 
-@pytest.mark.parametrize("images", [64, 66, 31])
-def test_batches_of_more_than_one_image_pass(images: int) -> None:
-    check_batch_norm(network(), SHAPE, images, 32)
-
-
 @pytest.mark.parametrize("other", [network(pooled_to=2), nn.Flatten()], ids=["several pixels", "no batch-norm"])
 def test_one_image_is_enough_for_a_network_that_can_learn_from_it(other: nn.Module) -> None:
     check_batch_norm(other, SHAPE, 65, 32)

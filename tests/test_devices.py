@@ -227,22 +227,6 @@ def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
     tensor.to.assert_called_once_with(MPS)
 
 
-def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    silent = SimpleNamespace(
-        mem_get_info=Mock(side_effect=RuntimeError("The device doesn't support querying the available free memory.")),
-        memory_allocated=lambda _device: GIB,
-        get_device_properties=lambda _device: SimpleNamespace(total_memory=8 * GIB),
-    )
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: silent)
-    assert free_memory_bytes(XPU) == 7 * GIB
-    silent.memory_allocated = lambda _device: 0
-    assert free_memory_bytes(XPU) == 8 * GIB
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: SimpleNamespace())
-    assert free_memory_bytes(torch.device("meta")) is None
-
-
 @pytest.fixture
 def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A machine with two of them; which were made the current one."""
@@ -263,7 +247,7 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
             ),
             NoAcceleratorError,
-            r"found version 11040.*torch is built for CUDA [\d.]+\. Update the NVIDIA driver, or install a torch built",
+            r"found version 11040.*torch is built for CUDA [\d.]+",
         ),
         (
             RuntimeError("Found no NVIDIA driver on your system.\nPlease check ..."),

@@ -34,11 +34,6 @@ def test_every_epoch_has_a_file_and_its_sha256_in_order(kept: EpochWeights, tmp_
     assert kept.sha256 == [sha256_of_bytes(weights) for weights in WEIGHTS]
 
 
-def test_a_run_that_keeps_no_weights_makes_no_folder(tmp_path: Path) -> None:
-    EpochWeights(tmp_path / "kept").copy_to(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("epochs_done", [0, 1, 2, 3])
 def test_a_resumed_run_goes_on_after_its_checkpoint_and_replaces_what_came_later(
     kept: EpochWeights, tmp_path: Path, epochs_done: int

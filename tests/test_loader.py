@@ -66,21 +66,6 @@ def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
     return pids
 
 
-@pytest.mark.parametrize(
-    ("wanted", "device", "pins"), [(True, "cpu", False), (True, "meta", True), (False, "meta", False)]
-)
-def test_the_users_settings_reach_pytorchs_loader_and_pages_are_pinned_for_a_device_alone(
-    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, wanted: bool, device: str, pins: bool
-) -> None:
-    loader = Mock()
-    monkeypatch.setattr(input_paths, "DataLoader", loader)
-    settings = {"name": "loader", "workers": WORKERS, "pin_memory": wanted, "prefetch_factor": 5}
-    part = Part("train", np.zeros((4, 1, 4, 4), np.uint8), np.arange(4), Normaliser((0.5,), (0.2,)))
-    make_batches(make_experiment(input=settings), part, torch.device(device))
-    given = {name: loader.call_args.kwargs[name] for name in ("num_workers", "pin_memory", "prefetch_factor")}
-    assert given == {"num_workers": WORKERS, "pin_memory": pins, "prefetch_factor": 5}
-
-
 def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded(persistent_workers=True)
     next(batches.train_batches(0))
@@ -89,31 +74,12 @@ def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_
     assert halfway == first == second == worker_pids()
 
 
-def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Loaded) -> None:
-    batches = loaded()
-    first = pids_of_an_epoch(batches, 0)
-    assert not worker_pids()
-    second = pids_of_an_epoch(batches, 1)
-    assert len(first) == len(second) == WORKERS
-    assert first.isdisjoint(second)
-
-
 def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded()
     for step, _ in enumerate(batches.train_batches(0)):
         if step == 2:
             break
     assert not worker_pids()
-
-
-def test_each_worker_computes_with_one_thread(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([torch.get_num_threads(), os.getpid()], dtype=torch.float64)
-
-    monkeypatch.setattr(Normaliser, "__call__", facts)
-    threads, pids = torch.cat([facts for facts, _ in loaded().train_batches(0)]).T.tolist()
-    assert set(threads) == {1.0}
-    assert len(set(pids)) == WORKERS
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from recorded_jobs import (
     ADAM,
     ADAMW,
     DAMPED,
-    IMAGES,
     LOADER,
     SGD,
     MakeJob,
@@ -33,10 +32,8 @@ from photofinish.errors import UserError
 from photofinish.profiling import scratch
 from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
-from photofinish.runs.repeats import repeat_training
 from photofinish.training import steps
-from photofinish.training.steps import Recorded
-from photofinish.training.trainer import NonFiniteLossError, Trainer
+from photofinish.training.trainer import Trainer
 
 
 def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
@@ -180,25 +177,6 @@ def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: st
     assert seen() is None
 
 
-def test_repeats_learn_the_same_bits_and_only_one_of_them_is_recorded_at_a_time(
-    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record, outputs = recorder.record, []
-
-    def noted(work: Callable[[], torch.Tensor]) -> Recorded:
-        made = record(work)
-        assert all(each() is None for each in outputs)
-        outputs.append(weakref.ref(made.output))
-        return made
-
-    monkeypatch.setattr(recorder, "record", noted)
-    first, again = (make_job(network_with_state(), **FOR_STATE) for _ in range(2))
-    repeat_training(
-        trained(first), again, "small", 2, lambda _epoch: None
-    )  # which refuses other bits
-    assert_recorded(again)
-
-
 # -- what is taken one by one ----------------------------------------------------------------------
 
 
@@ -301,10 +279,6 @@ def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_st
         ({"optimizer": DAMPED}, "with dampening, the first step differs"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
         (
-            {"loss": {"name": "cross_entropy", "weight": (1, 2, 3), "label_smoothing": 0.1}},
-            "PyTorch reads a value back",
-        ),
-        (
             {"model": {"name": "linear", "compile": True}},
             "a compiled network is handed out in another way",
         ),
@@ -319,16 +293,6 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
     with pytest.raises(UserError, match=re.escape(why)):
         warm_up(make_job(cuda_graphs="on", **settings))
-
-
-def test_a_network_that_is_wrapped_for_several_devices_is_not_recorded(make_job: MakeJob) -> None:
-    trainer = make_job()
-    trainer.state = trainer.state._replace(network=nn.Sequential(trainer.network))
-    assert steps.why_not_capturable(trainer) == "its network is wrapped, for several devices"
-
-
-def test_an_epoch_of_one_batch_may_be_recorded(make_job: MakeJob) -> None:
-    assert steps.why_not_capturable(make_job(batch_size=IMAGES)) is None
 
 
 @pytest.mark.parametrize(
@@ -352,11 +316,6 @@ def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
     recorded = trained(as_if("on"))
     assert_recorded(recorded)
     assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
-
-
-def test_a_training_that_diverges_is_recorded_and_says_that_it_diverges(make_job: MakeJob) -> None:
-    with pytest.raises(NonFiniteLossError, match="The training has diverged"):
-        trained(make_job(cuda_graphs="on", optimizer=SGD | {"lr": 1e30}))
 
 
 def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(

@@ -131,9 +131,9 @@ def test_a_loss_of_one_s_own_is_a_function_or_a_class(own_files: OwnFiles, make_
     assert (total.item(), float(weight)) == pytest.approx((squares.sum().item(), 4.0))
     with pytest.raises(UserError, match="has parameters, which no optimizer gets"):
         loss("Learned")
-    with pytest.raises(UserError, match=r"returns a tensor of shape \(3, 2\): it must return one number"):
+    with pytest.raises(UserError, match=r"(?s)returns tensor.*: it must return one number"):
         loss("each").mean(OUTPUTS, VALUES)
-    with pytest.raises(UserError, match=r"returns a \(tensor.* 2\.0\): it must return one number"):
+    with pytest.raises(UserError, match=r"returns \(tensor.* 2\.0\): it must return one number"):
         loss("parts").mean(OUTPUTS, VALUES)
 
 

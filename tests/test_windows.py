@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 from recorded_jobs import (
-    BATCH,
     LOADER,
     MakeJob,
     job_maker,  # noqa: F401  # a fixture
@@ -32,7 +30,6 @@ from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
 from photofinish.training import batches as batches_module
 from photofinish.training import steps
-from photofinish.training.steps import Recorded
 
 
 @pytest.mark.parametrize(
@@ -138,18 +135,6 @@ def test_no_epochs_order_is_made_while_batches_are_timed(
     assert "order" not in happened[happened.index("clock") :]
 
 
-def test_the_most_memory_is_counted_from_before_the_steps_are_recorded(
-    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, recorded = make_job(), []
-    monkeypatch.setattr(
-        trainer.team, "forget_peak_memory", lambda: recorded.append(len(recorder.recordings))
-    )
-    warm_up(trainer)
-    assert recorded == [1]
-    assert len(recorder.recordings) == 2
-
-
 def test_the_host_hands_out_nothing_worth_timing(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,24 +159,6 @@ def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
         assert [losses.numel() for losses in again()] == expected
 
 
-def test_no_size_of_batch_is_recorded_before_a_step_was_taken_on_it(
-    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A GPU may load kernels then, and make room for them, which it can't while it records."""
-    trainer, record, sizes = trained(make_job()), recorder.record, []
-    trainer.network.register_forward_pre_hook(lambda _network, inputs: sizes.append(len(inputs[0])))
-
-    def noted(work: Callable[[], torch.Tensor]) -> Recorded:
-        before = set(sizes)
-        recorded = record(work)
-        assert set(sizes) == before
-        return recorded
-
-    monkeypatch.setattr(recorder, "record", noted)
-    measure_by_turns(trainer, SamplePlan(1, 2), 2)
-    assert set(sizes) == {BATCH, 2}
-
-
 @pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("off", 1, 10)])
 def test_what_images_on_the_device_would_bring_is_tried_as_such_a_training_takes_its_steps(
     make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
@@ -209,15 +176,6 @@ def test_what_images_on_the_device_would_bring_is_tried_as_such_a_training_takes
     found = profile_step(trainer, plan, resident).resident
     assert found
     assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
-
-
-def test_one_recorder_serves_all_trainings_on_a_device(cuda: MagicMock) -> None:
-    """Else cuBLAS would keep memory for the stream of each."""
-    steps.recorder_of.cache_clear()
-    first, again = (steps.recorder_of(torch.device("cuda", 0)) for _ in range(2))
-    steps.recorder_of.cache_clear()
-    assert first is again
-    cuda.Stream.assert_called_once()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.failures import failures_explained, too_large_a_network_explained
+from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, check_class_weights
 from photofinish.training.torch_device import CPU, configure_torch, free_memory_bytes
@@ -59,15 +59,14 @@ class Setup:
         """Build the network with its initial weights, on the CPU."""
         run, manifest, training = self.run, self.split.manifest, self.training
         with self._experiment_named():
-            with too_large_a_network_explained(run.name):
-                network = build_model(
-                    run.experiment.model,
-                    manifest.shape,
-                    len(manifest.class_names),
-                    run.experiment.seed,
-                    run.weights_file(),
-                    manifest.dtype,
-                )
+            network = build_model(
+                run.experiment.model,
+                manifest.shape,
+                len(manifest.class_names),
+                run.experiment.seed,
+                run.weights_file(),
+                manifest.dtype,
+            )
             check_batch_norm(
                 network,
                 manifest.shape,

@@ -111,8 +111,8 @@ class BatchPlan:
     def draws(self, epoch: int) -> torch.Tensor | None:
         """Return each image's Draw as a row, or None without augmentation.
 
-        They are distributed as torchvision's RandomCrop with padding and RandomHorizontalFlip.
-        Each has its own stream, so that a draw doesn't depend on how many images there are.
+        They are distributed as in torchvision's RandomCrop with padding and RandomHorizontalFlip.
+        Each number has its own stream, so that it doesn't depend on how many images there are.
         """
         if self.augmentation is None:
             return None
@@ -169,8 +169,8 @@ def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDA
 
 def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.uint8]:
     """Return a copy of one image or many with black pixels added on each side."""
-    *leading, height, width = images.shape
     # np.pad takes five times as long for one small image.
+    *leading, height, width = images.shape
     bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)
     bordered[..., padding : padding + height, padding : padding + width] = images
     return bordered
@@ -193,16 +193,18 @@ class Transform:
         failing = f"transform {self._name} fails on training item {row}"
         with _seeded(seed), users_code(failing):
             changed = self._call(item.clone())
-        if not isinstance(changed, torch.Tensor):
-            result = f"a {type(changed).__name__}"
-        elif (changed.shape, changed.dtype) == (item.shape, item.dtype):
-            return changed
-        else:
-            result = f"{changed.dtype} of shape {tuple(changed.shape)}"
-        raise UserError(
-            f"transform {self._name} returns {result} for {item.dtype} of shape "
-            f"{tuple(item.shape)}: validation samples aren't transformed, so shape and type must stay"
-        )
+        if _kind(changed) != _kind(item):
+            raise UserError(
+                f"transform {self._name} returns {_kind(changed)} for {_kind(item)}: samples of "
+                f"validation aren't transformed, so shape and type must stay"
+            )
+        return changed
+
+
+def _kind(item: Any) -> str:
+    if isinstance(item, torch.Tensor):
+        return f"{item.dtype} of shape {tuple(item.shape)}"
+    return f"a {type(item).__name__}"
 
 
 @contextmanager

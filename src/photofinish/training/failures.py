@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from photofinish.custom_code import runs_through_users_code, user_traceback
 from photofinish.errors import EXIT_PEER_LOST, PEER_LOST, UserError
-from photofinish.training.torch_device import device_name, memory_bytes, peak_memory_bytes
+from photofinish.training.torch_device import CPU, device_name, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(name: str, experiment: Experiment, team: World, text: str) -> str:
     """Return the message for an experiment whose memory ran out; `text` is torch's own."""
     device, number = team.devices[0], _DEVICE.search(text)
-    if number and device.type != "cpu":
+    if "CPUAllocator" in text:
+        device = CPU
+    elif number and device.type != "cpu":
         device = torch.device(device.type, int(number[1]))
     used_bytes, total_bytes = memory_bytes(device)
     peak_bytes = peak_memory_bytes(device)
@@ -143,11 +145,9 @@ def out_of_memory(name: str, experiment: Experiment, team: World, text: str) -> 
         changes.append(f"set its precision to {'fp16' if is_data_parallel else 'bf16'}")
     if experiment.input.name == "resident" and device == team.devices[0]:
         changes.append("set its input to loader, which keeps the data set off the device")
-    advice = "It takes a smaller network or smaller images"
-    if changes:
-        advice = f"In params.yaml, {', or '.join(changes)}"
+    changes.append("choose a smaller model or smaller images")
     label = "the CPU" if device.type == "cpu" else f"{device} ({device_name(device)})"
-    return f"out of memory on {label}: {', '.join(filter(None, facts))}. {advice}"
+    return f"out of memory on {label}: {', '.join(filter(None, facts))}. In params.yaml, {', or '.join(changes)}"
 
 
 @contextmanager
@@ -167,17 +167,3 @@ def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
         f"time: torch has no deterministic {text.split()[0]}. Choose another model in params.yaml "
         f"({key}), or allow that results differ (deterministic: false)"
     )
-
-
-@contextmanager
-def too_large_a_network_explained(name: str) -> Iterator[None]:
-    """Raise UserError if the network doesn't fit into the main memory, where it is made."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise UserError(
-            f"the network of experiments.{name} doesn't fit into the main memory: {error}. "
-            f"Give its model smaller layers, or its data set smaller images"
-        ) from error

@@ -60,27 +60,25 @@ class Loss:
             self._loss = _custom_loss(cast("params.OwnLoss", settings), device)
         else:
             if settings:
-                arguments = settings.model_dump(exclude={"name"}, exclude_none=True)
+                arguments = settings.model_dump(exclude={"name"}, exclude_defaults=True)
             for key in _PER_CLASS.keys() & arguments.keys():
                 arguments[key] = torch.tensor(arguments[key], device=device)
             self._loss = partial(_BUILT_IN[self.name], **arguments)
         self._class_weights: torch.Tensor | None = arguments.get("weight")
-        smooths = arguments.get("label_smoothing", 0) > 0
         self.has_tensors = self._is_custom or bool(_PER_CLASS.keys() & arguments.keys())
         """True if the loss has float32 tensors, or may have."""
-        self.reads_back = self._class_weights is not None and smooths
-        """True if PyTorch's cross-entropy selects by a mask, whose count the host waits for."""
-        is_plain = self._class_weights is None and not smooths
-        self._is_plain_cross_entropy = self.name == "cross_entropy" and is_plain
+        self._is_plain_cross_entropy = self.name == "cross_entropy" and not any(
+            name in arguments for name in ("weight", "label_smoothing")
+        )
         self._targets: list[torch.Tensor] = []
         self._gradients: Iterator[torch.Tensor] | None = None
 
     @contextmanager
     def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
-        """Make the gradients of these batches' means together, with the same bits.
+        """Make the gradients of these batches' means together: two kernels less a step.
 
-        It saves two kernels a step: cross-entropy's gradient with respect to log-probabilities
-        depends on the targets alone. The means must be computed once each, in this order.
+        With respect to log-probabilities, cross-entropy's gradient depends on the targets alone.
+        The means must be computed once each, in this order.
         """
         if self._is_plain_cross_entropy:
             self._targets = targets
@@ -112,29 +110,26 @@ class Loss:
             total = self._loss(outputs, targets, reduction="sum")
             weights = self._class_weights
             return total, count if weights is None else weights[targets].sum()
-        total = outputs.sum() * 0.0
-        weight = torch.full((), count, dtype=torch.float32, device=outputs.device)
-        if count:
-            loss, custom_weight = self._checked(self._loss(outputs, targets))
-            if custom_weight is None:
-                total = loss * count
-            else:
-                total, weight = loss, custom_weight
+        if not count:
+            total, weight = outputs.sum() * 0.0, outputs.new_zeros((), dtype=torch.float32)
+        else:
+            total, weight = self._checked(self._loss(outputs, targets))
+            if weight is None:
+                weight = torch.full((), count, dtype=torch.float32, device=outputs.device)
+                total = total * count
         return total, weight if self._is_custom else count
 
     def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return a custom loss's mean, or its sum and detached weight. Raises UserError otherwise."""
-        parts = loss if isinstance(loss, tuple) else (loss,)
-        are_scalars = all(isinstance(part, torch.Tensor) and part.dim() == 0 for part in parts)
-        if len(parts) not in (1, 2) or not are_scalars:
-            result = f"a {loss!r:.200}"
-            if isinstance(loss, torch.Tensor):
-                result = f"a tensor of shape {tuple(loss.shape)}"
-            raise UserError(
-                f"loss {self.name} returns {result}: it must return one number, the mean over the "
-                f"batch, or two, a sum and the weight that it is divided by"
-            )
-        return parts[0], parts[1].detach() if len(parts) == 2 else None
+        """Return a custom loss's mean, or its sum and detached weight."""
+        match loss:
+            case torch.Tensor(shape=()):
+                return loss, None
+            case (torch.Tensor(shape=()) as total, torch.Tensor(shape=()) as weight):
+                return total, weight.detach()
+        raise UserError(
+            f"loss {self.name} returns {loss!r:.200}: it must return one number, the mean over the "
+            f"batch, or two, a sum and the weight that it is divided by"
+        )
 
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the number of correct predictions. A sample counts by its correct labels."""
@@ -176,21 +171,17 @@ def _custom_loss(settings: params.OwnLoss, device: torch.device) -> Callable[...
 
 
 def build_optimizer(
-    settings: params.Optimizer,
-    parameters: Iterable[nn.Parameter],
-    *,
-    loss_is_scaled: bool = False,
+    settings: params.Optimizer, parameters: Iterable[nn.Parameter], *, loss_is_scaled: bool = False
 ) -> Optimizer:
     """Build PyTorch's optimizer, fused except for SGD on the CPU (docs/performance.md).
 
-    On an accelerator its state is created here, because a captured step can't create state for the
-    next one. SGD with dampening creates its momentum in the first step. Fused, it would leave that
-    unwritten if a scaled loss overflows.
+    On an accelerator its state is created here: a captured step can't create it for the next one.
     """
     parameters, arguments = list(parameters), _arguments(settings)
     on_accelerator = is_accelerator(parameters[0].device)
     if settings.name == "sgd":
         is_damped = settings.momentum > 0 and settings.dampening > 0
+        # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
         fused = on_accelerator and not (is_damped and loss_is_scaled)
         sgd = SGD(parameters, **arguments, foreach=False, fused=fused)
         if on_accelerator and settings.momentum and not is_damped:
@@ -209,7 +200,6 @@ def build_optimizer(
 
 
 def _arguments(settings: params.Optimizer | params.Schedule) -> dict[str, Any]:
-    """Return the settings as arguments, which have PyTorch's names."""
     return {name: value for name, value in vars(settings).items() if name != "name"}
 
 
@@ -256,12 +246,7 @@ class Schedule:
     """The learning rate over time. It changes each batch with one_cycle, else each epoch."""
 
     def __init__(
-        self,
-        settings: params.Schedule,
-        optimizer: Optimizer,
-        *,
-        epochs: int,
-        steps_per_epoch: int,
+        self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int
     ) -> None:
         self._optimizer = optimizer
         group = optimizer.param_groups[0]
@@ -271,28 +256,19 @@ class Schedule:
         self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
         arguments = _arguments(settings)
-        match settings.name:
-            case "step":
-                self._scheduler = lr_scheduler.StepLR(optimizer, **arguments)
-            case "cosine":
-                self._scheduler = lr_scheduler.CosineAnnealingLR(
-                    optimizer, T_max=epochs, **arguments
-                )
-            case "one_cycle":
-                # cycle_momentum would override the momentum in params.yaml.
-                self._scheduler = lr_scheduler.OneCycleLR(
-                    optimizer,
-                    epochs=epochs,
-                    steps_per_epoch=steps_per_epoch,
-                    cycle_momentum=False,
-                    **arguments,
-                )
-            case "reduce_on_plateau":
-                self._scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **arguments)
+        if settings.name == "step":
+            self._scheduler = lr_scheduler.StepLR(optimizer, **arguments)
+        elif settings.name == "cosine":
+            self._scheduler = lr_scheduler.CosineAnnealingLR(optimizer, epochs, **arguments)
+        elif settings.name == "one_cycle":
+            # cycle_momentum would override the momentum in params.yaml.
+            arguments |= {"total_steps": epochs * steps_per_epoch, "cycle_momentum": False}
+            self._scheduler = lr_scheduler.OneCycleLR(optimizer, **arguments)
+        elif settings.name == "reduce_on_plateau":
+            self._scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **arguments)
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
@@ -325,10 +301,8 @@ class Schedule:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
-        """Return the scheduler's state, empty if the rate is constant."""
         return dict(self._scheduler.state_dict()) if self._scheduler else {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Restore what `state_dict` returned."""
         if self._scheduler:
             self._scheduler.load_state_dict(state)

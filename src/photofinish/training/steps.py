@@ -1,10 +1,9 @@
-"""How steps reach the device: one by one, or several at once, captured in a CUDA graph.
+"""Training steps, launched one by one or several at once, captured in a CUDA graph.
 
 Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes
 to run. A graph holds several whole steps on static buffers and is launched at once, without running
-the network's Python. What a replay reads besides its batches (learning rates, optimizer state) lies
-on the device and is changed in place. Captured and eager steps give the same bits. The batches left
-of an epoch after its last whole graph are trained eagerly.
+Python. Captured and eager steps give the same bits. An epoch's last batches, too few for a graph,
+take eager steps.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class CudaRecorder:
 def recorder_of(device: torch.device) -> CudaRecorder | None:
     """Return the recorder of a CUDA or ROCm device, or None for others, whose graphs are untested.
 
-    There is one for each device, because cuBLAS keeps a workspace for each stream it ever used.
+    A device has one, because cuBLAS keeps a workspace for each stream it ever used.
     """
     return CudaRecorder(device) if device.type == "cuda" else None
 
@@ -235,10 +234,9 @@ def _split(batch: Batch, size: int) -> list[Batch]:
 
 
 def steps_per_graph(trainer: Trainer) -> int:
-    """Return how many steps a graph holds.
+    """Return how many steps a graph holds: few are left over at the end of an epoch.
 
-    Of the larger half of the allowed numbers, it is the one that leaves fewest steps over. It
-    depends on the experiment and its data alone, so that a resumed training takes the same path.
+    It depends on the experiment and its data alone, so that a resumed training takes the same path.
     """
     if trainer.experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step
@@ -264,9 +262,7 @@ def why_not_capturable(trainer: Trainer) -> str | None:
     """
     experiment, training = trainer.experiment, trainer.training
     optimizer, must_be_proven = experiment.optimizer, experiment.cuda_graphs == "auto"
-    is_custom = is_reference(experiment.model.name) or (
-        experiment.loss and is_reference(experiment.loss.name)
-    )
+    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
     if trainer.state.network is not trainer.network:
         return "its network is wrapped, for several devices"
     if experiment.model.compile:
@@ -277,8 +273,6 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         return "with dampening, the first step differs from the others"
     if must_be_proven and not experiment.deterministic:
         return "deterministic is false: no two steps need have the same bits"
-    if must_be_proven and is_custom:
+    if must_be_proven and any(map(is_reference, names)):
         return "custom code may do something else in a later step"
-    if trainer.criterion.reads_back:
-        return "PyTorch reads a value back where a loss has both weight and label_smoothing"
     return None

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -68,20 +68,16 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
 
 def _not_available() -> UserError:
     """Return the error for a missing accelerator, with torch's own reason."""
-    text = f"torch {torch.__version__} finds no accelerator it can use"
+    message = f"torch {torch.__version__} finds no accelerator it can use"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except AssertionError as error:  # torch was built without CUDA
-        return NoAcceleratorError(f"{text}: {error}")
+        return NoAcceleratorError(f"{message}: {error}")
     except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        if "driver" in reason and "too old" in reason:
-            return NoAcceleratorError(
-                f"{text}: {reason}. torch is built for CUDA {torch.version.cuda}. Update the "
-                f"NVIDIA driver, or install a torch built for an older CUDA"
-            )
-        return UnusableAcceleratorError(f"{text}: {reason}. {_TRY_AGAIN}")
-    return UnusableAcceleratorError(f"{text}. {_TRY_AGAIN}")
+        message += f": {str(error).strip().splitlines()[0].rstrip('.')}"
+        if "driver" in message and "too old" in message:
+            return NoAcceleratorError(f"{message}. torch is built for CUDA {torch.version.cuda}")
+    return UnusableAcceleratorError(f"{message}. {_TRY_AGAIN}")
 
 
 class Clock:
@@ -156,14 +152,14 @@ def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
 
 
 def to_memory_format(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    """Return a batch in that memory format. Batches that are no images stay as they are."""
+    """Convert a batch of images. Other batches stay as they are."""
     if images.dim() != _IMAGE_BATCH_DIMENSIONS:
         return images
     return images.contiguous(memory_format=layout)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context of the forward pass, which may compute in a shorter dtype."""
+    """Return the context of the forward pass."""
     dtype = _AUTOCAST_DTYPES.get(precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
@@ -187,7 +183,6 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return True unless the device is the CPU."""
     return device.type != "cpu"
 
 
@@ -213,7 +208,6 @@ def nvidia_uuid(device: torch.device) -> str | None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory of an accelerator."""
     if device.type in _COUNTED:
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
@@ -247,12 +241,9 @@ def free_memory_bytes(device: torch.device) -> int | None:
 
     Memory that its own allocator holds in reserve counts as free.
     """
-    module = torch.get_device_module(device)
-    if hasattr(module, "mem_get_info"):
-        with suppress(RuntimeError):  # some Intel GPUs raise it
-            free_bytes, _total_bytes = module.mem_get_info(device)
-            return int(
-                free_bytes + module.memory_reserved(device) - module.memory_allocated(device)
-            )
+    if device.type == "cuda":
+        module = torch.get_device_module(device)
+        free_bytes, _total_bytes = module.mem_get_info(device)
+        return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
     used_bytes, total_bytes = memory_bytes(device)
     return None if total_bytes is None else total_bytes - (used_bytes or 0)
