@@ -33,7 +33,7 @@ _NONDETERMINISTIC = "deterministic implementation"
 _TWO_DEVICES = re.compile(
     r".*(Expected all tensors to be on the same device|is on \S+, but expected \S+ on|"
     r"must have its parameters and buffers on device|FakeTensor Device Propagation|"
-    r"Input type \((torch\.cuda.*weight type \(torch\.F|torch\.F.*weight type \(torch\.cuda)).*",
+    r"Input type \((\S+)\.\w+\) and \w+ type \((?!\2\.\w+\))\S+\)).*",
     re.I,
 )
 _PEER_LOST = re.compile(
