@@ -175,7 +175,9 @@ def _measure_resident(trainer: Trainer, resident: Batches, count: int) -> Steady
     if trainer.steps.kind == "graph":
         at_once = min(steps_per_graph(twin), max(1, count // _LEAST_SAMPLES))
     with scratch_copy(twin) as state:
-        steps = trainer.steps.resized(at_once)
+        steps = copy.copy(trainer.steps)
+        steps.release()
+        steps.at_once = at_once
         try:
             steps.capture(twin, state)
         except RuntimeError as error:

@@ -192,7 +192,7 @@ class Transform:
         seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
         failing = f"transform {self._name} fails on training item {row}"
         with _seeded(seed), users_code(failing):
-            changed = self._call(item.clone())
+            changed: torch.Tensor = self._call(item.clone())
         if _kind(changed) != _kind(item):
             raise UserError(
                 f"transform {self._name} returns {_kind(changed)} for {_kind(item)}: samples of "

@@ -111,12 +111,12 @@ class Loss:
             weights = self._class_weights
             return total, count if weights is None else weights[targets].sum()
         if not count:
-            total, weight = outputs.sum() * 0.0, outputs.new_zeros((), dtype=torch.float32)
-        else:
-            total, weight = self._checked(self._loss(outputs, targets))
-            if weight is None:
-                weight = torch.full((), count, dtype=torch.float32, device=outputs.device)
-                total = total * count
+            nothing = outputs.sum() * 0.0
+            return nothing, nothing.detach().float() if self._is_custom else 0
+        total, weight = self._checked(self._loss(outputs, targets))
+        if weight is None:
+            total = total * count
+            weight = torch.full((), count, dtype=torch.float32, device=outputs.device)
         return total, weight if self._is_custom else count
 
     def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

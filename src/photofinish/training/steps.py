@@ -8,7 +8,7 @@ take eager steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -102,10 +102,6 @@ class Steps:
         """Return a function that takes so many steps on one batch."""
         return lambda: [trainer.step(state, 0, batch) for _ in range(steps)]
 
-    def resized(self, _at_once: int) -> Steps:
-        """Return new steps of this kind, so many at once if they are captured."""
-        return Steps()
-
     def note_failure(self, error: BaseException) -> None:
         """Add to `why` that a capture failed while measuring, so that eager steps were measured."""
         note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
@@ -119,11 +115,7 @@ class CapturedSteps:
     """A few steps on static buffers, as one graph."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        state: TrainState,
-        batches: Sequence[Batch],
-        recorder: CudaRecorder,
+        self, trainer: Trainer, state: TrainState, batches: list[Batch], recorder: CudaRecorder
     ) -> None:
         self._rates = DeviceLearningRates(len(batches), trainer.device)
         # Otherwise each backward pass would launch a kernel to fill it.
@@ -196,6 +188,8 @@ class GraphedSteps(Steps):
         """Replay the graph, and take an eager step of each size that an epoch leaves over."""
         assert self._captured
         (images, labels), captured = self._captured
+        for buffer in (images, labels):
+            buffer.copy_(buffer.clone())  # an epoch's batches need memory beside the buffers
         captured.run([state.schedule.learning_rate] * self.at_once)
         batch_size = trainer.training.batch_size
         whole, last = divmod(trainer.training.image_count, batch_size)
@@ -220,9 +214,6 @@ class GraphedSteps(Steps):
             return super().repeat(trainer, state, batch, steps)
         rates = [state.schedule.learning_rate] * at_once
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
-
-    def resized(self, at_once: int) -> Steps:
-        return GraphedSteps(self._recorder, at_once)
 
     def release(self) -> None:
         self._captured = None
