@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from benchmarks.data import Part
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.training.torch_device import keep_freed_memory
 
 WARM_UP_STEPS = 3
 VALIDATION_BATCH = 1000
@@ -20,7 +19,6 @@ VALIDATION_BATCH = 1000
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
-    keep_freed_memory()  # a setting that anyone can make, with MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_
     network = workload.network()
     # Colours innermost, for whole images to be gathered so and seen as (count, channels, height, width).
     convolves = any(isinstance(module, nn.Conv2d) for module in network.modules())

@@ -25,9 +25,9 @@ from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.teams import DistributedWorld, World
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import DistributedWorld, World
 
 
 class _Draws(nn.Module):
@@ -64,11 +64,8 @@ class _Watched(Batches):
         self.image_count, self.batch_size = batches.image_count, batches.batch_size
         self.labels: list[list[int]] = []
 
-    def prepare(self, epoch: int) -> None:
-        self._batches.prepare(epoch)
-
-    def train_batches(self, epoch: int) -> Iterator[Batch]:
-        return self._watch(self._batches.train_batches(epoch))
+    def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        return self._watch(self._batches.train_batches(epoch, at_once))
 
     def eval_batches(self) -> Iterator[Batch]:
         return self._watch(self._batches.eval_batches())

@@ -32,18 +32,14 @@ from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.optimisation import Schedule
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 NAP_SECONDS = 1.0
 LOADER = {"name": "loader", "workers": 0}
 PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
-METHODS = {
-    "copying": (LoaderBatches, "placed"),
-    "optimizer": (SGD, "step"),
-    "rest": (Schedule, "batch_ended"),
-}
+METHODS = {"copying": (LoaderBatches, "to_device"), "optimizer": (SGD, "step"), "rest": (Schedule, "batch_ended")}
 """in which a part of a step happens"""
 
 

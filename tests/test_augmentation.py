@@ -13,7 +13,7 @@ import torch
 from conftest import MakeExperiment
 
 from photofinish.data import PartName
-from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, augmented
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -106,21 +106,6 @@ def test_validation_images_and_images_in_order_are_left_as_they_are(batches: Cal
         assert torch.equal(image, as_they_are[row])
 
 
-def test_an_image_in_the_middle_of_its_border_and_not_mirrored_is_itself() -> None:
-    image = part().images[0]
-    assert (augmented(image, (4, 4, 0), padding=4) == image).all()
-
-
-def test_every_epoch_and_seed_draws_anew_and_the_same_again_for_an_image_whatever_the_number_of_images() -> None:
-    first = draws_of(0.5, 4)
-    for other in (draws_of(0.5, 4, epoch=1), draws_of(0.5, 4, seed=1)):
-        same_top, same_left, same_flip = (first == other).double().mean(dim=0).tolist()
-        assert 0.08 < same_top < 0.14  # a ninth
-        assert 0.08 < same_left < 0.14
-        assert 0.45 < same_flip < 0.55
-    assert torch.equal(draws_of(0.5, 4, count=10), first[:10])
-
-
 @pytest.mark.parametrize("flip", [0.0, 0.1, 0.5, 1.0])
 def test_so_many_images_are_mirrored_as_the_setting_says(flip: float) -> None:
     deviation = np.sqrt(flip * (1 - flip) / MANY)
@@ -136,12 +121,6 @@ def test_crops_fall_on_every_place_equally_often_and_down_and_across_independent
         assert_even(np.bincount(drawn, minlength=places), places)
     if padding == 1:
         assert_even(np.bincount(top % 3 * 6 + left % 3 * 2 + mirrored, minlength=18), 18)
-
-
-def test_neighbouring_images_are_drawn_for_independently() -> None:
-    mirrored = draws_of(0.5, 0)[:, 2].numpy()
-    for lag in (1, 2, 128):
-        assert_even(np.bincount(mirrored[lag:] * 2 + mirrored[:-lag], minlength=4), 4)
 
 
 def assert_even(counts: npt.NDArray[np.int64], kinds: int) -> None:

@@ -14,7 +14,6 @@ from conftest import MakeExperiment
 
 from photofinish.config.experiment import Augmentation
 from photofinish.data import PartName
-from photofinish.data.packed import PackedSplit
 from photofinish.training.batches import (
     Batch,
     Batches,
@@ -23,7 +22,6 @@ from photofinish.training.batches import (
     Part,
     batch_order,
     derived_seed,
-    seed_epoch,
 )
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -117,17 +115,6 @@ def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: 
     assert_same_batches(list(fresh.train_batches(1)), list(used.train_batches(1)))
 
 
-def test_every_image_comes_exactly_once_an_epoch(on_each_path: MakeBatches) -> None:
-    batches = on_each_path(batch_size=5)
-    assert sorted(numbers(batches, epoch=0)) == list(range(IMAGES))
-    assert [len(labels) for _, labels in batches.train_batches(0)] == [5, 5, 5, 5, 2]
-
-
-def test_for_evaluation_the_images_come_in_their_stored_order(on_each_path: MakeBatches) -> None:
-    batches = on_each_path("validation", batch_size=5)
-    assert [label for _, labels in batches.eval_batches() for label in labels.tolist()] == list(range(IMAGES))
-
-
 def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -> None:
     # of 22 images: the last batch has but one
     whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).train_batches(2)]
@@ -193,15 +180,6 @@ def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     ]
 
 
-def test_what_a_network_draws_is_of_the_seed_the_epoch_and_the_process() -> None:
-    seeds = []
-    for seed, epoch, rank in ((0, 1, 0), (0, 1, 2), (0, 2, 0), (1, 1, 0)):
-        seed_epoch(seed, epoch, rank)
-        seeds.append(torch.initial_seed())
-    assert seeds[:2] == [8406280822577183653, 8984165344034679219]  # as in earlier versions
-    assert len(set(seeds)) == len(seeds)
-
-
 def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(on_each_path: MakeBatches) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
@@ -222,25 +200,3 @@ def test_floats_are_normalised_on_a_scale_of_their_own_and_without_a_mean_everyt
     assert Normaliser((2.0, 3.0), (4.0, 2.0), dimensions=1)(floats).tolist() == [[1.0, 3.0]]
     assert floats.tolist() == [[6.0, 9.0]]
     assert Normaliser((), ())(numbers) is numbers
-
-
-def test_the_training_part_is_normalised_to_mean_0_and_deviation_1(packed_split: PackedSplit) -> None:
-    manifest = packed_split.manifest
-    images = Normaliser(manifest.mean, manifest.std)(torch.from_numpy(np.array(packed_split.images("train"))))
-    assert images.mean().item() == pytest.approx(0, abs=1e-5)
-    assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)
-
-
-@AS_THEY_ARE_AND_AUGMENTED
-def test_an_epoch_prepared_ahead_has_the_same_batches_and_is_made_once(
-    numbered: MakeBatches, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
-) -> None:
-    batches = numbered(batch_size=5, augmentation=augmentation)
-    expected = [list(batches.train_batches(epoch)) for epoch in (3, 4)]
-    made, order = list[int](), BatchPlan.order
-    monkeypatch.setattr(BatchPlan, "order", lambda plan, epoch: made.append(epoch) or order(plan, epoch))
-    batches.prepare(4)
-    assert_same_batches(list(batches.train_batches(3)), expected[0])
-    assert made == [4, 3]
-    assert_same_batches(list(batches.train_batches(4)), expected[1])
-    assert made == [4, 3]

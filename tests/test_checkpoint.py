@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from photofinish.errors import UserError
-from photofinish.training.checkpoint import CheckpointStore, on_cpu
+from photofinish.training.checkpoint import CheckpointStore
 
 FLIPS = 300
 
@@ -92,23 +92,6 @@ def test_the_last_two_checkpoints_are_kept(store: CheckpointStore) -> None:
     assert read_back(store) == (3, [])
 
 
-def test_the_newest_is_the_one_with_the_most_epochs_not_the_last_in_the_alphabet(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    for epoch in (999_999, 1_000_000):
-        store.save(epoch, state(epoch))
-    assert read_back(store) == (1_000_000, [])
-
-
-def test_a_single_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    store.save(1, state(1))
-    (path,) = store.paths()
-    whole = path.read_bytes()
-    for bit in {*range(0, len(whole) * 8, len(whole) * 8 // FLIPS), len(whole) * 8 - 1}:
-        path.write_bytes(flip_a_bit(whole, bit))
-        assert read_back(store) == (None, [path]), f"bit {bit}"
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -132,17 +115,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert len(store.paths()) == 2
 
 
-def test_if_every_checkpoint_is_damaged_each_is_named_and_training_begins_anew(store: CheckpointStore) -> None:
-    paths = store.paths()
-    for path in paths:
-        path.write_bytes(flip_a_bit(path.read_bytes(), 100))
-    assert read_back(store) == (None, paths)
-
-
-def test_without_checkpoints_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    assert read_back(CheckpointStore(tmp_path / "never made")) == (None, [])
-
-
 def test_what_a_killed_process_left_half_written_is_ignored(store: CheckpointStore) -> None:
     (store.folder / f".epoch-000004.{'0' * 64}.pt.abc123").write_bytes(b"half of it")
     (store.folder / "epoch-000005.pt").write_bytes(b"not named as ours are")
@@ -162,23 +134,10 @@ def test_a_checkpoint_that_cannot_be_written_is_named_and_leaves_everything_as_i
     store: CheckpointStore, full: Callable[[], AbstractContextManager[None]], why: str
 ) -> None:
     before = names(store.folder)
-    with full(), pytest.raises(UserError, match=rf"checkpoint .*epoch-000004\..*\.pt can't be written: {why}"):
+    with full(), pytest.raises(UserError, match=rf"epoch-000004\..*\.pt can't be written: {why}"):
         store.save(4, state(4, values=1_000_000))
     assert names(store.folder) == before
     assert read_back(store) == (3, [])
-
-
-def test_what_is_saved_holds_no_memory_of_a_device() -> None:
-    class OnADevice(torch.Tensor):
-        def cpu(self) -> str:  # type: ignore[override]
-            return "on the CPU"
-
-    tensor = torch.ones(1).as_subclass(OnADevice)
-    assert on_cpu({"a": tensor, "b": [tensor, {"c": tensor}], "d": 1}) == {
-        "a": "on the CPU",
-        "b": ["on the CPU", {"c": "on the CPU"}],
-        "d": 1,
-    }
 
 
 def test_a_checkpoint_is_due_so_many_seconds_after_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,10 +159,3 @@ def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(pickle.UnpicklingError):
         store.load_latest(pytest.fail)
     assert not (tmp_path / "ran").exists()
-
-
-def test_clearing_leaves_nothing(store: CheckpointStore) -> None:
-    (store.folder / f".epoch-000004.{'0' * 64}.pt.abc123").write_bytes(b"half of it")
-    store.clear()
-    assert not store.folder.exists()
-    store.clear()

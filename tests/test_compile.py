@@ -57,17 +57,6 @@ def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
     assert (3, True) in shapes  # of 8: the second, the fifth and the eighth
 
 
-def test_what_is_not_compiled_learns_the_same_as_ever(shapes: list[tuple[int, bool]], trainer_of: MakeTrainer) -> None:
-    learned = []
-    for compiled in (False, True):
-        trainer = trainer_of(model=COMPILED | {"compile": compiled}, epochs=1)
-        warm_up(trainer)
-        list(trainer.epochs())
-        learned.append(weights_of(trainer.network))
-        assert bool(shapes) == compiled
-    assert learned[0] == learned[1]
-
-
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_compiler_is_as_deterministic_as_the_experiment(trainer_of: MakeTrainer, deterministic: bool) -> None:

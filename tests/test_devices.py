@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.training.teams import NoAcceleratorError, UnusableAcceleratorError, accelerator
 from photofinish.training.torch_device import (
     CPU,
+    NoAcceleratorError,
+    UnusableAcceleratorError,
+    accelerator,
     autocast,
     configure_torch,
     device_name,
@@ -24,7 +26,6 @@ from photofinish.training.torch_device import (
     free_memory_bytes,
     gradient_scaler,
     has_fast_bf16,
-    keep_freed_memory,
     memory_bytes,
     memory_format,
     nvidia_uuid,
@@ -226,34 +227,6 @@ def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
     tensor.to.assert_called_once_with(MPS)
 
 
-def test_freed_memory_stays_on_the_cpu_where_the_c_library_is_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
-    libc = Mock()
-    monkeypatch.setattr("ctypes.CDLL", lambda _name: libc)
-    monkeypatch.setattr("platform.libc_ver", lambda: ("musl", "glibc"))
-    keep_freed_memory()
-    assert not libc.mock_calls
-    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
-    keep_freed_memory()
-    threshold, trim = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-    assert libc.mallopt.call_args_list == [((threshold, 32 * 2**20),), ((trim, 2**31 - 1),)]
-
-
-def test_free_memory_is_all_that_this_process_leaves_where_the_device_tells_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    silent = SimpleNamespace(
-        mem_get_info=Mock(side_effect=RuntimeError("The device doesn't support querying the available free memory.")),
-        memory_allocated=lambda _device: GIB,
-        get_device_properties=lambda _device: SimpleNamespace(total_memory=8 * GIB),
-    )
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: silent)
-    assert free_memory_bytes(XPU) == 7 * GIB
-    silent.memory_allocated = lambda _device: 0
-    assert free_memory_bytes(XPU) == 8 * GIB
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: SimpleNamespace())
-    assert free_memory_bytes(torch.device("meta")) is None
-
-
 @pytest.fixture
 def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A machine with two of them; which were made the current one."""
@@ -274,12 +247,12 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
             ),
             NoAcceleratorError,
-            r"found version 11040.*torch is built for CUDA [\d.]+\. Update the NVIDIA driver, or install a torch built",
+            r"found version 11040.*torch is built for CUDA [\d.]+",
         ),
         (
             RuntimeError("Found no NVIDIA driver on your system.\nPlease check ..."),
             UnusableAcceleratorError,
-            r": Found no NVIDIA driver on your system\. The driver lists a GPU all the same",
+            r": Found no NVIDIA driver on your system\. The driver lists a GPU",
         ),
         (AssertionError("Torch not compiled with CUDA enabled"), NoAcceleratorError, "Torch not compiled with CUDA"),
         (
@@ -311,7 +284,7 @@ def test_each_process_takes_the_device_of_its_own_number_or_the_first(
 @pytest.mark.parametrize(
     ("asked", "kind", "said"),
     [
-        (("auto", 2), UnusableAcceleratorError, "xpu device 2 is asked for .*torch sees 2"),
+        (("auto", 2), UnusableAcceleratorError, "no xpu device 2 .*torch sees 2"),
         (("cuda",), NoAcceleratorError, r"'xpu', and devices\.gpu\.kind is 'cuda'"),
     ],
     ids=["beyond those that torch sees", "of another kind"],
@@ -327,7 +300,7 @@ def test_no_other_device_is_taken_instead_of_one_that_is_not_there(
 def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
     monkeypatch.setattr(torch.accelerator, "set_device_index", Mock(side_effect=busy))
-    with pytest.raises(UnusableAcceleratorError, match=r"^xpu:1 can't be used: .* busy or unavailable\. Another"):
+    with pytest.raises(UnusableAcceleratorError, match=r"(?s)^xpu:1: .* busy or unavailable.*nvidia-smi"):
         accelerator("auto", 1)
 
 

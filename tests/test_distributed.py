@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
@@ -22,8 +23,8 @@ from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.runs import distributed
 from photofinish.runs.run import Run
-from photofinish.training.teams import DataParallelWorld, World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
@@ -212,7 +213,7 @@ def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_w
     devices = (torch.device("cuda", 1), torch.device("cuda", 0))
     team, network = DataParallelWorld(devices, devices[1]), nn.Linear(2, 2)
     assert team.parallel(network) is wrap.return_value
-    wrap.assert_called_once_with(network, device_ids=list(devices), output_device=devices[1])
+    wrap.assert_called_once_with(network, list(devices), devices[1])
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
 
 
@@ -269,35 +270,33 @@ def test_data_parallel_on_one_gpu_is_a_team_of_one(
         assert type(team) is World
 
 
-def test_labels_go_to_the_device_that_gathers_the_outputs() -> None:
-    class Batches:
-        image_count, batch_size = 2, 2
+def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of one: with more, the tests above see what comes of it."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        ranks = DistributedWorld(0, 1, CPU)
+        assert ranks.all_gather_object([1.0, 1 / 3]) == [[1.0, 1 / 3]]
+        assert ranks.all_gather_object(["a", None]) == [["a", None]]
+        assert ranks.broadcast_object({"a": 1}) == {"a": 1}
+        assert ranks.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
+        monkeypatch.setattr(dist, "barrier", others_are_done := Mock())
+        assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
+        assert others_are_done.call_count == 2
+        assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
+        assert 0 < (World(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
+        with pytest.raises(ConfigError) as caught:
+            ranks.adapt(nn.BatchNorm1d(2))
+    finally:
+        dist.destroy_process_group()
+    assert "set devices.cpu.processes to 1 in params.yaml" in str(caught.value)
 
-        def train_batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            yield torch.full((2, 1), epoch), torch.zeros(2)
 
-        unplaced, prepare = train_batches, Mock()
+def test_where_no_process_knows_how_much_memory_it_took_none_is_told() -> None:
+    assert World(torch.device("meta")).peak_memory_bytes() is None
 
-        def eval_batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            return self.train_batches(0)
 
-        def placed(
-            self, batch: tuple[torch.Tensor, torch.Tensor]
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            return batch[0] + 1, batch[1]
-
-    elsewhere = torch.device("meta")
-    placed = DataParallelWorld((CPU, elsewhere), elsewhere).placed(Batches())
-    ((images, labels),), (unplaced,), (eval_batches,) = (
-        placed.train_batches(3),
-        placed.unplaced(4),
-        placed.eval_batches(),
-    )
-    assert (images[0].item(), labels.device) == (3, elsewhere)
-    assert (unplaced[0][0].item(), unplaced[1].device) == (4, CPU)
-    assert (eval_batches[0][0].item(), eval_batches[1].device) == (0, elsewhere)
-    images, labels = placed.placed(unplaced)
-    assert (images[0].item(), labels.device) == (5, elsewhere)
-    placed.prepare(6)
-    Batches.prepare.assert_called_once_with(6)
-    assert (placed.image_count, placed.batch_size) == (2, 2)
+def test_one_device_is_a_team_that_wraps_nothing() -> None:
+    team, network = World(CPU), nn.Linear(1, 1)
+    assert team.parallel(team.adapt(network)) is network
+    assert team.all_gather_object([1.0]) == [[1.0]]
+    assert team.broadcast_object("x") == "x"

@@ -29,8 +29,8 @@ from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 FILES = sorted((ROOT / "examples").glob("*.yaml"))
 CHANNELS_AND_SIDE = {

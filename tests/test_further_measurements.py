@@ -33,9 +33,9 @@ from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU, memory_format
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_the_shares_of_several_ranks_make_the_batch_of_one(
     class TwoRanks(World):
         size = 2
 
-        def gather(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:  # type: ignore[override]
+        def all_gather_object(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:
             return [[part[rank::2] for part in values] for rank in range(2)]
 
     training, team = make_trainer(make_experiment()).training, TwoRanks(CPU)
@@ -278,7 +278,7 @@ def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
     with monkeypatch.context() as patch:
         patch.setattr(f"photofinish.{measure}", out_of_memory)
         with pytest.raises(
-            UserError, match=r"2\.0 GiB more .*The training itself is done and kept"
+            UserError, match=r"2\.00 GiB.*The training itself is done and kept"
         ):
             train_run(*arguments)
     train_run(*arguments)

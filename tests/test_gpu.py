@@ -23,10 +23,10 @@ from photofinish.results import EpochMetrics
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import CudaRecorder
-from photofinish.training.teams import DataParallelWorld, DistributedWorld, World, accelerator
 from photofinish.training.torch_device import (
     CPU,
     Clock,
+    accelerator,
     autocast,
     configure_torch,
     device_name,
@@ -34,6 +34,7 @@ from photofinish.training.torch_device import (
     peak_memory_bytes,
 )
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
 pytestmark = [
     pytest.mark.gpu,
@@ -101,8 +102,8 @@ def trainer(settings: Any, device: torch.device, team: World | None = None) -> T
     configure_torch(device, settings.precision, threads=1)
     team = team or World(device)
     network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
-    training = team.placed(batches(settings, device, "train", team.rank, team.size))
-    validation = team.placed(batches(settings, device, "validation", team.rank, team.size))
+    training = batches(settings, device, "train", team.rank, team.size)
+    validation = batches(settings, device, "validation", team.rank, team.size)
     return Trainer(settings, network, training, validation, device, team)
 
 

@@ -111,7 +111,7 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     documents = [json.loads(host.model_dump_json()) for host in hosts.fingerprint(Devices())]
     variables = set().union(*(document["software"]["variables"] for document in documents))
     assert keys_of(documents) - variables == {
-        "processes", "keep_freed_memory", "threads", "cpu", "software", "kind", "count", "strategy", "missing",
+        "processes", "threads", "cpu", "software", "kind", "count", "strategy", "missing",
         "device_ids", "output_device", "if_missing", "accelerators", "model", "architecture", "usable_cores", "system",
         "cgroup_cores_limit", "instruction_sets", "python", "torch", "torchvision", "cuda", "variables", "name",
         "memory_bytes", "driver",

@@ -20,7 +20,7 @@ from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
 from photofinish.runs.views import summarise
-from photofinish.training.teams import DistributedWorld
+from photofinish.training.world import DistributedWorld
 
 SHAPE, CLASSES = (3, 32, 32), 3
 

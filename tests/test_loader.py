@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,8 +27,8 @@ from photofinish.training import input_paths
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 WORKERS = 2
 Loaded = Callable[..., Batches]
@@ -67,21 +66,6 @@ def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
     return pids
 
 
-@pytest.mark.parametrize(
-    ("wanted", "device", "pins"), [(True, "cpu", False), (True, "meta", True), (False, "meta", False)]
-)
-def test_the_users_settings_reach_pytorchs_loader_and_pages_are_pinned_for_a_device_alone(
-    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, wanted: bool, device: str, pins: bool
-) -> None:
-    loader = Mock()
-    monkeypatch.setattr(input_paths, "DataLoader", loader)
-    settings = {"name": "loader", "workers": WORKERS, "pin_memory": wanted, "prefetch_factor": 5}
-    part = Part("train", np.zeros((4, 1, 4, 4), np.uint8), np.arange(4), Normaliser((0.5,), (0.2,)))
-    make_batches(make_experiment(input=settings), part, torch.device(device))
-    given = {name: loader.call_args.kwargs[name] for name in ("num_workers", "pin_memory", "prefetch_factor")}
-    assert given == {"num_workers": WORKERS, "pin_memory": pins, "prefetch_factor": 5}
-
-
 def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded(persistent_workers=True)
     next(batches.train_batches(0))
@@ -90,32 +74,12 @@ def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_
     assert halfway == first == second == worker_pids()
 
 
-def test_other_workers_are_started_anew_each_epoch_and_end_with_it(loaded: Loaded) -> None:
-    batches = loaded()
-    first = pids_of_an_epoch(batches, 0)
-    assert not worker_pids()
-    second = pids_of_an_epoch(batches, 1)
-    assert len(first) == len(second) == WORKERS
-    assert first.isdisjoint(second)
-
-
 def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
     batches = loaded()
     for step, _ in enumerate(batches.train_batches(0)):
         if step == 2:
             break
     assert not worker_pids()
-
-
-def test_each_worker_computes_with_one_thread_and_has_the_hook(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts(_normaliser: Normaliser, _image: torch.Tensor) -> torch.Tensor:
-        has_hook = sys.excepthook.__module__ == "photofinish.training.input_paths"
-        return torch.tensor([torch.get_num_threads(), has_hook, os.getpid()], dtype=torch.float64)
-
-    monkeypatch.setattr(Normaliser, "__call__", facts)
-    threads, hooks, pids = torch.cat([facts for facts, _ in loaded().train_batches(0)]).T.tolist()
-    assert (set(threads), set(hooks)) == ({1.0}, {1.0})
-    assert len(set(pids)) == WORKERS
 
 
 @pytest.mark.parametrize(
@@ -136,23 +100,12 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
 def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Mock(side_effect=ConnectionResetError("Connection reset by peer"))
     monkeypatch.setattr(input_paths, "_DEATH_NOTICE_SECONDS", 0)
+    broken = Mock(side_effect=ConnectionResetError("Connection reset by peer"))
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
-    message = r"DataLoader worker \(pid unknown\) broke off .* by peer\. Most often memory"
+    message = r"DataLoader worker \(pid unknown\) broke off.* by peer\. Most often memory"
     with pytest.raises(UserError, match=message), explained():
         next(loaded().train_batches(0))
-
-
-@pytest.mark.parametrize(("fault", "is_told"), [(ConnectionResetError, False), (EOFError, False), (KeyError, True)])
-def test_a_worker_keeps_quiet_about_a_reader_that_left_and_tells_of_all_else(
-    fault: type[Exception], is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Python's own thread that hands batches over tells of its faults through the hook."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    input_paths._silence_broken_connections(0)
-    sys.excepthook(fault, fault("here"), None)
-    assert (fault.__name__ in capsys.readouterr().err) == is_told
 
 
 @pytest.mark.slow

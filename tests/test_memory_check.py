@@ -110,7 +110,7 @@ def test_memory_that_other_programs_hold_on_the_device_is_not_free(run: Run, mon
     import torch
 
     from photofinish.runs import setup
-    from photofinish.training.teams import World
+    from photofinish.training.world import World
 
     run, meta = replace(run, device="gpu"), torch.device("meta")
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)

@@ -182,7 +182,7 @@ def test_a_resumed_training_continues_its_run(
     record = records.read_training(results / NAME / "cpu" / records.MODEL)
     assert isinstance(record, records.Training)
     mlflow_worker.start(NAME, "cpu", record.experiment, "its", 0)
-    mlflow_worker.training_ended(NAME, "cpu", results)
+    mlflow_worker.training_ended(NAME, "cpu", results, [])
     run = the_run(store)
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
     sampled = store.client.get_metric_history(run_id, key)

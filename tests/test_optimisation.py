@@ -196,7 +196,7 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
     parameter.grad = torch.ones(1)
     for rates in ([0.0, 0.5], [0.25, 0.0]):
         slots.fill(rates)
-        for rate, slot in zip(rates, slots.each, strict=True):
+        for rate, slot in zip(rates, slots.slots, strict=True):
             before = parameter.item()
             with schedule.applied(slot):
                 optimizer.step()
@@ -232,22 +232,6 @@ def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
     assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(schedule, optimizer, rest)
 
 
-@pytest.mark.parametrize(("epochs", "steps", "pct_start"), [(1, 4, 0.25), (10, 1, 0.1)])
-def test_a_one_cycle_that_would_rise_within_one_step_is_refused(epochs: int, steps: int, pct_start: float) -> None:
-    with pytest.raises(UserError, match=rf"schedule\.pct_start is {pct_start}: of {epochs * steps} steps"):
-        schedule_for("one_cycle", built("sgd"), epochs=epochs, steps=steps, pct_start=pct_start)
-
-
-@pytest.mark.parametrize(("epochs", "steps"), [(1, 1), (1, 2), (2, 1), (1, 3)])
-def test_one_cycle_works_for_the_shortest_runs(epochs: int, steps: int) -> None:
-    optimizer = built("sgd")
-    schedule = schedule_for("one_cycle", optimizer, epochs=epochs, steps=steps, pct_start=0.3)
-    for _ in range(epochs * steps):
-        assert 0 < schedule.learning_rate <= 0.4 * 1.001
-        optimizer.step()
-        schedule.batch_ended()
-
-
 def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None:
     plain, weighted = (params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0)))
     assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [False, False, True]
@@ -261,23 +245,8 @@ def test_a_loss_of_ones_own_that_can_not_be_made_is_named(tmp_path: Path) -> Non
         Loss(settings, "classes", CPU)
 
 
-def test_a_label_is_named_only_above_even_odds() -> None:
-    loss = Loss(None, "labels", CPU)
-    assert loss.right(torch.zeros(2, 3), torch.zeros(2, 3)).item() == 2
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [(tuple("abc"), "order of a, b, c"), (tuple("abcdefghij"), "e, f, g, h, i, j"), (tuple("abcdefghijk"), "j, ...")],
-)
-def test_a_weight_for_another_number_of_classes_is_refused_with_their_order(names: tuple[str, ...], told: str) -> None:
+def test_a_weight_for_another_number_of_classes_is_refused_with_their_order() -> None:
     weighted = params.CrossEntropy(name="cross_entropy", weight=(1.0, 2.0))
     check_class_weights(weighted, ("cat", "dog"))
-    with pytest.raises(ConfigError) as caught:
-        check_class_weights(weighted, names)
-    assert str(caught.value).startswith(f"loss.weight has 2 numbers, and there are {len(names)} classes: give one for")
-    assert str(caught.value).endswith(told)
-
-
-def test_what_ones_own_loss_calls_its_weight_is_its_own_matter() -> None:
-    check_class_weights(params.OwnLoss.model_validate({"name": "loss.py:loss", "weight": [1.0, 2.0]}), ("a", "b", "c"))
+    with pytest.raises(ConfigError, match=r"^loss\.weight has 2 numbers, .* 3 classes.* a, b, c$"):
+        check_class_weights(weighted, tuple("abc"))

@@ -110,9 +110,9 @@ FAULTS = {
         "1 / 0",
         r"(?s)^transform \./t\.py:noise fails on training item \d+:\n  File .*t\.py.*ZeroDivisionError",
     ),
-    "another shape": ("item[:, :1]", r"makes uint8 of shape \(1, 1, 2\) of uint8 of shape \(1, 2, 2\)"),
-    "another type": ("item / 255", r"makes float32 of shape"),
-    "no tensor": ("item.numpy()", "makes a ndarray of"),
+    "another shape": ("item[:, :1]", r"uint8 of shape \(1, 1, 2\) for torch.uint8 of shape \(1, 2, 2\)"),
+    "another type": ("item / 255", r"float32 of shape"),
+    "no tensor": ("item.numpy()", "a ndarray for"),
 }
 
 

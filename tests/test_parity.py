@@ -21,8 +21,8 @@ from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.results.learned import weights_of
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 Learn = Callable[..., Trained]
 

@@ -84,17 +84,17 @@ class TimedBatches:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
-    def train_batches(self, epoch: int) -> Iterator[Batch]:
-        return map(self.placed, self.unplaced(epoch))
+    def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        return map(self.to_device, self.host_batches(epoch, at_once))
 
-    def unplaced(self, epoch: int) -> Iterator[Batch]:
-        for batch in self._batches.unplaced(epoch):
+    def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        for batch in self._batches.host_batches(epoch, at_once):
             self._loads()
             yield batch
 
-    def placed(self, batch: Batch) -> Batch:
+    def to_device(self, batch: Batch) -> Batch:
         self._copies()
-        return self._batches.placed(batch)
+        return self._batches.to_device(batch)
 
 
 Measure = Callable[[Job], Recorded]

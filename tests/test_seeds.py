@@ -28,9 +28,9 @@ from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 Train = Callable[..., Path]
 

@@ -13,8 +13,8 @@ from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 
 @pytest.mark.parametrize(

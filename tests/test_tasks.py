@@ -30,8 +30,8 @@ from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
 VALUES = OUTPUTS + torch.tensor([1.0, -3.0])
@@ -69,13 +69,13 @@ def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
     loss = Loss(make_experiment(loss=settings).loss, task, CPU)
     targets = TARGETS[task]
     assert torch.equal(loss.mean(OUTPUTS, targets), same_as(OUTPUTS, targets))
-    total, weight = loss.parts(OUTPUTS, targets)
+    total, weight = loss.sum_and_weight(OUTPUTS, targets)
     assert float(total / weight) == pytest.approx(same_as(OUTPUTS, targets).item())
-    assert [float(part) for part in loss.parts(OUTPUTS[:0], targets[:0])] == [0, 0]
+    assert [float(part) for part in loss.sum_and_weight(OUTPUTS[:0], targets[:0])] == [0, 0]
 
 
-def test_the_number_of_correct_predictions_depends_on_the_task() -> None:
-    right = {task: Loss(None, task, CPU).right(OUTPUTS, targets).item() for task, targets in TARGETS.items()}
+def test_what_is_right_goes_by_the_task() -> None:
+    right = {task: Loss(None, task, CPU).num_correct(OUTPUTS, targets).item() for task, targets in TARGETS.items()}
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
 
 
@@ -123,13 +123,13 @@ def test_a_custom_loss_is_a_function_or_a_class(own_files: OwnFiles, make_experi
     assert loss("scaled", by=3.0).mean(OUTPUTS, VALUES).item() == pytest.approx(3 * squares.mean().item())
     assert loss("Weighted", weights=[1.0, 0.0]).mean(OUTPUTS, VALUES).item() == pytest.approx(0.5)
     assert loss("weighed").mean(OUTPUTS, VALUES).item() == pytest.approx(squares.sum().item() / 4)
-    total, weight = loss("weighed").parts(OUTPUTS, VALUES)
+    total, weight = loss("weighed").sum_and_weight(OUTPUTS, VALUES)
     assert (total.item(), float(weight)) == pytest.approx((squares.sum().item(), 4.0))
-    with pytest.raises(UserError, match="has parameters, which no optimizer would see"):
+    with pytest.raises(UserError, match="has parameters, which no optimizer gets"):
         loss("Learned")
-    with pytest.raises(UserError, match=r"gives a tensor of shape \(3, 2\): it must give one number"):
+    with pytest.raises(UserError, match=r"(?s)returns tensor.*: it must return one number"):
         loss("each").mean(OUTPUTS, VALUES)
-    with pytest.raises(UserError, match=r"gives a \(tensor.* 2\.0\): it must give one number"):
+    with pytest.raises(UserError, match=r"returns \(tensor.* 2\.0\): it must return one number"):
         loss("parts").mean(OUTPUTS, VALUES)
 
 
@@ -284,7 +284,7 @@ def test_a_faulty_custom_metric_is_refused_before_the_training(
     plan("accuracy", "./metrics.py:nothing")
     run.check_metrics()
     plan("./metrics.py:both")
-    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives tensor\(.*\): it must give one number$"):
+    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must return one number$"):
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     assert "metrics" not in sys.modules
     assert not (tmp_path / "model").exists()

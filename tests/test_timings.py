@@ -18,8 +18,8 @@ from photofinish.results.records import Timings, read_record
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def train(tracker: Tracker, epochs: int = 100) -> None:
     for epoch in range(epochs):
         metrics = EpochMetrics(epoch, 0.1, 0.5, 0.5)
         tracker.epoch_ended(metrics, EpochTiming(0.5, 0.1, 1.7e9))
-    tracker.training_ended("small", "cpu", Path("results"))
+    tracker.training_ended("small", "cpu", Path("results"), [])
 
 
 def calls(folder: Path) -> list[list[Any]]:

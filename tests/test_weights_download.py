@@ -33,8 +33,8 @@ from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
 ASKING = {"name": "shufflenet_v2_x0_5", "weights": "IMAGENET1K_V1"}

@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
-from photofinish.training.teams import accelerator
-from photofinish.training.torch_device import CPU, device_name
+from photofinish.training.torch_device import CPU, accelerator, device_name
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -96,8 +96,8 @@ class _DatasetSettings(Settings):
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> _DatasetSettings:
-        sizes = (self.validation, self.test)
-        if all(isinstance(size, float) for size in sizes) and sum(map(float, sizes)) >= 1:
+        sizes = [size for size in (self.validation, self.test) if isinstance(size, float)]
+        if len(sizes) == 2 and sum(sizes) >= 1:
             raise ValueError("validation and test together must be less than 1")
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")

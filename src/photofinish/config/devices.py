@@ -35,8 +35,6 @@ class CpuDevice(Settings):
     threads: Annotated[int | None, BeforeValidator(_check_threads)] = None
     processes: PositiveInt = 1
     """Processes that train together over gloo, each with `threads` threads."""
-    keep_freed_memory: bool = True
-    """Keep memory that a step frees for the next step. By default, glibc gives large blocks back."""
     machine: Name | None = None
     """Machine whose result this is, by its file in machines/. By default this one."""
 

@@ -95,9 +95,11 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
             if len(faults) >= _MOST_FAULTS:
                 break
             display.advance()
-            first = first or (None if isinstance(sample, str) else sample)
-            fault = sample if isinstance(sample, str) else sample.difference(first)
-            if fault:
+            if isinstance(sample, str):
+                faults.append(f"{source.name_of(row)}: {sample}")
+                continue
+            first = first or sample
+            if fault := sample.difference(first):
                 faults.append(f"{source.name_of(row)}: {fault}")
             else:
                 file.write(np.ascontiguousarray(sample.input).data)

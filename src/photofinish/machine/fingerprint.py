@@ -44,8 +44,6 @@ class CpuTarget(Record):
     """number of processes that train together"""
     threads: int
     """per process"""
-    keep_freed_memory: bool = True
-    """True if the allocator keeps memory for the next step"""
     cpu: CpuFacts
     software: Software
 
@@ -87,7 +85,6 @@ def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
     return CpuTarget(
         processes=wanted.processes,
         threads=wanted.threads or usable_threads(machine.cpu, wanted.processes, software.variables),
-        keep_freed_memory=wanted.keep_freed_memory,
         cpu=machine.cpu,
         software=software,
     )

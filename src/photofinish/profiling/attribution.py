@@ -235,7 +235,9 @@ def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> Steady
     if trainer.steps.kind == "graph":
         at_once = min(steps_per_graph(twin), max(1, steps // _LEAST_SAMPLES))
     with scratch_copy(twin) as state:
-        resized = trainer.steps.resized(at_once)
+        resized = copy.copy(trainer.steps)
+        resized.release()
+        resized.at_once = at_once
         try:
             resized.capture(twin, state)
         except RuntimeError as error:
@@ -244,7 +246,7 @@ def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> Steady
         samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
         # What no whole batch or graph is left for isn't timed.
         whole = max(1, resident.image_count // resident.batch_size // at_once)
-        epochs = (islice(resized.epoch(twin, state, epoch), whole) for epoch in count())
+        epochs = (islice(twin.take_steps(resized, state, epoch), whole) for epoch in count())
         taken = chain.from_iterable(epochs)
         for _ in range(WARM_UP_STEPS):
             next(taken)
@@ -275,12 +277,12 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         first = next(iter(training.train_batches(0)))
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
-        unplaced = training.unplaced(0)
+        unplaced = training.host_batches(0)
         marks[:] = [mark()]
         for number in range(steps):
             batch = next(unplaced)
             marks.append(mark())
-            placed = training.placed(batch)
+            placed = training.to_device(batch)
             marks.append(mark())
             trainer.step(state, number, placed)
             state.schedule.batch_ended()
@@ -321,20 +323,20 @@ class _MarkingScaler(torch.amp.GradScaler):
 def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """Time loading batches without steps.
 
-    On an accelerator, whose clock waits only once, return their mean. The epoch's order is made
-    before, as in a training, where the device still works on the epoch before.
+    On an accelerator, whose clock waits only once, return their mean. Resident batches make the
+    epoch's order in the call, before the first is timed.
     """
-    clock = trainer.clock
-    loads = trainer.steps.batches_only(trainer.training, 0)
+    clock, training = trainer.clock, trainer.training
     if not is_accelerator(trainer.device):
+        batches = training.host_batches(0)
         ends = [clock.now_seconds()]
-        for _batches in islice(loads, steps):
+        for _batch in islice(batches, steps):
             ends.append(clock.now_seconds())
         return _differences(ends)
-    trainer.training.prepare(0)
+    batches = training.host_batches(0, trainer.steps.at_once)
     loaded, started_seconds = 0, clock.now_seconds()
-    for batches in loads:
-        loaded += batches
+    for _samples, targets in batches:
+        loaded += -(-len(targets) // training.batch_size)
         if loaded >= steps:
             break
     return (_mean_seconds(trainer, started_seconds, loaded),)
@@ -342,10 +344,10 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
 
 def _measure_copying(trainer: Trainer, steps: int) -> float:
     """Return the mean time of copying one batch to the device, as the training does."""
-    batch = next(iter(trainer.training.unplaced(0)))
+    batch = next(iter(trainer.training.host_batches(0)))
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
-        trainer.training.placed(batch)
+        trainer.training.to_device(batch)
     return _mean_seconds(trainer, started_seconds, steps)
 
 

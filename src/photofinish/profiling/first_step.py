@@ -33,8 +33,8 @@ from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import autocast, memory_format, to_memory_format
+from photofinish.training.world import World
 
 _DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
@@ -60,7 +60,7 @@ _Tensors = dict[str, torch.Tensor]
 def first_batch(training: Batches, team: World) -> Batch | None:
     """Return the first batch, put together from every rank's share, or None on ranks but 0."""
     images, targets = next(iter(training.train_batches(0)))
-    shares = team.gather([images.cpu(), targets.cpu()])
+    shares = team.all_gather_object([images.cpu(), targets.cpu()])
     if team.rank != 0:
         return None
     images, targets = (torch.cat([share[part] for share in shares]) for part in (0, 1))

@@ -12,7 +12,6 @@ import torch
 from photofinish.errors import UserError
 from photofinish.models.own import same_bits
 from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.optimisation import has_another_first_step
 from photofinish.training.steps import (
     GraphedSteps,
     Steps,
@@ -44,7 +43,7 @@ def scratch_copy(
     network, layout = trainer.network, layout or trainer.state.memory_format
     # A copy would be compiled again.
     if trainer.team.size == 1 and not trainer.experiment.model.compile:
-        scratch = copy.deepcopy(network).to(memory_format=layout)  # type: ignore[call-overload]
+        scratch = copy.deepcopy(network).to(memory_format=layout)
         yield trainer.fresh_state(trainer.team.parallel(scratch.train()), layout)
         return
     before = copy.deepcopy(network.state_dict())
@@ -95,7 +94,6 @@ def warm_up(trainer: Trainer) -> float:
             trainer.steps.release()
             trainer.team.forget_peak_memory()
             trainer.steps = _one_by_one(trainer, f"recording them failed ({first_failure(error)})")
-    trainer.training.prepare(trainer.progress.epochs_done)  # as each epoch does for the next one
     return clock.now_seconds() - started_seconds
 
 
@@ -178,9 +176,7 @@ def chosen_steps(trainer: Trainer) -> Steps:
     if why_not := why_not_capturable(trainer):
         return _one_by_one(trainer, why_not)
     at_once = steps_per_graph(trainer)
-    # An optimizer with another first step takes it eagerly. Then both ways take as many steps.
-    is_first_eager = has_another_first_step(trainer.experiment.optimizer)
-    tried_at_once = 1 if is_first_eager else min(at_once, TRIED_STEPS)
+    tried_at_once = min(at_once, TRIED_STEPS)
     whole = trainer.training.image_count // trainer.training.batch_size
     tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
     batch = next(iter(trainer.training.train_batches(0)))
@@ -212,11 +208,10 @@ def _bits(
     trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch
 ) -> list[torch.Tensor]:
     """Return losses, weights and optimizer state after `count` steps and an eager one, twice."""
-    steps.capture(trainer, state)
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
-        losses += islice(steps.epoch(trainer, state, epoch), count // steps.at_once)
+        losses += islice(trainer.take_steps(steps, state, epoch), count // steps.at_once)
         losses.append(trainer.step(state, 0, batch))
     tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
     tensors.append(torch.tensor(state.scaler.get_scale()))

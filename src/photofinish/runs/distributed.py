@@ -20,15 +20,13 @@ from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.runs.run import Run, code_sha256
-from photofinish.training.teams import (
+from photofinish.training.torch_device import CPU, NoAcceleratorError, accelerator
+from photofinish.training.world import (
     COLLECTIVE_TIMEOUT,
     DataParallelWorld,
     DistributedWorld,
-    NoAcceleratorError,
     World,
-    accelerator,
 )
-from photofinish.training.torch_device import CPU
 
 _OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10

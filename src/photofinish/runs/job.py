@@ -16,8 +16,8 @@ from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State
-from photofinish.training.teams import World
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 
 class Job:

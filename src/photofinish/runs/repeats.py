@@ -21,8 +21,8 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
-from photofinish.training.teams import World
 from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
+from photofinish.training.world import World
 from photofinish.wording import seconds
 
 

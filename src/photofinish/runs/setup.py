@@ -18,12 +18,11 @@ from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.failures import too_large_a_network_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimisation import Loss, check_class_weights
-from photofinish.training.teams import World
 from photofinish.training.torch_device import free_memory_bytes
 from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
 
 
 class Setup:
@@ -45,15 +44,14 @@ class Setup:
         """Build the network with its initial weights, on the CPU."""
         run, manifest, training = self.run, self.split.manifest, self.training
         with self._experiment_named():
-            with too_large_a_network_explained(run.name):
-                network = build_model(
-                    run.experiment.model,
-                    manifest.shape,
-                    len(manifest.class_names),
-                    run.experiment.seed,
-                    run.weights_file(),
-                    manifest.dtype,
-                )
+            network = build_model(
+                run.experiment.model,
+                manifest.shape,
+                len(manifest.class_names),
+                run.experiment.seed,
+                run.weights_file(),
+                manifest.dtype,
+            )
             check_batch_norm(
                 network,
                 manifest.shape,
@@ -105,7 +103,7 @@ class Setup:
         manifest = split.manifest
         normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
         part = Part(name, split.images(name), split.labels(name), normalise)
-        return team.placed(make_batches(experiment, part, self.device, team.rank, team.size))
+        return make_batches(experiment, part, self.device, team.rank, team.size)
 
     def _device_memory(self) -> list[Room]:
         """Return the accelerator's memory that other programs leave free, if torch knows it."""

@@ -31,7 +31,7 @@ def train(
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
     host: CpuTarget | GpuTarget
-    host = read_plan(host_file, CpuTarget if device == "cpu" else GpuTarget)
+    host = read_plan(host_file, CpuTarget) if device == "cpu" else read_plan(host_file, GpuTarget)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)

@@ -17,7 +17,6 @@ import torch
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
 from photofinish.models.registry import count_parameters
@@ -37,14 +36,15 @@ from photofinish.runs.views import TrainingDisplay, write_views
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
-from photofinish.training.teams import NoAcceleratorError, World
 from photofinish.training.torch_device import (
+    NoAcceleratorError,
     configure_torch,
     device_name,
     effective_precision,
     nvidia_uuid,
 )
 from photofinish.training.trainer import Trainer, progress_in
+from photofinish.training.world import World
 
 
 def train_rank(
@@ -75,7 +75,6 @@ def train(
             device,
             experiment.precision,
             host.threads or 1,
-            keep_freed=isinstance(host, CpuTarget) and host.keep_freed_memory,
             deterministic=experiment.deterministic,
         )
         timings = _train_own_seed(run, device, team, tracker, waited_seconds)
@@ -142,7 +141,7 @@ def _train_own_seed(
                 load.epoch_ended(1, metrics.epoch)
                 laps.end("watching")
         overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
-        energy = team.gather([energy_meter.training_ended() for energy_meter in energy_meters])
+        energy = team.all_gather_object([energy_meter.training_ended() for energy_meter in energy_meters])
         load.training_ended()
         peak_memory_bytes = team.peak_memory_bytes()
 

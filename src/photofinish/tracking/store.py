@@ -66,7 +66,8 @@ def is_live(run: Run) -> bool:
     if host != platform.node():
         return True
     try:
-        return abs(psutil.Process(process_id).create_time() - began_at_unix_seconds) <= 1
+        began = psutil.Process(process_id).create_time()
+        return bool(abs(began - began_at_unix_seconds) <= 1)
     except psutil.NoSuchProcess:
         return False
 

@@ -1,6 +1,7 @@
-"""Batches: which images each one holds, in which order, and how an image becomes a network's input.
+"""Which samples each batch holds, in which order, and how a sample becomes a network's input.
 
-All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from (seed, epoch, item).
+All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from
+(seed, epoch, row).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from photofinish.custom_code import Reference, users_code
 from photofinish.errors import UserError
@@ -25,82 +25,63 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation, CustomTransform
     from photofinish.data import PartName
 
-_MOST_SEED = 2**32
-"""NumPy takes seeds below it"""
+_SEEDS = 2**32
+"""NumPy's seeds are below it."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches(Protocol):
-    """The batches of one split, from any input path."""
+    """The batches of one part of a split, from any input path."""
 
     image_count: int
     batch_size: int
 
-    def prepare(self, epoch: int) -> None:  # noqa: ARG002
-        """Do the host's work before the epoch's first batch ahead of time, if the input path has any."""
-        return
+    def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        """Yield the batches of one training epoch, on the device.
 
-    def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of one training epoch, on the device."""
-        return map(self.placed, self.unplaced(epoch))
-
-    def unplaced(self, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of one training epoch before `placed` copies them to the device."""
-
-    def placed(self, batch: Batch) -> Batch:
-        """Return the batch on the device. Resident batches are there already."""
-        return batch
-
-    def place(self, count: int) -> Batch:
-        """Return static buffers for so many batches, filled with the first ones of an epoch.
-
-        Loaders have buffers for one batch only: more would only delay the next batch.
+        Resident input may join several batches into one: `at_once`, fewer at an epoch's end.
         """
-        assert count == 1
-        return next(iter(self.train_batches(0)))
-
-    def put(self, place: Batch, epoch: int, alone: int = 0) -> Iterator[Batch | None]:
-        """Copy an epoch's batches into the static buffers. Yields None each time they are full.
-
-        The first `alone` batches, and those that are left over, are yielded themselves.
-        """
-        for number, batch in enumerate(self.train_batches(epoch)):
-            if number < alone or len(batch[1]) < len(place[1]):
-                yield batch
-                continue
-            for there, part in zip(place, batch, strict=True):
-                there.copy_(part)
-            yield None
+        return map(self.to_device, self.host_batches(epoch, at_once))
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Yield each image once, unchanged and in stored order, for evaluation."""
+        """Yield each sample once, unchanged and in stored order, for evaluation."""
+
+    def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        """Yield the batches of one training epoch before `to_device` copies them."""
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Return the batch on the device. Resident batches are there already."""
+        return batch
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a packed split, and how its images become a network's inputs."""
+    """One part of a packed split, and how its samples become a network's inputs."""
 
     name: PartName
     images: npt.NDArray[Any]
-    """uint8; items of other types are no images, and stay as they are unless a mean is given"""
+    """Images as uint8, or samples of another dtype."""
     labels: npt.NDArray[Any]
     normalise: Normaliser
 
 
 class Normaliser:
-    """Scales uint8 to 0..1, then subtracts the training part's mean and divides by its standard deviation.
+    """Scales uint8 to 0..1, subtracts the training part's mean and divides by its deviation.
 
-    Floats aren't scaled. Without a mean, items stay as they are.
+    Floats aren't scaled. Without a mean, samples stay as they are.
     """
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dimensions: int = 3) -> None:
+    def __init__(
+        self, mean: tuple[float, ...], std: tuple[float, ...], dimensions: int = 3
+    ) -> None:
         ones = [1] * (dimensions - 1)
-        self._mean, self._std = torch.tensor(mean).view(-1, *ones), torch.tensor(std).view(-1, *ones)
-        self._stays = not mean
+        self._mean = torch.tensor(mean).view(-1, *ones)
+        self._std = torch.tensor(std).view(-1, *ones)
+        self._is_identity = not mean
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if self._stays:
+        if self._is_identity:
             return images
         scaled = images.float().div_(255) if images.dtype == torch.uint8 else images.clone()
         return scaled.sub_(self._mean).div_(self._std)
@@ -108,18 +89,18 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which images each batch holds and how they are augmented, on every device and input path alike."""
+    """Which samples each batch holds and how they are augmented, on every device and input."""
 
     image_count: int
     batch_size: int
     seed: int
     rank: int = 0
     size: int = 1
-    """World size: each rank takes every `size`-th image of a batch, from `rank` on"""
+    """World size: each rank takes every `size`-th sample of a batch, from `rank` on."""
     augmentation: Augmentation | None = None
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the images' rows in the order of the epoch."""
+        """Return the samples' rows in the order of the epoch."""
         return batch_order(self.image_count, self.seed, epoch)
 
     @property
@@ -128,22 +109,25 @@ class BatchPlan:
         return self.augmentation.crop_padding if self.augmentation else 0
 
     def draws(self, epoch: int) -> torch.Tensor | None:
-        """Return a row for each image, its Draw, or None without augmentation.
+        """Return each image's Draw as a row, or None without augmentation.
 
-        They are drawn as torchvision's RandomCrop with padding and RandomHorizontalFlip do, each from its own stream,
-        so that an image's draw doesn't depend on how many images there are.
+        They are distributed as in torchvision's RandomCrop with padding and RandomHorizontalFlip.
+        Each number has its own stream, so that it doesn't depend on how many images there are.
         """
         if self.augmentation is None:
             return None
-        top, left, flip = (_stream(what, self.seed, epoch) for what in ("crop top", "crop left", "flip"))
-        places, count = 2 * self.padding + 1, (self.image_count,)
-        tops, lefts = (torch.randint(places, count, generator=each) for each in (top, left))
+        count, positions = (self.image_count,), 2 * self.padding + 1
+        top, left, flip = (
+            _stream(name, self.seed, epoch) for name in ("crop top", "crop left", "flip")
+        )
+        tops = torch.randint(positions, count, generator=top)
+        lefts = torch.randint(positions, count, generator=left)
         mirrored = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
         return torch.stack([tops, lefts, mirrored], dim=1)
 
-    def own(self, ordered: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield this rank's share of each batch, of anything that has a row per image."""
-        for batch in torch.split(ordered, self.batch_size):
+    def split(self, ordered: torch.Tensor, at_once: int = 1) -> Iterator[torch.Tensor]:
+        """Yield this rank's share of each batch, of a tensor that has a row for each sample."""
+        for batch in torch.split(ordered, self.batch_size * at_once):
             yield batch[self.rank :: self.size]
 
 
@@ -154,12 +138,12 @@ def derived_seed(*parts: object) -> int:
 
 
 def _stream(*parts: object) -> torch.Generator:
-    """Return a generator on the CPU, which draws the same for every device."""
+    """Return a generator on the CPU, so that every device gets the same draws."""
     return torch.Generator().manual_seed(derived_seed(*parts))
 
 
 def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order of the training images in one epoch."""
+    """Return the order of the training samples in one epoch."""
     return torch.randperm(count, generator=_stream("order", seed, epoch))
 
 
@@ -172,7 +156,7 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
 
 
 Draw = tuple[int, int, int]
-"""How one image is augmented: cut out of the bordered image at (top, left), then mirrored (1) or not (0)"""
+"""One image's augmentation: top and left of the crop, and 1 if it is mirrored."""
 
 
 def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:
@@ -184,57 +168,59 @@ def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDA
 
 
 def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.uint8]:
-    """Return a copy of one image or many with so many black pixels added on each side."""
-    *leading, height, width = images.shape  # written out: np.pad takes five times as long for one small image
+    """Return a copy of one image or many with black pixels added on each side."""
+    # np.pad takes five times as long for one small image.
+    *leading, height, width = images.shape
     bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)
     bordered[..., padding : padding + height, padding : padding + width] = images
     return bordered
 
 
 class Transform:
-    """A custom function of an item, or an instance of a custom class."""
+    """A custom function of a sample, or an instance of a custom class."""
 
     def __init__(self, settings: CustomTransform, seed: int) -> None:
-        self._name, self._seed, self._generator = settings.name, seed, np.random.MT19937()
-        found = Reference.of(settings.name).load()
-        self._own: Callable[..., Any] = partial(found, **settings.arguments)
-        if isinstance(found, type):
+        self._name, self._seed = settings.name, seed
+        custom = Reference.of(settings.name).load()
+        self._call: Callable[..., Any] = partial(custom, **settings.arguments)
+        if isinstance(custom, type):
             with users_code(f"transform {settings.name} can't be made"):
-                self._own = self._own()
+                self._call = self._call()
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
-        """Transform a packed item. Raises UserError if its shape or type changes."""
-        seed = derived_seed("transform", self._seed, epoch, row) % _MOST_SEED
-        with self._seeded(seed), users_code(f"transform {self._name} fails on training item {row}"):
-            changed = self._own(item.clone())
-        if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (item.shape, item.dtype):
+        """Transform a packed sample. Raises UserError if its shape or dtype changes."""
+        seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
+        failing = f"transform {self._name} fails on training item {row}"
+        with _seeded(seed), users_code(failing):
+            changed: torch.Tensor = self._call(item.clone())
+        if _kind(changed) != _kind(item):
             raise UserError(
-                f"transform {self._name} makes {_described(changed)} of {_described(item)}: the items that it doesn't "
-                f"see, for validation, stay as they are, so shape and type must"
+                f"transform {self._name} returns {_kind(changed)} for {_kind(item)}: samples of "
+                f"validation aren't transformed, so shape and type must stay"
             )
         return changed
 
-    @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
-        """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
 
-        torch.manual_seed would take ten times as long as all of this, and seed the GPU that the network draws from.
-        NumPy takes long to copy its generator's state, so its generator is exchanged.
-        """
-        python, torchs, numpys = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
-        set_bit_generator(self._generator)
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            set_bit_generator(numpys)
-            torch.default_generator.set_state(torchs)
+def _kind(item: Any) -> str:
+    if isinstance(item, torch.Tensor):
+        return f"{item.dtype} of shape {tuple(item.shape)}"
+    return f"a {type(item).__name__}"
 
 
-def _described(item: Any) -> str:
-    if not isinstance(item, torch.Tensor):
-        return f"a {type(item).__name__}"
-    return f"{str(item.dtype).removeprefix('torch.')} of shape {tuple(item.shape)}"
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
+
+    torch.manual_seed would also seed the GPU, from which the network draws.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = torch.default_generator.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.default_generator.set_state(torch_state)

@@ -1,13 +1,12 @@
 """Checkpoints of one training run: atomic, checked by sha256, the last two kept.
 
-They live outside DVC's outs, which DVC deletes before a stage runs. Each file carries its sha256 in its
-name, since neither torch.save nor safetensors notices a flipped bit.
+They lie outside DVC's outs, which DVC deletes before a stage runs. Each file's name has its sha256,
+because torch.load doesn't check what it reads.
 """
 
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -20,25 +19,26 @@ from photofinish.errors import UserError
 from photofinish.files import is_as_recorded, sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
-"""Least time between two checkpoints, so that epochs of milliseconds aren't spent on writing them."""
+"""Least time between two checkpoints, so that short epochs aren't spent on writing them."""
 KEPT = 2
 CHECKPOINT_DAYS = 30
-_NAME = re.compile(r"^epoch-(\d+)\.[0-9a-f]{64}\.pt$")
 
 State = dict[str, Any]
 
 
 def on_cpu(state: Any) -> Any:
-    """The same, holding no memory of a device."""
+    """Copy the tensors of a nested state to the CPU."""
     if isinstance(state, torch.Tensor):
         return state.cpu()
     if isinstance(state, dict):
         return {key: on_cpu(value) for key, value in state.items()}
-    return [on_cpu(value) for value in state] if isinstance(state, list) else state
+    if isinstance(state, list):
+        return [on_cpu(value) for value in state]
+    return state
 
 
 def prune_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of runs that nothing was saved for in CHECKPOINT_DAYS."""
+    """Remove the checkpoints of runs that saved none in CHECKPOINT_DAYS."""
     oldest_unix_seconds = time.time() - CHECKPOINT_DAYS * 24 * 3600
     for run in folder.glob("*"):
         if run.stat().st_mtime < oldest_unix_seconds:
@@ -46,14 +46,14 @@ def prune_checkpoints(folder: Path) -> None:
 
 
 class CheckpointStore:
-    """One run's checkpoints, in a folder of their own."""
+    """One run's checkpoints, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._saved_seconds = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the last one was long enough ago."""
+        """Return True if at least CHECKPOINT_SECONDS have passed since the last save."""
         return time.monotonic() - self._saved_seconds >= CHECKPOINT_SECONDS
 
     def save(self, epochs_done: int, state: State) -> None:
@@ -62,13 +62,7 @@ class CheckpointStore:
         torch.save(state, buffer)
         data = buffer.getvalue()
         path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
-        try:
-            write_bytes_atomically(path, data)
-        except OSError as error:
-            raise UserError(
-                f"checkpoint {path} can't be written: {error.strerror}. "
-                f"Make room, then `dvc repro` goes on from the checkpoint before it."
-            ) from error
+        _write(path, data)
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         self._saved_seconds = time.monotonic()
@@ -85,37 +79,39 @@ class CheckpointStore:
         return None
 
     def paths(self) -> list[Path]:
-        """Of those that are there, the newest first."""
-        found = [(int(name[1]), path) for path in self.folder.glob("epoch-*.pt") if (name := _NAME.match(path.name))]
-        return [path for _, path in sorted(found, reverse=True)]
+        """Return the existing checkpoints, the newest first."""
+        return sorted(self.folder.glob("epoch-*.*.pt"), reverse=True)
 
     def clear(self) -> None:
-        """The run is complete: its results hold all that its checkpoints did."""
+        """Remove the checkpoints of a run that starts over."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_bytes_atomically(path, data)
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be written: {error.strerror}. Make room, then `dvc repro` goes on from "
+            f"the last checkpoint"
+        ) from error
+
+
 class EpochWeights:
-    """A file an epoch; the sha256 of each goes into the checkpoints, and in the end into the record."""
+    """The weights after each epoch, a file each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.sha256: list[str] = []
-        """of each epoch's file, the first epoch's first"""
+        """One for each epoch that was saved. Checkpoints and the record hold them."""
 
     def save(self, weights: bytes) -> None:
-        """Those of the next epoch; to be called before that epoch's checkpoint is written."""
-        path = self._path(len(self.sha256) + 1)
-        try:
-            write_bytes_atomically(path, weights)
-        except OSError as error:
-            raise UserError(
-                f"{path} can't be written: {error.strerror}. Make room, then `dvc repro` goes on from the last "
-                f"checkpoint; or set save_weights to last in params.yaml"
-            ) from error
+        """Save the next epoch's weights, before its checkpoint is written."""
+        _write(self._path(len(self.sha256) + 1), weights)
         self.sha256.append(sha256_of_bytes(weights))
 
     def resume(self, sha256: list[str]) -> Path | None:
-        """Go on after these epochs; or, where one's file is damaged or gone, name it and change nothing."""
+        """Continue after these epochs. Returns the path of a damaged or missing file, if any."""
         for path, expected in self._files(sha256):
             if not is_as_recorded(path, expected):
                 return path

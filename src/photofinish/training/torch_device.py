@@ -1,42 +1,91 @@
-"""Settings, precision, memory, name and clock of each kind of device."""
+"""Choice, settings, precision, memory, name and clock of each kind of device."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import resource
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
 
+from photofinish.errors import UserError
+
 CPU = torch.device("cpu")
 _COUNTED = ("cuda", "xpu")
-"""kinds of devices that torch knows the name of, and counts the memory of, in the same words"""
+"""Kinds of devices whose modules in torch report name and memory under the same names."""
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_DIMENSIONS_OF_IMAGES = 4
-"""of a batch of them"""
-_CHANNELS_AT_ONCE = 16
-"""that oneDNN works on with AVX-512; with AVX2, half as many"""
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-"""mallopt's names for what it sets"""
-_LARGEST_THRESHOLD_BYTES = 32 * 2**20
-"""that glibc takes: still larger blocks come from the system each time"""
-_NEVER = 2**31 - 1
+_IMAGE_BATCH_DIMENSIONS = 4
+_ONEDNN_BLOCK_CHANNELS = 16
+"""Channels that oneDNN processes at once with AVX-512; half as many with AVX2."""
+_TRY_AGAIN = (
+    "The driver lists a GPU, so it may be busy or not passed into a container: see nvidia-smi, "
+    "then run `dvc repro` again. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
+)
+
+
+class NoAcceleratorError(UserError):
+    """There is no such accelerator with these drivers and this torch, which is a result."""
+
+
+class UnusableAcceleratorError(UserError):
+    """The driver lists the accelerator, but torch can't use it now. This may pass."""
+
+
+def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
+    """Return the accelerator with this number, if it is of the given kind (`auto`: any).
+
+    It is called only where a driver lists one. Raises NoAcceleratorError if torch isn't built for
+    it, or UnusableAcceleratorError if torch can't use it now.
+    """
+    # Number GPUs as the driver, nvidia-smi and `plan` do. CUDA's default begins with the fastest.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if not torch.accelerator.is_available():
+        raise _not_available()
+    device = torch.accelerator.current_accelerator()
+    if device is None or kind not in ("auto", device.type):
+        raise NoAcceleratorError(
+            f"the accelerator here is '{device}', and devices.gpu.kind is '{kind}'"
+        )
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise UnusableAcceleratorError(
+            f"there is no {device.type} device {index} (the first is 0): torch sees {count}. "
+            f"{_TRY_AGAIN}"
+        )
+    if make_current:
+        try:
+            torch.accelerator.set_device_index(index)
+        except RuntimeError as error:
+            raise UnusableAcceleratorError(
+                f"{device.type}:{index}: {str(error).strip()}. {_TRY_AGAIN}"
+            ) from error
+    return torch.device(device.type, index)
+
+
+def _not_available() -> UserError:
+    """Return the error for a missing accelerator, with torch's own reason."""
+    message = f"torch {torch.__version__} finds no accelerator it can use"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except AssertionError as error:  # torch was built without CUDA
+        return NoAcceleratorError(f"{message}: {error}")
+    except RuntimeError as error:
+        message += f": {str(error).strip().splitlines()[0].rstrip('.')}"
+        if "driver" in message and "too old" in message:
+            return NoAcceleratorError(f"{message}. torch is built for CUDA {torch.version.cuda}")
+    return UnusableAcceleratorError(f"{message}. {_TRY_AGAIN}")
 
 
 class Clock:
-    """The one clock: it waits for the device, and for the others of its team, before it reads the time."""
+    """The only clock. It waits for the device and for the other ranks before it reads the time."""
 
     def __init__(self, device: torch.device, barrier: Callable[[], object] | None = None) -> None:
-        self._is_accelerator = device.type != "cpu"
+        self._is_accelerator = is_accelerator(device)
         self._barrier = barrier
-        """where several processes train together: an epoch ends when the last of them is done"""
 
     def host_seconds(self) -> float:
         """Return the time without waiting for the device."""
@@ -52,75 +101,65 @@ class Clock:
 
 
 def configure_torch(
-    device: torch.device, precision: str, threads: int, *, keep_freed: bool = True, deterministic: bool = True
+    device: torch.device, precision: str, threads: int, *, deterministic: bool = True
 ) -> None:
-    """Settings of the whole process, made once, before the first tensor is computed; `keep_freed` is of the CPU."""
+    """Set up torch for the whole process, once, before it computes the first tensor."""
     torch.set_num_threads(threads)
-    # Like for like: TF32 shortens the mantissa of float32 to 10 bits, so it is off unless asked for.
+    # TF32 shortens the mantissa of float32 to 10 bits, so it is off unless asked for.
     tf32 = precision == "tf32" and device.type == "cuda"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = False
-    # cuBLAS repeats its sums bit for bit only with a fixed workspace, chosen before its first call.
+    # cuBLAS repeats its sums bit for bit only with a fixed workspace, set before its first call.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # use_deterministic_algorithms would import torch's compiler, which takes seconds: compile_network does.
+    # use_deterministic_algorithms would import torch's compiler, which takes seconds.
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if keep_freed and device.type == "cpu":
-        keep_freed_memory()
 
 
 def compile_network(network: nn.Module, *, deterministic: bool) -> None:
-    """Compile for each size of a batch that comes.
+    """Compile for each batch size that occurs.
 
-    Inductor chooses among kernels by timing them, unless it is told to be deterministic: only
-    use_deterministic_algorithms does that, which imports the compiler and so is left for here.
+    Inductor chooses kernels by timing them, unless use_deterministic_algorithms forbids it.
     """
     torch.use_deterministic_algorithms(deterministic)
     network.compile(dynamic=False)
 
 
-def keep_freed_memory() -> None:  # by hand: no library sets this; MALLOC_* variables are read before Python starts
-    """Freed memory stays in the process from here on. By itself, glibc gives large blocks back to the system and asks
-    for them again a step later, page by page: in a small network's step that takes up to a quarter of the time
-    (docs/performance.md). Another C library keeps its own ways."""
-    if platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
-
-
 def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
-    """How a network's weights and images lie in memory: colours innermost where it convolves, which is what
-    convolutions work on; everything else reads images as they are stored (docs/performance.md has the figures).
+    """Return channels_last for a network that convolves, else the contiguous format.
 
-    But for whole float32 on CUDA, whose convolutions are made for images as they are stored: tensor cores, which take
-    the other order, work on shorter types. And for Apple's GPUs, on which it was never measured. And where oneDNN,
-    which convolves on the CPU, would write past its memory: wrong gradients or a crash, seen with torch 2.14
-    (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    Convolutions in fp32 on CUDA stay contiguous, as their kernels are made for that. So do those
+    on MPS, where nobody has measured it (docs/performance.md has the figures).
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    is_whole = device.type == "cuda" and effective_precision(device, precision) == "fp32"
-    is_unsafe = device.type == "cpu" and any(map(_skips_pixels_of_few_channels, convolutions))
-    stays = is_whole or is_unsafe or device.type == "mps"
-    return torch.channels_last if convolutions and not stays else torch.contiguous_format
+    is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"
+    is_unsafe = device.type == "cpu" and any(map(_is_unsafe_channels_last, convolutions))
+    if not convolutions or is_fp32_cuda or is_unsafe or device.type == "mps":
+        return torch.contiguous_format
+    return torch.channels_last
 
 
-def _skips_pixels_of_few_channels(convolution: nn.Conv2d) -> bool:
-    """Return True for a shortcut of a narrow residual network."""
+def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
+    """Return True for the strided 1x1 shortcut of a narrow residual network.
+
+    oneDNN writes past its memory there: wrong gradients or a crash, seen with torch 2.14
+    (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
     channels = convolution.in_channels // convolution.groups
-    is_single, skips = max(convolution.kernel_size) == 1, max(convolution.stride) > 1
-    return is_single and skips and channels < _CHANNELS_AT_ONCE
+    is_strided_1x1 = max(convolution.kernel_size) == 1 and max(convolution.stride) > 1
+    return is_strided_1x1 and channels < _ONEDNN_BLOCK_CHANNELS
 
 
 def to_memory_format(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    """Return a batch in that memory format, which only images have."""
-    return images.contiguous(memory_format=layout) if images.dim() == _DIMENSIONS_OF_IMAGES else images
+    """Convert a batch of images. Other batches stay as they are."""
+    if images.dim() != _IMAGE_BATCH_DIMENSIONS:
+        return images
+    return images.contiguous(memory_format=layout)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context of the forward pass, which may compute in a shorter dtype."""
+    """Return the context of the forward pass."""
     dtype = _AUTOCAST_DTYPES.get(precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
@@ -144,7 +183,6 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return True unless the device is the CPU."""
     return device.type != "cpu"
 
 
@@ -159,8 +197,7 @@ def device_name(device: torch.device) -> str:
     """Return the product name if torch knows it, else the kind."""
     if device.type not in _COUNTED:
         return device.type
-    name: str = torch.get_device_module(device).get_device_name(device)
-    return name
+    return str(torch.get_device_module(device).get_device_name(device))
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
@@ -171,7 +208,6 @@ def nvidia_uuid(device: torch.device) -> str | None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory, in which the warm-up's copy must not count."""
     if device.type in _COUNTED:
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
@@ -179,8 +215,7 @@ def forget_peak_memory(device: torch.device) -> None:
 def peak_memory_bytes(device: torch.device) -> int | None:
     """Return the peak memory of the accelerator, or of the process on the CPU."""
     if device.type in _COUNTED:
-        peak_bytes: int = torch.get_device_module(device).max_memory_allocated(device)
-        return peak_bytes
+        return int(torch.get_device_module(device).max_memory_allocated(device))
     if device.type != "cpu":
         return None
     unit_bytes = 1 if sys.platform == "darwin" else 1024
@@ -202,12 +237,13 @@ def memory_bytes(device: torch.device) -> tuple[int | None, int | None]:
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
-    """How much of an accelerator's memory this process may still take: what others hold is gone, what its own allocator
-    holds in reserve is not. None where the device doesn't tell."""
-    module = torch.get_device_module(device)
-    if hasattr(module, "mem_get_info"):
-        with suppress(RuntimeError):  # which some of Intel's answer with
-            free_bytes, _total_bytes = module.mem_get_info(device)
-            return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
+    """Return how much of an accelerator's memory this process may still take, or None if unknown.
+
+    Memory that its own allocator holds in reserve counts as free.
+    """
+    if device.type == "cuda":
+        module = torch.get_device_module(device)
+        free_bytes, _total_bytes = module.mem_get_info(device)
+        return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
     used_bytes, total_bytes = memory_bytes(device)
     return None if total_bytes is None else total_bytes - (used_bytes or 0)

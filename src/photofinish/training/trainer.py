@@ -1,7 +1,7 @@
 """The only training loop. The device is an argument. The loop knows no files, no DVC and no MLflow.
 
-The timed pass over an epoch is never disturbed: nothing is logged, read back from the device or synchronized inside
-it. The clock waits for the device at both ends.
+The timed pass over an epoch is never disturbed: nothing is logged, read back from the device or
+synchronized inside it. The clock waits for the device at both ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimisation import Loss, Schedule, build_optimizer
 from photofinish.training.steps import Steps
-from photofinish.training.teams import World
 from photofinish.training.torch_device import (
     autocast,
     compile_network,
@@ -28,6 +27,7 @@ from photofinish.training.torch_device import (
     memory_format,
     to_memory_format,
 )
+from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
@@ -40,7 +40,7 @@ class NonFiniteLossError(UserError):
 
 @dataclass
 class Progress:
-    """State of a run, as its checkpoints hold it."""
+    """The epochs that are done, as checkpoints hold them."""
 
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
@@ -49,26 +49,30 @@ class Progress:
 
 def progress_in(state: dict[str, Any]) -> Progress:
     """Read the progress out of a trainer's `state_dict`."""
-    done = state["progress"]
-    metrics = [EpochMetrics(**each) for each in done["metrics"]]
-    return Progress(done["epochs_done"], metrics, [EpochTiming(**each) for each in done["timings"]])
+    progress = state["progress"]
+    return Progress(
+        progress["epochs_done"],
+        [EpochMetrics(**metrics) for metrics in progress["metrics"]],
+        [EpochTiming(**timing) for timing in progress["timings"]],
+    )
 
 
 class TrainState(NamedTuple):
-    """State that a training step changes: the network as a step calls it, its optimizer, schedule and scaler."""
+    """All that a training step changes."""
 
     network: nn.Module
+    """The network as a step calls it: wrapped for several devices."""
     optimizer: torch.optim.Optimizer
     schedule: Schedule
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
-    """of the weights and of the images"""
+    """Memory format of weights and images."""
     first_gradient: torch.Tensor | None = None
-    """a 1 on the device, to start a captured backward pass with"""
+    """A 1 on the device, with which a captured backward pass starts."""
 
 
 class Trainer:
-    """Trains one network on the devices of one team."""
+    """Trains one network on the devices of one world."""
 
     def __init__(
         self,
@@ -80,42 +84,43 @@ class Trainer:
         team: World | None = None,
         task: Task = "classes",
     ) -> None:
-        self.experiment, self.device, self.team = experiment, device, team or World(device)
+        self.experiment, self.device, self.task = experiment, device, task
         self.training, self.validation = training, validation
-        self.task, self.criterion = task, Loss(experiment.loss, task, device)
+        self.team = team or World(device)
         self.clock = self.team.clock()
+        self.criterion = Loss(experiment.loss, task, self.team.output_device)
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
-        self.network = self.team.adapt(network.to(device, memory_format=layout))  # type: ignore[call-overload]
+        network.to(device, memory_format=layout)  # type: ignore[call-overload]
+        self.network = self.team.adapt(network)
         if experiment.model.compile:
             compile_network(self.network, deterministic=experiment.deterministic)
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
         self.steps = Steps()
         self.progress = Progress()
         self.steps_done = 0
-        """in the whole run; a progress bar reads it from another thread"""
+        """Number of steps in the whole run. A progress bar reads it from another thread."""
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
-        """Create a fresh optimizer, schedule and gradient scaler for `network`, whose memory format is `layout`."""
+        """Create a fresh optimizer, schedule and gradient scaler for `network`."""
         experiment = self.experiment
         scaler = gradient_scaler(self.device, experiment.precision)
-        optimizer = build_optimizer(experiment.optimizer, network.parameters(), loss_is_scaled=scaler.is_enabled())
+        optimizer = build_optimizer(
+            experiment.optimizer, network.parameters(), loss_is_scaled=scaler.is_enabled()
+        )
         schedule = Schedule(
-            experiment.schedule, optimizer, epochs=experiment.epochs, steps_per_epoch=self.steps_per_epoch
+            experiment.schedule,
+            optimizer,
+            epochs=experiment.epochs,
+            steps_per_epoch=self.steps_per_epoch,
         )
         return TrainState(network, optimizer, schedule, scaler, layout)
 
-    def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the epochs that are left, and yield what each gave. No timed pass is open then."""
-        for epoch in range(self.progress.epochs_done, self.experiment.epochs):
-            metrics, timing = self._epoch(epoch)
-            self.progress.metrics.append(metrics)
-            self.progress.timings.append(timing)
-            self.progress.epochs_done = epoch + 1
-            yield metrics, timing
-
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the rest of the run depends on. Batch order and dropout follow from seed and epoch."""
+        """Return all that the rest of the run depends on.
+
+        Batch order and dropout follow from seed and epoch.
+        """
         return {
             "network": self.network.state_dict(),
             "optimizer": self.state.optimizer.state_dict(),
@@ -134,21 +139,53 @@ class Trainer:
         self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
-    def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Return the mean loss over the epoch's batch of this number, from 0, or this rank's part of that mean."""
-        images, labels = batch
-        with autocast(self.device, self.experiment.precision):
-            outputs = state.network(to_memory_format(images, state.memory_format))
-            if self.team.size == 1:
-                return self.criterion.mean(outputs, labels)
-            # DDP takes the mean of gradients over ranks. Scaled like this, it gets the gradient of the mean over the
-            # whole batch, however uneven the shares.
-            total, weight = self.criterion.parts(outputs, labels)
-            whole = self.team.all_reduce(weight) if isinstance(weight, torch.Tensor) else self._batch_images(number)
-            return total * (self.team.size / whole)
+    def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
+        """Train the remaining epochs. Nothing is timed while a caller handles what one gave."""
+        for epoch in range(self.progress.epochs_done, self.experiment.epochs):
+            metrics, timing = self._epoch(epoch)
+            self.progress.metrics.append(metrics)
+            self.progress.timings.append(timing)
+            self.progress.epochs_done = epoch + 1
+            yield metrics, timing
 
-    def step(self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None) -> torch.Tensor:
-        """Take one training step on the epoch's batch of this number, from 0. Returns the loss, still on the device.
+    def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
+        """Train and validate one epoch. Read nothing back from the device until both are timed."""
+        seed_epoch(self.experiment.seed, epoch, self.team.rank)
+        learning_rate = self.state.schedule.learning_rate
+        self.state.network.train()
+        losses = []
+
+        started_seconds = self.clock.now_seconds()
+        for step_losses in self.take_steps(self.steps, self.state, epoch):
+            losses.append(step_losses.reshape(-1))
+            self.steps_done += step_losses.numel()
+        trained_seconds = self.clock.now_seconds()
+        validation = self.evaluate(self.state, self.validation.eval_batches())
+        validated_seconds = self.clock.now_seconds()
+
+        train_loss, validation_loss, accuracy = self._metrics(
+            epoch, torch.cat(losses).cpu().double(), *validation
+        )
+        self.state.schedule.epoch_ended(validation_loss)
+        metrics = EpochMetrics(epoch + 1, learning_rate, train_loss, validation_loss, accuracy)
+        timing = EpochTiming(
+            trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
+        )
+        return metrics, timing
+
+    def take_steps(self, steps: Steps, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
+        """Train one epoch. Yields each step's loss, or those of several captured steps."""
+        steps.capture(self, state)
+        number = 0
+        for batch in self.training.train_batches(epoch, steps.at_once):
+            losses = steps.take(self, state, number, batch)
+            number += losses.numel()
+            yield losses
+
+    def step(
+        self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Train on the epoch's batch of this number, from 0. Returns the loss, on the device.
 
         The learning rate is the schedule's, unless `rate` holds another one on the device.
         """
@@ -160,6 +197,21 @@ class Trainer:
         state.scaler.update()
         return loss.detach()
 
+    def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """Return the batch's mean loss. With several ranks, it is scaled for DDP."""
+        images, labels = batch
+        with autocast(self.device, self.experiment.precision):
+            outputs = state.network(to_memory_format(images, state.memory_format))
+            labels = labels.to(outputs.device, non_blocking=True)
+            if self.team.size == 1:
+                return self.criterion.mean(outputs, labels)
+            # DDP averages gradients over ranks. Scaled like this, that gives the gradient of the
+            # mean over the whole batch, however uneven the shares.
+            total, weight = self.criterion.sum_and_weight(outputs, labels)
+            if isinstance(weight, torch.Tensor):
+                return total * (self.team.size / self.team.all_reduce(weight))
+            return total * (self.team.size / self._batch_images(number))
+
     @torch.inference_mode()
     def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> tuple[float, float, float]:
         """Return this rank's summed loss, summed loss weight and number of correct predictions.
@@ -167,70 +219,59 @@ class Trainer:
         Synchronizes once, at the end.
         """
         state.network.eval()
-        losses, weights, hits = [], [], []
+        losses, weights, correct = [], [], []
         for images, labels in batches:
             with autocast(self.device, self.experiment.precision):
                 outputs = state.network(to_memory_format(images, state.memory_format))
-            loss, weight = self.criterion.parts(outputs.float(), labels)
+            labels = labels.to(outputs.device, non_blocking=True)
+            loss, weight = self.criterion.sum_and_weight(outputs.float(), labels)
             losses.append(loss)
             weights.append(weight)
-            hits.append(self.criterion.right(outputs, labels))
+            correct.append(self.criterion.num_correct(outputs, labels))
         loss_sum = torch.stack(losses).cpu().double().sum().item()
-        return loss_sum, float(sum(weights)), torch.stack(hits).sum().item()
+        return loss_sum, float(sum(weights)), torch.stack(correct).sum().item()
 
-    def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        seed_epoch(self.experiment.seed, epoch, self.team.rank)
-        learning_rate = self.state.schedule.learning_rate
-        self.network.train()
-        started_seconds = self.clock.now_seconds()
-        losses = []
-        for of_steps in self.steps.epoch(self, self.state, epoch):
-            losses.append(of_steps)
-            self.steps_done += of_steps.numel()
-        if epoch + 1 < self.experiment.epochs:
-            self.training.prepare(epoch + 1)  # while an accelerator still computes
-        trained_seconds = self.clock.now_seconds()
-        validation = self.evaluate(self.state, self.validation.eval_batches())
-        validated_seconds = self.clock.now_seconds()
-        step_losses = torch.cat([each.reshape(-1) for each in losses]).cpu().double()
-        # Each step's loss is a mean over its batch (see `step`), and the last batch may be smaller.
-        sizes = torch.tensor([self._batch_images(step) for step in range(len(step_losses))], dtype=torch.float64)
-        loss_sum = float((step_losses * sizes).sum()) / self.team.size
-        first_not_finite = min(torch.argwhere(~step_losses.isfinite()).flatten().tolist(), default=math.inf)
-        parts = self.team.gather([loss_sum, *validation, first_not_finite])
-        training_loss_sum, validation_loss_sum, weight, hits, _ = map(sum, zip(*parts, strict=True))
-        if not weight:
-            raise UserError(
-                "the loss gives each image of the validation part a weight of 0, so there is no validation loss: "
-                "give their classes a weight, or validate on more images"
-            )
-        validation_loss = validation_loss_sum / weight
-        self._refuse_non_finite(epoch, min(first for *_, first in parts), validation_loss)
-        self.state.schedule.epoch_ended(validation_loss)
-        metrics = EpochMetrics(
-            epoch + 1,
-            learning_rate,
-            training_loss_sum / self.training.image_count,
-            validation_loss,
-            None if self.task == "values" else hits / self.validation.image_count,
+    def _metrics(
+        self, epoch: int, step_losses: torch.Tensor, loss_sum: float, weight: float, correct: float
+    ) -> tuple[float, float, float | None]:
+        """Return training loss, validation loss and accuracy over all ranks.
+
+        Raises UserError on every rank if a loss isn't finite, or all its weights are 0.
+        """
+        # Each step's loss is a mean over its batch, and the last batch may be smaller.
+        sizes = [self._batch_images(number) for number in range(len(step_losses))]
+        train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
+        not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
+        own = train_sum, loss_sum, weight, correct, min(not_finite, default=math.inf)
+        train_sums, loss_sums, weights, all_correct, first = zip(
+            *self.team.all_gather_object(own), strict=True
         )
-        return metrics, EpochTiming(trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time())
+        if not sum(weights):
+            raise UserError(
+                "the loss gives each sample of the validation part a weight of 0, so there is no "
+                "validation loss: give their classes a weight, or validate on more samples"
+            )
+        validation_loss = sum(loss_sums) / sum(weights)
+        if math.isfinite(min(first)):
+            where = f"at step {min(first) + 1} of {self.steps_per_epoch}"
+            raise self._diverged(f"epoch {epoch + 1}, {where}")
+        if not math.isfinite(validation_loss):
+            raise self._diverged(f"epoch {epoch + 1}, in validation")
+        train_loss = sum(train_sums) / self.training.image_count
+        accuracy = sum(all_correct) / self.validation.image_count
+        return train_loss, validation_loss, None if self.task == "values" else accuracy
 
-    def _batch_images(self, number: int) -> int:
-        """Return the number of images in the batch of this number, over all ranks."""
-        return min(self.training.batch_size, self.training.image_count - number * self.training.batch_size)
-
-    def _refuse_non_finite(self, epoch: int, first_step: float, validation_loss: float) -> None:
-        """Raise NonFiniteLossError on every rank. `first_step` is the earliest on any rank, from 0, or infinite."""
-        if math.isinf(first_step) and math.isfinite(validation_loss):
-            return
-        failed_in_training = math.isfinite(first_step)
-        where = f"at step {int(first_step) + 1} of {self.steps_per_epoch}" if failed_in_training else "in validation"
+    def _diverged(self, where: str) -> NonFiniteLossError:
         schedule = self.experiment.schedule
         key, rate = "optimizer.lr", self.experiment.optimizer.lr
         if schedule.name == "one_cycle":  # ignores optimizer.lr
             key, rate = "schedule.max_lr", schedule.max_lr
-        raise NonFiniteLossError(
-            f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
+        return NonFiniteLossError(
+            f"the loss is no longer finite: {where}. The training has diverged: "
             f"lower {key} in params.yaml (it is {rate})"
         )
+
+    def _batch_images(self, number: int) -> int:
+        """Return the number of samples in the batch of this number, over all ranks."""
+        batch_size = self.training.batch_size
+        return min(batch_size, self.training.image_count - number * batch_size)

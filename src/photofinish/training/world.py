@@ -1,0 +1,140 @@
+"""How devices share a step: one device, DataParallel, or a process for each device (DDP).
+
+A single device is a world of size one: the model is not wrapped and collectives are no-ops.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from photofinish.errors import ConfigError, UserError
+from photofinish.models.registry import BATCH_NORMS
+from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""For ranks that hang, or write a checkpoint. A lost process is noticed at once."""
+
+
+class World:
+    """One process with one device."""
+
+    rank = 0
+    size = 1
+    """Number of processes, not devices."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.devices: tuple[torch.device, ...] = (device,)
+        """Devices of this process."""
+        self.output_device = device
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices of all ranks."""
+        return len(self.devices) * self.size
+
+    def adapt(self, network: nn.Module) -> nn.Module:
+        """Change the network itself if it must, before the optimizer is made."""
+        return network
+
+    def normalised_images(self, batch_images: int) -> int:
+        """Return the smallest number of samples that BatchNorm normalises over in such a batch."""
+        return batch_images
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        """Wrap the network as a step calls it. Weights and their names stay those of `network`."""
+        return network
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return every rank's value, in order of rank."""
+        return [value]
+
+    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all ranks, on its device."""
+        return value
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        return value
+
+    def clock(self) -> Clock:
+        """Return a clock that waits for this process's devices and for every other rank."""
+        return Clock(self.devices[0])
+
+    def forget_peak_memory(self) -> None:
+        """Count peak memory from here on: the warm-up trains a second copy, which must not count."""
+        for device in self.devices:
+            forget_peak_memory(device)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of the device that took most, or of the process on the CPU."""
+        everyones = self.all_gather_object([peak_memory_bytes(device) for device in self.devices])
+        peaks = [peak for peaks in everyones for peak in peaks if peak is not None]
+        return max(peaks, default=None)
+
+
+class DataParallelWorld(World):
+    """One process that copies the network to every device in each step, with nn.DataParallel."""
+
+    def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
+        super().__init__(devices[0])
+        self.devices, self.output_device = devices, output_device
+
+    def normalised_images(self, batch_images: int) -> int:
+        """Return the last device's share: each normalises over its own, and the last has least."""
+        share = -(-batch_images // len(self.devices))
+        return batch_images % share or share
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        if not torch.cuda.is_available():  # nn.DataParallel would silently run the network as it is
+            raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
+        return nn.DataParallel(network, list(self.devices), self.output_device)
+
+
+class DistributedWorld(World):
+    """A process for each device. Objects go over gloo, gradients over the device's own backend."""
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        super().__init__(device)
+        self.rank, self.size = rank, size
+        backend = dist.get_default_backend_for_device(device)
+        self._gradients: Any = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT)
+
+    def adapt(self, network: nn.Module) -> nn.Module:
+        """Convert BatchNorm to SyncBatchNorm, so that ranks normalise over the whole batch."""
+        if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
+            return network
+        if self.devices[0].type == "cpu":
+            raise ConfigError(
+                "model has BatchNorm, which PyTorch can't synchronise between processes on the "
+                "CPU: set devices.cpu.processes to 1 in params.yaml, or choose another model"
+            )
+        convert = nn.SyncBatchNorm.convert_sync_batchnorm
+        converted: nn.Module = convert(network, self._gradients)  # type: ignore[no-untyped-call]
+        return converted
+
+    def parallel(self, network: nn.Module) -> nn.Module:
+        return DistributedDataParallel(network, process_group=self._gradients)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        everyones: list[Any] = [None] * self.size
+        dist.all_gather_object(everyones, value)
+        return everyones
+
+    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
+        value = value.clone()
+        dist.all_reduce(value, group=self._gradients)
+        return value
+
+    def broadcast_object(self, value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def clock(self) -> Clock:
+        return Clock(self.devices[0], dist.barrier)
