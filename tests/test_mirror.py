@@ -198,6 +198,7 @@ def test_a_resumed_training_continues_its_run(
         ("this", "RUNNING"),
         ("", "RUNNING"),
     ],
+    ids=["gone", "the same id", "another machine's", "this", "none"],
 )
 def test_a_run_left_running_is_closed_if_its_process_is_gone(
     store: Store, gone: str, process: str, status: str
