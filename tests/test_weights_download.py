@@ -14,8 +14,8 @@ from conftest import ROOT, MakeExperiment, digits_plan, from_array, learnable_im
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
-from photofinish.config.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
 from photofinish.config.loader import read_params
+from photofinish.config.networks import InitialWeights, PublishedWeights, WeightsPlan, checked_file, fetched_weights
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
