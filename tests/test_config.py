@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,6 @@ FILES = [ROOT / "params.yaml", *(ROOT / "examples").glob("*.yaml")]
 # What is changed in GOOD, to what, the line and key of the only problem, and a part of its text.
 PROBLEMS = [
     (DEFAULTS, "defaults: 3\n", "1  defaults", "mapping"),
-    (DEVICES, "devices: [1]\n", "9  devices", "object"),
     (DATASETS, "datasets:\n  digits:\n", "13  datasets.digits", "mapping"),
     (DATASETS, "", "1  datasets", "required"),
     (EXPERIMENTS, "experiments: {}\n", "14  experiments", "at least one entry"),
@@ -59,22 +57,16 @@ PROBLEMS = [
     ("datasets:", "datasts:", "12  datasts", "did you mean 'datasets'?"),
     ("seed: 0", "seed: -1", "2  defaults.seed", "greater than or equal to 0"),
     ("seed: 0", "dataset: digits", "2  defaults.dataset", "in each experiment"),
-    ("epochs: 10", "epoch: 10", "3  defaults.epoch", "did you mean 'epochs'? allowed: dataset"),
     ("lr: 0.1", "lr: .nan", "5  defaults.optimizer.lr", "finite"),
     ("momentum: 0.9", "momentun: 0.9", "5  defaults.optimizer.momentun", "'momentum'?"),
     ("momentum: 0.9", "nesterov: true", "5  defaults.optimizer", "needs a momentum"),
     (SGD, "optimizer: rmsprop", "5  defaults.optimizer.name", "allowed: sgd, adam, adamw"),
-    (SGD, "optimizer: {lr: 1}", "5  defaults.optimizer.name", "required"),
-    (SGD, "optimizer: {name: sgd}", "5  defaults.optimizer.lr", "required"),
     ("constant", "cosin", "6  defaults.schedule.name", "did you mean 'cosine'?"),
     ("constant", "step", "6  defaults.schedule.step_size", "required"),
-    ("resident", "{name: resident, workers: 1}", "7  defaults.input.workers", "allowed: name"),
     ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),
-    (LINEAR, "linear: {model: linear}", "15  experiments.linear.dataset", "required"),
     (LINEAR, "linear:", "15  experiments.linear", "mapping"),
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
     (LR, "epoch: 3", "16  experiments.mlp.epoch", "did you mean 'epochs'?"),
-    (LR, "optimizer: {Lr: 1}", "16  experiments.mlp.optimizer.Lr", "did you mean 'lr'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (
         "linear}",
@@ -84,28 +76,20 @@ PROBLEMS = [
     ),
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
     ("linear}", "linear, loss: mse}", "15  experiments.linear.loss", "use cross_entropy"),
-    ("linear}", "linear, batch_size: 0}", "15  experiments.linear.batch_size", "equal to 1"),
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("linear: {", "3: {", "15  experiments.3", "put it in quotes"),
     ("{threads: auto}", "{treads: auto}", "10  devices.cpu.treads", "did you mean 'threads'?"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
-    (GPU, "gpu: {nodes: 2}", "11  devices.gpu.nodes", "unknown key"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),
-    (GPU, "gpu: {strategy: data_parallel, device_ids: [0, 0]}", "11  devices.gpu", "twice"),
-    ("source: digits, ", "", "13  datasets.digits.source", "required"),
     ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),
     ("test: 0.15", "tst: 0.1, test: 0.15", "13  datasets.digits.tst", "did you mean 'test'?"),
     ("test: 0.15", "test: 1.5", "13  datasets.digits.test", "fraction between 0 and 1"),
-    ("test: 0.15", "test: 0.9", "13  datasets.digits", "must be less than 1"),
     (DIGITS, "{source: MNIST}", "13  datasets.digits.validation", "required"),
     (DIGITS, "{source: csv, validation: 1, test: 1}", "13  datasets.digits", "either path"),
-    (DIGITS, "{source: folder, parts: {}, test: 1}", "13  datasets.digits.parts.train", "required"),
     ("model: linear", "model: liner", "15  experiments.linear.model.name", "mean 'linear'?"),
-    ("model: linear", "model: resnet19", "15  experiments.linear.model.name", "mean 'resnet18'?"),
     ("model: linear", "model: resnet18", "15  experiments.linear.model", "these have 1"),
     ("model: linear", "model: lenet", "15  experiments.linear.model", "images of 8x8"),
-    ("model: linear", "model: cnn", "15  experiments.linear.model.channels", "required"),
     (
         "model: linear",
         "model: {name: resnet18, weights: imagenet}",
@@ -118,12 +102,9 @@ PROBLEMS = [
         "15  experiments.linear.model",
         "limit",
     ),
-    ("hidden: [32]", "hidden: [8, 1.5]", "16  experiments.mlp.model.hidden.1", "integer"),
     ("hidden: [32]", "hidden: [0]", "16  experiments.mlp.model.hidden.0", "equal to 1"),
     ("hidden: [32]", "hidden: []", "16  experiments.mlp.model.hidden", "at least 1 item"),
-    ("devices:", "compare: {target: 0.9}\ndevices:", "9  compare.target", "'target_accuracy'?"),
     ("devices:", "compare: {watts: {gpu: 0}}\ndevices:", "9  compare.watts.gpu", "than 0"),
-    ("devices:", "compare: [1]\ndevices:", "9  compare", "object"),
     (
         "devices:",
         "compare: {prices: {accelerator_hour: {H10: 2}}}\ndevices:",
@@ -137,7 +118,6 @@ PROBLEMS = [
         "unknown accelerator; did you mean 'H100'?",
     ),
     ("devices:", "compare: {accelerators: T4}\ndevices:", "9  compare.accelerators", "[T4]"),
-    ("devices:", "compare: {references: [../x]}\ndevices:", "9  compare.references", "'none', or"),
 ]
 
 
@@ -351,25 +331,12 @@ def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path, value: str) ->
     assert read_params(params_file).experiments["linear"].cuda_graphs == value
 
 
-@pytest.mark.parametrize("devices", ["devices:\n", "", "devices: {cpu: {}}\n"])
-def test_devices_may_be_left_empty_or_out(params_file: Path, devices: str) -> None:
-    params = read(params_file, changed((DEVICES, devices))).devices
-    assert (params.cpu.threads, params.gpu.kind, params.gpu.if_missing) == (None, "auto", "skip")
-
-
-def test_an_argument_of_custom_code_may_be_null_and_nested(params_file: Path) -> None:
-    own = "model: {name: 'net.py:Net', limit: null, sizes: [1, {x: 2.5}]}"
-    model = read(params_file, changed(("model: linear", own))).experiments["linear"].model
-    assert model.model_extra == {"limit": None, "sizes": [1, {"x": 2.5}]}
-
-
-@pytest.mark.parametrize("section", ["", "compare:\n", "compare: {prices: {gpu_hour: null}}\n"])
-def test_without_settings_nothing_is_priced_and_every_reference_is_compared(
-    params_file: Path, section: str
-) -> None:
-    assert read(params_file, GOOD + section).comparing == Comparing(
-        target_accuracy=None, references="all", accelerators=SHORT_LIST
-    )
+def test_compare_may_be_left_out(params_file: Path) -> None:
+    default = Comparing(target_accuracy=None, references="all", accelerators=SHORT_LIST)
+    for section in ("", "compare:\n", "compare: {prices: {gpu_hour: null}}\n"):
+        assert read(params_file, GOOD + section).comparing == default
+    devices = read(params_file, changed((DEVICES, ""))).devices
+    assert (devices.cpu.threads, devices.gpu.if_missing) == (None, "skip")
 
 
 def test_accelerators_and_prices_survive_the_plan_file(params_file: Path) -> None:
@@ -450,10 +417,3 @@ def test_a_value_is_read_as_dvc_reads_it(params_file: Path, written: str, value:
     own = f"  own:\n    dataset: digits\n    model:\n      name: net.py:Net\n      key: {written}\n"
     model = read(params_file, GOOD + own).experiments["own"].model
     assert model.model_extra == {"key": value}
-
-
-def test_a_long_value_is_cut_in_the_report(params_file: Path) -> None:
-    text = changed(("epochs: 10", f"epochs: {'x' * 200}"))
-    with pytest.raises(ConfigError, match=re.escape('epochs = "xxxx')) as raised:
-        read(params_file, text)
-    assert max(map(len, str(raised.value).splitlines()[1:])) < 200
