@@ -1,4 +1,4 @@
-"""Steps before and after a training that warm up or measure it, and leave what it learns as it is."""
+"""Steps on scratch copies, which warm a training up or measure it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scratch_copy(
     network, layout = trainer.network, layout or trainer.state.memory_format
     # A copy would be compiled again.
     if trainer.team.size == 1 and not trainer.experiment.model.compile:
-        scratch = copy.deepcopy(network).to(memory_format=layout)  # type: ignore[call-overload]
+        scratch = copy.deepcopy(network).to(memory_format=layout)
         yield trainer.fresh_state(trainer.team.parallel(scratch.train()), layout)
         return
     before = copy.deepcopy(network.state_dict())
@@ -113,7 +113,7 @@ def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
     """Capture the steps, then run each kind of step and validation batch of an epoch, and undo it.
 
     A graph keeps its memory to itself, so an epoch's eager steps and validation need further
-    memory. It is allocated before the first epoch is timed, or found to be missing while the
+    memory. It is allocated before the first epoch is timed, or is missing while the
     training can still fall back to eager steps.
     """
     steps.capture(trainer, trainer.state)
@@ -157,7 +157,7 @@ def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
 
 
 def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
-    """Return the first batch cut to this rank's share of an epoch's last one, if that is smaller."""
+    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller."""
     last = batches.image_count % batches.batch_size
     if not last or batches.image_count < batches.batch_size:
         return []
