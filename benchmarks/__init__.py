@@ -1,1 +1,1 @@
-"""How fast the trainer is, side by side with what else a PyTorch user can pick: `make bench`, docs/performance.md."""
+"""Benchmarks of the trainer beside other training loops: `make bench`, docs/performance.md."""

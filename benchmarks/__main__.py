@@ -1,4 +1,4 @@
-"""Time the trainer beside the tutorial's loop, Lightning and a bare loop: `python -m benchmarks --help`."""
+"""Time the trainer beside the tutorial's loop, Lightning and a bare loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.timing import Outcome, alternate
 from benchmarks.workloads import NAMES, Workload, workloads
 
 LOSSES_AGREE = 0.02
-"""relative; the sides add up in other orders, which a few hundred steps make more of"""
+"""Relative tolerance: the sides add up in other orders."""
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +27,9 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for workload in workloads(tuple(options.only), quick=options.quick, scratch=Path(scratch)):
             started_seconds = time.perf_counter()
-            conditions = Conditions(workload.name, options.quick, options.threads, options.processor_time)
+            conditions = Conditions(
+                workload.name, options.quick, options.threads, options.processor_time
+            )
             with side_processes(sides, conditions, Path(scratch)) as runs:
                 outcomes = alternate(runs, options.rounds)
             _refuse_nonsense(workload, outcomes)
@@ -41,35 +43,57 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer images and rounds: to see that all runs")
-    parser.add_argument("--rounds", type=int, help="how often each side is run (11, or 2 with --quick)")
-    parser.add_argument("--threads", type=int, default=machine.cores(), help="of every side (all cores)")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), help="these rows of the table")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder for table and plot")
     parser.add_argument(
-        "--processor-time", action="store_true", help="time what the process computes, not waits: for a busy machine"
+        "--quick", action="store_true", help="fewer images and rounds: to see that all runs"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="how often each side is run (11, or 2 with --quick)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=machine.cores(), help="of every side (all cores)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=list(NAMES), help="these rows of the table"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results"), help="folder for table and plot"
+    )
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="time what the process computes, not waits: for a busy machine",
     )
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (2 if options.quick else 11)
     if options.processor_time and options.threads != 1:
-        parser.error("--processor-time needs --threads 1: it is the sum over all threads, those that wait included")
+        parser.error(
+            "--processor-time needs --threads 1: it is the sum over all threads, those that wait included"
+        )
     return options
 
 
 def _sides() -> tuple[str, ...]:
     if find_spec("lightning"):
         return OURS, BARE, TUTORIAL, LIGHTNING
-    print("Lightning is not installed, its rows are left out (`make bench` installs it)", file=sys.stderr)
+    print(
+        "Lightning is not installed, its rows are left out (`make bench` installs it)",
+        file=sys.stderr,
+    )
     return OURS, BARE, TUTORIAL
 
 
 def _refuse_nonsense(workload: Workload, outcomes: dict[str, list[Outcome]]) -> None:
-    """A side that did other work than the rest proves nothing."""
-    losses = {side: [outcome.validation_loss for outcome in measured] for side, measured in outcomes.items()}
+    """Exit if a side did other work than the rest."""
+    losses = {
+        side: [outcome.validation_loss for outcome in measured]
+        for side, measured in outcomes.items()
+    }
     expected = losses[OURS][0]
     for side, its in losses.items():
         if not all(math.isclose(loss, expected, rel_tol=LOSSES_AGREE) for loss in its):
-            raise SystemExit(f"{workload.name}: {side} ends with losses {its}, photofinish with {expected}")
+            raise SystemExit(
+                f"{workload.name}: {side} ends with losses {its}, photofinish with {expected}"
+            )
 
 
 if __name__ == "__main__":

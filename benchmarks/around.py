@@ -1,7 +1,7 @@
-"""What comes on top of the training: whole stages, a pipeline from nothing, one with nothing to do.
+"""Time what surrounds a training: whole stages, a pipeline from nothing, a no-op.
 
-`python -m benchmarks.around` prints seconds of wall time, taken in temporary clones of the last commit. It fails where
-a no-op takes longer than it may: `plan` runs every time, so DVC rewrites dvc.lock every time, and both must stay quick.
+`python -m benchmarks.around` prints seconds of wall time, taken in temporary clones of the last
+commit. `plan` runs every time, so DVC rewrites dvc.lock every time, and both must stay quick.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 7
 EXPERIMENTS = 15
 MOST_NO_OP_SECONDS = 2.0
 MOST_OVER_BARE = 2.0
-"""times a bare pipeline of as many stages, as `dvc init` makes it"""
+"""Times the no-op of a bare pipeline of as many stages."""
 ROOT = Path(__file__).parent.parent
 WITHOUT_MLFLOW = """
 import os, runpy, sys
@@ -49,7 +49,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         default = _clone(folder / "default")
-        _tell("dvc repro of the three default experiments from nothing", [_seconds(default, "dvc", "repro")])
+        _report(
+            "dvc repro of the three default experiments from nothing",
+            [_seconds(default, "dvc", "repro")],
+        )
         _stages(_clone(folder / "stages"))
         _no_ops(folder, default)
     print(", ".join(f"{name} {value}" for name, value in machine.describe(machine.cores()).items()))
@@ -59,7 +62,9 @@ def _no_ops(folder: Path, default: Path) -> None:
     many, bare, silent = _clone(folder / "many"), folder / "bare", folder / "silent"
     params = _params(many)
     linear = {"dataset": "digits", "model": "linear", "epochs": 1}
-    params["experiments"] = {f"linear-{number:02d}": linear | {"seed": number} for number in range(EXPERIMENTS)}
+    params["experiments"] = {
+        f"linear-{number:02d}": linear | {"seed": number} for number in range(EXPERIMENTS)
+    }
     _write(many / "params.yaml", params)
     _seconds(many, "dvc", "repro")
     stages = 5 + 3 * EXPERIMENTS
@@ -70,29 +75,45 @@ def _no_ops(folder: Path, default: Path) -> None:
     for project in (default, many, bare, silent):
         _seconds(project, *no_op)
     defaults, *others = _alternate([(project, no_op) for project in (default, many, bare, silent)])
-    _tell("no-op of the three default experiments", defaults)
-    _tell(f"no-op of {EXPERIMENTS} experiments", others[0], MOST_NO_OP_SECONDS)
+    _report("no-op of the three default experiments", defaults)
+    _report(f"no-op of {EXPERIMENTS} experiments", others[0], MOST_NO_OP_SECONDS)
     for what, empty, most in (
         ("as `dvc init` makes it", others[1], MOST_OVER_BARE),
         ("with DVC's statistics off, as here", others[2], None),
     ):
-        _tell(f"no-op of a bare pipeline of {stages} empty stages, {what}", empty)
-        _tell("  the experiments' over it", [many / bare for many, bare in zip(others[0], empty, strict=True)], most)
+        _report(f"no-op of a bare pipeline of {stages} empty stages, {what}", empty)
+        _report(
+            "  the experiments' over it",
+            [many / bare for many, bare in zip(others[0], empty, strict=True)],
+            most,
+        )
 
 
 def _stages(project: Path) -> None:
-    """A training of about a second, as dvc starts it."""
+    """Time a training of about a second, as DVC starts it."""
     params = _params(project)
     params["experiments"] = {"second": params["experiments"]["digits-mlp"] | {"epochs": 100}}
     _write(project / "params.yaml", params)
     _seconds(project, "dvc", "repro", "train-cpu@second")
-    settings = ["--experiment", "data/plan/experiments/second.json", "--host", "data/plan/hosts/cpu.json"]
-    places = ["--data", "data/splits/digits", "--weights", "data/weights/second", "--out", "results/second/cpu"]
+    settings = [
+        "--experiment",
+        "data/plan/experiments/second.json",
+        "--host",
+        "data/plan/hosts/cpu.json",
+    ]
+    places = [
+        "--data",
+        "data/splits/digits",
+        "--weights",
+        "data/weights/second",
+        "--out",
+        "results/second/cpu",
+    ]
     stage = ["stages/train.py", "--device", "cpu", *settings, *places]
     with_mlflow, without = [sys.executable, *stage], [sys.executable, "-c", WITHOUT_MLFLOW, *stage]
     measured = _alternate([(project, with_mlflow), (project, without)])
-    _tell("a training stage of about one second, start to exit, with MLflow", measured[0])
-    _tell("the same without MLflow", measured[1])
+    _report("a training stage of about one second, start to exit, with MLflow", measured[0])
+    _report("the same without MLflow", measured[1])
 
 
 def _clone(folder: Path) -> Path:
@@ -120,10 +141,17 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def _seconds(project: Path, *command: str) -> float:
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start compiles the clone's modules anew
+    environment = os.environ | {
+        "PYTHONPATH": str(project / "src"),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # else each start compiles the clone's modules again
     started_seconds = time.perf_counter()
-    ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
     seconds = time.perf_counter() - started_seconds
     if ran.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{ran.stdout}{ran.stderr}")
@@ -135,11 +163,12 @@ def _alternate(sides: list[tuple[Path, Sequence[str]]]) -> list[list[float]]:
     return [list(values) for values in zip(*rounds, strict=True)]
 
 
-def _tell(what: str, values: list[float], most: float | None = None) -> None:
-    found = spread(values)
-    target = "" if most is None else f", at most {most:g}: {'reached' if found.median <= most else 'not reached'}"
-    figures = f"{found.median:.2f} ({found.lowest:.2f} to {found.highest:.2f}, {len(values)} times{target})"
-    print(f"{what}: {figures}", flush=True)
+def _report(what: str, values: list[float], most: float | None = None) -> None:
+    figures = spread(values)
+    text = f"{figures.lowest:.2f} to {figures.highest:.2f}, {len(values)} times"
+    if most is not None:
+        text += f", at most {most:g}: {'reached' if figures.median <= most else 'not reached'}"
+    print(f"{what}: {figures.median:.2f} ({text})", flush=True)
 
 
 if __name__ == "__main__":

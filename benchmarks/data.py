@@ -1,4 +1,4 @@
-"""Images for the benchmarks: the real ones where they lie beside the project, else noise of the same shape."""
+"""Images for the benchmarks: real ones beside the project, or else noise of their shape."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Data:
     std: tuple[float, ...]
 
     def batches(self, experiment: Any, device: torch.device) -> tuple[Batches, Batches]:
-        """For training and for validation, as the training stage makes them."""
+        """Return batches for training and for validation, as the training stage makes them."""
 
         def of(name: PartName, part: Part) -> Batches:
             normalised = PlacedPart(name, part.images, part.labels, Normaliser(self.mean, self.std))
@@ -60,7 +60,10 @@ def idx(name: str, train: int, validation: int) -> Data:
     images = _read_idx(folder / "train-images-idx3-ubyte.gz", header=16).reshape(-1, 1, 28, 28)
     labels = _read_idx(folder / "train-labels-idx1-ubyte.gz", header=8).astype(np.int64)
     return _data(
-        Part(images[:train], labels[:train]), Part(images[-validation:], labels[-validation:]), classes=10, is_real=True
+        Part(images[:train], labels[:train]),
+        Part(images[-validation:], labels[-validation:]),
+        classes=10,
+        is_real=True,
     )
 
 
@@ -68,7 +71,9 @@ def noise(shape: tuple[int, int, int], train: int, validation: int) -> Data:
     random = np.random.default_rng(0)
 
     def part(count: int) -> Part:
-        return Part(random.integers(0, 256, (count, *shape), dtype=np.uint8), random.integers(0, 10, count))
+        return Part(
+            random.integers(0, 256, (count, *shape), dtype=np.uint8), random.integers(0, 10, count)
+        )
 
     return _data(part(train), part(validation), classes=10, is_real=False)
 
@@ -84,20 +89,26 @@ def jpegs(scratch: Path, side: int, most: int) -> Data:
     chosen = {"train": [f for n, f in enumerate(files) if n % 8], "validation": files[::8]}
 
     def part(name: str) -> Part:
-        labels = np.array([classes.index(file.parent.name) for file in chosen[name]], dtype=np.int64)
+        labels = np.array(
+            [classes.index(file.parent.name) for file in chosen[name]], dtype=np.int64
+        )
         path = scratch / f"{name}.csv"
         with path.open("w", encoding="utf-8", newline="") as text:
             writer = csv.writer(text)
             writer.writerow(("path", "label"))
             writer.writerows(zip(map(str, chosen[name]), labels.tolist(), strict=True))
-        return Part(np.stack([decode(path, (side, side), 3) for path in chosen[name]]), labels, path)
+        return Part(
+            np.stack([decode(path, (side, side), 3) for path in chosen[name]]), labels, path
+        )
 
     return _data(part("train"), part("validation"), len(classes), is_real)
 
 
 def _data(train: Part, validation: Part, classes: int, is_real: bool) -> Data:
     scaled = train.images.astype(np.float32) / 255
-    mean, std = (tuple(np.asarray(of).tolist()) for of in (scaled.mean((0, 2, 3)), scaled.std((0, 2, 3))))
+    mean, std = (
+        tuple(np.asarray(of).tolist()) for of in (scaled.mean((0, 2, 3)), scaled.std((0, 2, 3)))
+    )
     return Data(train, validation, classes, is_real, mean, std)
 
 
@@ -106,7 +117,7 @@ def _read_idx(path: Path, header: int) -> UInt8Array:
 
 
 def _write_jpegs(folder: Path) -> Path:
-    """Of the sizes that Caltech-101's have."""
+    """Write JPEGs of the sizes of Caltech-101's."""
     random = np.random.default_rng(0)
     for number in range(200):
         path = folder / f"class-{number % 8}" / f"{number:04d}.jpg"

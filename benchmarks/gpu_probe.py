@@ -1,10 +1,10 @@
 """Measure the first half hour on a GPU, each part in a separate process that ends in time:
 `python -m benchmarks.gpu_probe`.
 
-Without a GPU, all that can run does, on less data, and the rest is listed as not checked. Findings are printed as they
-come. The folder that `--out` names holds six files: a part's findings each (`steps.jsonl`), `probe.json` with all of
-them and their provenance, and `results.tar.gz` with results and records for reference/. A part that runs by itself
-(`--only`) replaces only its own findings.
+Without a GPU, the parts run on less data, and the rest is listed as not checked. The folder that
+`--out` names holds six files: each part's findings (`steps.jsonl`), `probe.json` with all of them
+and their provenance, and `results.tar.gz` with results and records for reference/. A part that runs
+by itself (`--only`) replaces only its own findings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from photofinish.training.torch_device import CPU
 
 @dataclass(frozen=True)
 class Part:
-    """Where in benchmarks/probe it is, how long it may take, and the packages it needs beside torch and NumPy."""
+    """A function in benchmarks/probe, its time limit, and the packages it needs."""
 
     module: str
     function: str
@@ -47,21 +47,21 @@ PARTS = {
 
 
 def run_part(name: str, out: Path, data: Path | None) -> None:
-    """In this process."""
-    part, found = PARTS[name], Findings(name, _file(out, name))
+    """Run a part in this process."""
+    part, kept = PARTS[name], Findings(name, _file(out, name))
     missing = [package for package in part.needs if importlib.util.find_spec(package) is None]
     if missing:
-        found.skip("all of it", f"not installed here: {', '.join(missing)}")
+        kept.skip("all of it", f"not installed here: {', '.join(missing)}")
         return
     if findings.here() == CPU:
         torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
     module = importlib.import_module(f"benchmarks.probe.{part.module}")
-    getattr(module, part.function)(found, out, data)
+    getattr(module, part.function)(kept, out, data)
 
 
 def start_part(name: str, out: Path, data: Path | None) -> None:
-    """In a process of its own, which is ended with all it started when its time is over."""
-    part, found = PARTS[name], Findings(name, _file(out, name))
+    """Run a part in a separate process, which is ended with its children after its time."""
+    part, kept = PARTS[name], Findings(name, _file(out, name))
     command = [sys.executable, "-m", "benchmarks.gpu_probe", "--out", str(out), "--part", name]
     command += ["--data", str(data)] if data else []
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -73,16 +73,16 @@ def start_part(name: str, out: Path, data: Path | None) -> None:
     try:
         status = process.wait(part.seconds)
         if status:
-            found.add(
+            kept.add(
                 "the rest", "FAILED", note=f"the part ended with status {status}: see its output"
             )
     except subprocess.TimeoutExpired:
-        found.skip("the rest", f"not done within {part.seconds} s")
+        kept.skip("the rest", f"not done within {part.seconds} s")
     finally:
         if process.poll() is None:
             os.killpg(process.pid, 9)
             process.wait()
-    found.add("took", time.monotonic() - started_seconds, "s")
+    kept.add("took", time.monotonic() - started_seconds, "s")
 
 
 def _file(out: Path, part: str) -> Path:
@@ -113,10 +113,11 @@ def main() -> None:
     print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", flush=True)
     for name in args.only:
         start_part(name, out, data)
-        found = findings.read(_file(out, part) for part in PARTS if _file(out, part).is_file())
-        findings.write(out, facts, found)
-    failed = [each for each in found if str(each.value).startswith(("FAILED", "OTHER"))]
-    unchecked = Counter((each.part, each.note) for each in found if each.value is None)
+        files = [_file(out, part) for part in PARTS if _file(out, part).is_file()]
+        every = findings.read(files)
+        findings.write(out, facts, every)
+    failed = [each for each in every if str(each.value).startswith(("FAILED", "OTHER"))]
+    unchecked = Counter((each.part, each.note) for each in every if each.value is None)
     print(f"\n== {unchecked.total()} not checked")
     print(*(f"{part}: {count} times: {why}" for (part, why), count in unchecked.items()), sep="\n")
     print(f"\n== {len(failed)} failed", *failed, out / "probe.json", sep="\n")

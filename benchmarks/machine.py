@@ -1,4 +1,4 @@
-"""Where the figures come from."""
+"""Facts of the machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A device compared with itself, where no side can win: `python -m benchmarks.null` counts false winners of 100.
+"""Compare a device with itself: `python -m benchmarks.null` counts false winners of 100.
 
-Each training is watched as a stage's is, so that on a busy machine fewer winners are named."""
+Load is monitored as in a stage, so that on a busy machine fewer winners are named.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +33,28 @@ def main() -> None:
     pairs = [(_run(workload), _run(workload)) for _ in range(COMPARISONS)]
     busy = sum(once.is_doubtful or again.is_doubtful for once, again in pairs)
     off = statistics.stdev(
-        statistics.median(once.epoch_seconds) / statistics.median(again.epoch_seconds) for once, again in pairs
+        statistics.median(once.epoch_seconds) / statistics.median(again.epoch_seconds)
+        for once, again in pairs
     )
     epoch_seconds = statistics.median(pairs[0][0].epoch_seconds)
-    print(f"the ratio's standard deviation: {off:.3f}; an epoch takes {epoch_seconds * 1e3:.1f} ms; busy: {busy}")
-    for what, margin in (("by the epochs alone", 1.0), (f"with {RUN_TO_RUN - 1:.0%} for a whole run", RUN_TO_RUN)):
+    print(
+        f"the ratio's standard deviation: {off:.3f}; an epoch takes {epoch_seconds * 1e3:.1f} ms; busy: {busy}"
+    )
+    for what, margin in (
+        ("by the epochs alone", 1.0),
+        (f"with {RUN_TO_RUN - 1:.0%} for a whole run", RUN_TO_RUN),
+    ):
         print(f"{what}: {_count_winners(pairs, margin, margin)} false winners of {COMPARISONS}")
-    print(f"as the report has it: {_count_winners(pairs, RUN_TO_RUN, BUSY)} false winners of {COMPARISONS}")
+    print(
+        f"as the report has it: {_count_winners(pairs, RUN_TO_RUN, BUSY)} false winners of {COMPARISONS}"
+    )
 
 
 def _count_winners(pairs: list[tuple[Run, Run]], margin: float, busy_margin: float) -> int:
     return sum(
-        _names_a_winner(once, again, busy_margin if once.is_doubtful or again.is_doubtful else margin)
+        _names_a_winner(
+            once, again, busy_margin if once.is_doubtful or again.is_doubtful else margin
+        )
         for once, again in pairs
     )
 
@@ -55,7 +66,10 @@ def _run(workload: Workload) -> Run:
     for metrics, _timing in trainer.epochs():
         watch.epoch_ended(1, metrics.epoch)
     watch.training_ended()
-    return Run([timing.training_seconds for timing in trainer.progress.timings], bool(load_warnings(watch.windows)))
+    return Run(
+        [timing.training_seconds for timing in trainer.progress.timings],
+        bool(load_warnings(watch.windows)),
+    )
 
 
 def _names_a_winner(once: Run, again: Run, margin: float) -> bool:

@@ -1,4 +1,4 @@
-"""photofinish's trainer, as the training stage uses it: training and validation, losses and accuracy of each epoch."""
+"""photofinish's trainer, as the training stage uses it."""
 
 from __future__ import annotations
 

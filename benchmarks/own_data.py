@@ -1,8 +1,9 @@
-"""What a data set of one's own costs once it is packed: nothing, if `python -m benchmarks.own_data` gives a ratio of 1.
+"""Compare training on a custom data set with a built-in one: `python -m benchmarks.own_data`.
 
-LeNet trains on made-up images as our own source has them, and as a class of a user's gives the same ones, by turns.
-Both must come to the same weights. Times are the process's own, on one thread: what it takes, whatever else the machine
-does."""
+LeNet trains on the same images from both, by turns, and must come to the same weights. Times are
+processor times on one thread. A ratio of 1 means that a custom data set costs nothing once it is
+packed.
+"""
 
 from __future__ import annotations
 
@@ -59,20 +60,24 @@ def main() -> None:
                 sides = [ours, theirs][:: -1 if turn % 2 else 1]
                 seconds = {side: _train(side, source) for side in sides}
                 assert all(
-                    torch.equal(tensor, network[name]) for _, own in seconds.values() for name, tensor in own.items()
+                    torch.equal(tensor, network[name])
+                    for _, own in seconds.values()
+                    for name, tensor in own.items()
                 )
                 ratios.append(seconds[theirs][0] / seconds[ours][0])
             ratio = spread(ratios)
             reached = "reached" if ratio.median <= MOST else "NOT reached"
             print(
                 f"input {source}: an epoch takes {ratio.median:.3f}x ({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
-                f"what it takes with our own source, at most {MOST}x: {reached}",
+                f"what it takes with the built-in source, at most {MOST}x: {reached}",
                 flush=True,
             )
 
 
 def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
-    plan = DatasetPlan.model_validate_json(json.dumps({"name": name, "dataset": settings, "local_files": None}))
+    plan = DatasetPlan.model_validate_json(
+        json.dumps({"name": name, "dataset": settings, "local_files": None})
+    )
     if isinstance(plan.dataset, OwnDataset):
         plan = plan.model_copy(update={"custom_code": code_of_users([plan.dataset.reference])})
     download(plan, Path(f"raw-{name}"))
@@ -82,11 +87,18 @@ def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
 
 def _train(packed: PackedSplit, source: str) -> tuple[float, dict[str, torch.Tensor]]:
     """The seconds of an epoch, with its validation, and the weights."""
-    settings = {"dataset": "made-up", "model": {"name": "lenet"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
+    settings = {
+        "dataset": "made-up",
+        "model": {"name": "lenet"},
+        "optimizer": {"name": "sgd", "lr": 0.01},
+        "seed": 0,
+    }
     further = {"input": {"name": source}, "precision": "fp32", "epochs": EPOCHS, "batch_size": 1000}
     experiment = Experiment.model_validate({**settings, **further})
     manifest, classes = packed.manifest, len(packed.manifest.class_names)
-    train, validation = (Part(packed.images(part), packed.labels(part)) for part in ("train", "validation"))
+    train, validation = (
+        Part(packed.images(part), packed.labels(part)) for part in ("train", "validation")
+    )
     data = Data(train, validation, classes, is_real=False, mean=manifest.mean, std=manifest.std)
     network = build_model(experiment.model, manifest.shape, classes, experiment.seed)
     trainer = Trainer(experiment, network, *data.batches(experiment, CPU), CPU)

@@ -1,4 +1,4 @@
-"""Each side in a process of its own, as its users have it: what one sets of PyTorch or of memory is not the others'."""
+"""Run each side in a separate process, so that its settings of PyTorch are its alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODULES = {OURS: "ours", BARE: "bare", TUTORIAL: "tutorial", LIGHTNING: "with_l
 
 @dataclass(frozen=True)
 class Conditions:
-    """The same for every side."""
+    """Conditions that all sides share."""
 
     workload: str
     quick: bool
@@ -36,10 +36,14 @@ class Conditions:
 
 
 @contextmanager
-def side_processes(sides: tuple[str, ...], conditions: Conditions, scratch: Path) -> Iterator[dict[str, RunSide]]:
-    """All have their images before the first is timed; each waits, doing nothing, while another one runs."""
+def side_processes(
+    sides: tuple[str, ...], conditions: Conditions, scratch: Path
+) -> Iterator[dict[str, RunSide]]:
+    """Start a process for each side. Each waits while another one runs."""
     with ExitStack() as stack:
-        ends = {side: stack.enter_context(_process(side, conditions, scratch / side)) for side in sides}
+        ends = {
+            side: stack.enter_context(_process(side, conditions, scratch / side)) for side in sides
+        }
         for side, end in ends.items():
             _answer(side, end)
         yield {side: partial(_round, side, end) for side, end in ends.items()}

@@ -1,8 +1,8 @@
-"""What an image costs that is read from disk as it is needed, however many there are, and in little memory.
+"""Time an image that is read from disk when it is needed, in little memory.
 
-`python -m benchmarks.streaming` trains a linear network for two epochs through the input path `loader`, on ten
-thousand, a hundred thousand and a million made-up images of 28x28, each in a process that may allocate a tenth of the
-largest split at most. Times are the process's own: an image's cost, whatever else the machine does.
+`python -m benchmarks.streaming` trains a linear network for two epochs with `input: loader`, on ten
+thousand, a hundred thousand and a million made-up images of 28x28, each in a process that may
+allocate a tenth of the largest split at most. Times are processor times.
 """
 
 from __future__ import annotations
@@ -42,14 +42,21 @@ def _make(path: Path, count: int) -> None:
     random = np.random.default_rng(0)
     images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(count, *SHAPE))
     for start in range(0, count, 10_000):
-        images[start : start + 10_000] = random.integers(0, 256, size=images[start : start + 10_000].shape)
+        images[start : start + 10_000] = random.integers(
+            0, 256, size=images[start : start + 10_000].shape
+        )
 
 
 def train(path: Path) -> None:
     configure_torch(CPU, "fp32", threads=1)
     images = np.load(path, mmap_mode="r")
     labels = np.arange(len(images), dtype=np.int64) % CLASSES
-    settings = {"dataset": "made-up", "model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.01}, "seed": 0}
+    settings = {
+        "dataset": "made-up",
+        "model": {"name": "linear"},
+        "optimizer": {"name": "sgd", "lr": 0.01},
+        "seed": 0,
+    }
     further = {"schedule": {"name": "constant"}, "input": {"name": "loader"}, "precision": "fp32"}
     experiment = Experiment.model_validate({**settings, **further, "epochs": 2, "batch_size": 128})
     few = Part(images[:VALIDATION_IMAGES], labels[:VALIDATION_IMAGES])
@@ -69,8 +76,12 @@ def train(path: Path) -> None:
 
 
 def _allow_more(more_bytes: int) -> None:
-    """From here on; memory-mapped files don't count, as the system may drop their pages at any time."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+    """Limit what is allocated from here on. Memory-mapped files don't count."""
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData")
+    ]
     limit_bytes = int(line.split()[1]) * 1024 + more_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 

@@ -1,4 +1,4 @@
-"""The rows that were measured, as CSV, Markdown and a plot."""
+"""Rows of the table, as CSV, Markdown and a plot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {TUTORIAL: "the tutorial's loop", LIGHTNING: "Lightning", BARE: "the ba
 
 @dataclass(frozen=True)
 class Row:
-    """One side of one workload."""
+    """Figures of one side of one workload."""
 
     workload: str
     title: str
@@ -27,7 +27,7 @@ class Row:
     epoch_seconds_lowest: float
     epoch_seconds_highest: float
     ratio: float
-    """its time over ours; of the bare loop, ours over its time"""
+    """Its time over ours; for the bare loop, ours over its time."""
     ratio_lowest: float
     ratio_highest: float
     target: float | None
@@ -70,7 +70,9 @@ def _is_reached(side: str, ratio: Spread, target: float | None) -> bool | None:
 def write(rows: Sequence[Row], machine: dict[str, str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "benchmarks.csv").open("w", encoding="utf-8", newline="") as text:
-        writer = csv.DictWriter(text, [field.name for field in fields(Row)] + list(machine), lineterminator="\n")
+        writer = csv.DictWriter(
+            text, [field.name for field in fields(Row)] + list(machine), lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(asdict(row) | machine for row in rows)
     (folder / "benchmarks.md").write_text(markdown(rows, machine), encoding="utf-8")
@@ -84,15 +86,28 @@ def markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
     ]
     for row in rows:
         seconds = f"{row.epoch_seconds:.3g} s ({row.epoch_seconds_lowest:.3g} to {row.epoch_seconds_highest:.3g})"
-        lines.append(f"| {row.title} | {row.data} | {row.side} | {seconds} | {_ratio(row)} | {_target(row)} |")
+        lines.append(
+            f"| {row.title} | {row.data} | {row.side} | {seconds} | {_ratio(row)} | {_target(row)} |"
+        )
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
-    return "\n".join([*lines, "", f"Medians of {rows[0].rounds} rounds, lowest to highest in brackets. {facts}.", ""])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Medians of {rows[0].rounds} rounds, lowest to highest in brackets. {facts}.",
+            "",
+        ]
+    )
 
 
 def _ratio(row: Row) -> str:
     if row.side == OURS:
         return ""
-    verb = f"photofinish takes {{}} of {_WORDS[BARE]}'s time" if row.side == BARE else "photofinish is {} faster"
+    verb = (
+        f"photofinish takes {{}} of {_WORDS[BARE]}'s time"
+        if row.side == BARE
+        else "photofinish is {} faster"
+    )
     return verb.format(f"{row.ratio:.2f}x ({row.ratio_lowest:.2f} to {row.ratio_highest:.2f})")
 
 

@@ -1,4 +1,4 @@
-"""Sides take turns, so that what else the machine does hits them alike; each round gives a ratio of its own."""
+"""Sides take turns, so that other load of the machine hits all. Each round gives a ratio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 RunSide = Callable[[], "Outcome"]
 NowSeconds = Callable[[], float]
-"""The clock: that of the wall, or of the processor time that this process has had."""
+"""Wall time or processor time of this process."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Outcome:
 
     epoch_seconds: float
     validation_loss: float
-    """of the network that came out, computed by the harness: sides that did the same work agree"""
+    """Loss of the trained network. Sides that did the same work agree."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def spread(values: list[float]) -> Spread:
 
 
 def alternate(sides: Mapping[str, RunSide], rounds: int) -> dict[str, list[Outcome]]:
-    """Every side once a round. Each round starts with another side, so that none always follows the same one."""
+    """Run every side once a round, in an order that turns, so that none always follows another."""
     outcomes: dict[str, list[Outcome]] = {name: [] for name in sides}
     names = list(sides)
     for turn in range(rounds):
@@ -43,6 +43,6 @@ def alternate(sides: Mapping[str, RunSide], rounds: int) -> dict[str, list[Outco
 
 
 def ratios(numerator: list[Outcome], denominator: list[Outcome]) -> Spread:
-    """Of times measured in the same round."""
+    """Return the spread of ratios of times from the same round."""
     pairs = zip(numerator, denominator, strict=True)
     return spread([above.epoch_seconds / below.epoch_seconds for above, below in pairs])

@@ -1,5 +1,7 @@
-"""The loop of PyTorch's tutorials, as their users have it: a Dataset that hands out one image after another, a
-DataLoader, the losses read at every step. Only the order of the images is set, to be that of the other sides."""
+"""The loop of PyTorch's tutorials: a Dataset, a DataLoader, losses read at every step.
+
+Only the order of the images is set, to be that of the other sides.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Item = tuple[torch.Tensor, int]
 
 
 class ArrayImages(Dataset[Item]):
-    """As torchvision's MNIST and CIFAR10 are written: an array in memory, of which each image becomes PIL's first."""
+    """Images like torchvision's MNIST: an array in memory, of which each becomes PIL's first."""
 
     def __init__(self, part: Part, transform: transforms.Compose) -> None:
         self.images, self.labels, self.transform = part.images, part.labels.tolist(), transform
@@ -35,7 +37,7 @@ class ArrayImages(Dataset[Item]):
 
 
 class CsvImages(Dataset[Item]):
-    """As PyTorch's tutorial on custom data sets is written: a CSV of files, each read when asked for."""
+    """Images like those of PyTorch's tutorial on custom data sets: a CSV of files."""
 
     def __init__(self, part: Part, transform: transforms.Compose) -> None:
         assert part.csv_file is not None
@@ -70,7 +72,9 @@ def loaders(workload: Workload) -> tuple[DataLoader[Item], DataLoader[Item]]:
     if data.train.csv_file:
         steps.insert(0, transforms.Resize(data.train.images.shape[2:]))
     kind = CsvImages if data.train.csv_file else ArrayImages
-    training, validation = (kind(part, transforms.Compose(steps)) for part in (data.train, data.validation))
+    training, validation = (
+        kind(part, transforms.Compose(steps)) for part in (data.train, data.validation)
+    )
     return (
         DataLoader(training, batch_size=workload.batch_size, sampler=SetOrder(workload)),
         DataLoader(validation, batch_size=workload.batch_size),
@@ -80,7 +84,9 @@ def loaders(workload: Workload) -> tuple[DataLoader[Item], DataLoader[Item]]:
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
     training, validation = loaders(workload)
     model, loss_function = workload.network(), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=workload.learning_rate, momentum=workload.momentum)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=workload.learning_rate, momentum=workload.momentum
+    )
     seconds = []
     for _ in range(workload.epochs):
         started_seconds = now_seconds()
@@ -91,7 +97,10 @@ def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Mo
 
 
 def train(
-    model: nn.Module, loader: DataLoader[Item], loss_function: nn.Module, optimizer: torch.optim.Optimizer
+    model: nn.Module,
+    loader: DataLoader[Item],
+    loss_function: nn.Module,
+    optimizer: torch.optim.Optimizer,
 ) -> float:
     model.train()
     running_loss = 0.0
@@ -104,7 +113,9 @@ def train(
     return running_loss / len(loader)
 
 
-def validate(model: nn.Module, loader: DataLoader[Item], loss_function: nn.Module) -> tuple[float, float]:
+def validate(
+    model: nn.Module, loader: DataLoader[Item], loss_function: nn.Module
+) -> tuple[float, float]:
     model.eval()
     loss, correct, total = 0.0, 0, 0
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The same in Lightning, with the tutorial's loader. Logger, checkpoints and progress bar are off, in its favour."""
+"""Lightning with the tutorial's loader, without logger, checkpoints and progress bar."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # mypy doesn
         self.log("validation_accuracy", (outputs.argmax(1) == labels).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.workload.learning_rate, momentum=self.workload.momentum)
+        return torch.optim.SGD(
+            self.parameters(), lr=self.workload.learning_rate, momentum=self.workload.momentum
+        )
 
 
 class EpochTimes(lightning.Callback):  # type: ignore[misc]
-    """Of training with the validation that Lightning does at its end."""
+    """Times of epochs, with the validation that Lightning does at their ends."""
 
     def __init__(self, now_seconds: NowSeconds) -> None:
         self.now_seconds = now_seconds

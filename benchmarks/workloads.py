@@ -1,4 +1,4 @@
-"""What is trained: one entry a row of the table."""
+"""Workloads: one for each row of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Targets:
-    """Ratios to reach: how many times faster than the first two, and at most how many times the bare loop's time."""
+    """Ratios to reach: times as fast as the first two, and at most so many bare loops."""
 
     tutorial: float
     lightning: float
@@ -41,25 +41,30 @@ class Workload:
     momentum: float = 0.0
     epochs: int = 1
     untimed_epochs: int = 0
-    """of these, from the first on"""
+    """Epochs that aren't timed, from the first on."""
 
     def network(self) -> nn.Module:
-        """The same initial weights for every side."""
+        """Build the network with the initial weights of all sides."""
         model: Any = self.model  # stands for one of the schema's
         _, *shape = self.data.train.images.shape
         return build_model(model, (shape[0], shape[1], shape[2]), self.data.classes, SEED)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The same for every side."""
+        """Return the order of the images, which all sides share."""
         return batch_order(len(self.data.train.labels), SEED, epoch)
 
     def experiment(self) -> Any:
-        """As the trainer takes it; a plain object, so that a machine without pydantic will do."""
+        """Return the settings as a plain object, for machines without pydantic."""
         return SimpleNamespace(
             model=self.model,
             loss=None,
             optimizer=SimpleNamespace(
-                name="sgd", lr=self.learning_rate, momentum=self.momentum, dampening=0, weight_decay=0, nesterov=False
+                name="sgd",
+                lr=self.learning_rate,
+                momentum=self.momentum,
+                dampening=0,
+                weight_decay=0,
+                nesterov=False,
             ),
             schedule=SimpleNamespace(name="constant"),
             input=SimpleNamespace(name="resident"),
@@ -74,7 +79,7 @@ class Workload:
         )
 
     def trainer(self) -> Trainer:
-        """Ours, as the training stage makes it."""
+        """Build photofinish's trainer, as the training stage does."""
         experiment = self.experiment()
         return Trainer(experiment, self.network(), *self.data.batches(experiment, CPU), CPU)
 
@@ -92,29 +97,47 @@ def _linear(quick: bool, _scratch: Path) -> Workload:
 def _mlp(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
     title, targets = "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10)
-    return Workload("mnist-mlp", title, targets, _model("mlp", hidden=(32,)), images, batch_size=128)
+    return Workload(
+        "mnist-mlp", title, targets, _model("mlp", hidden=(32,)), images, batch_size=128
+    )
 
 
 def _lenet(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("FashionMNIST", *((3000, 1000) if quick else (50000, 10000)))
     title, targets = "Fashion-MNIST LeNet, batch 1000", Targets(3.5, 3.5, 1.05)
-    return Workload("fashion-lenet", title, targets, _model("lenet"), images, batch_size=1000, momentum=0.9)
+    return Workload(
+        "fashion-lenet", title, targets, _model("lenet"), images, batch_size=1000, momentum=0.9
+    )
 
 
 def _photographs(quick: bool, scratch: Path) -> Workload:
-    """From the second epoch on: in the first, the trainer's images are read from the packed split."""
+    """Return the photographs. The first epoch, which decodes them, isn't timed."""
     images = data.jpegs(scratch, side=32, most=80 if quick else 200)
     model = _model("cnn", channels=(32, 64), kernel_size=3, padding=0, hidden=(256, 128))
-    title, targets, epochs = "CSV of JPEGs to 32x32, CNN, batch 32", Targets(5, 5, 1.10), 3 if quick else 6
+    title, targets, epochs = (
+        "CSV of JPEGs to 32x32, CNN, batch 32",
+        Targets(5, 5, 1.10),
+        3 if quick else 6,
+    )
     return Workload(
-        "jpegs-cnn", title, targets, model, images, batch_size=32, momentum=0.9, epochs=epochs, untimed_epochs=1
+        "jpegs-cnn",
+        title,
+        targets,
+        model,
+        images,
+        batch_size=32,
+        momentum=0.9,
+        epochs=epochs,
+        untimed_epochs=1,
     )
 
 
 def _resnet(quick: bool, _scratch: Path) -> Workload:
     images = data.noise((3, 32, 32), *((256, 64) if quick else (2304, 256)))
     title, targets = "ResNet-18 on 32x32, batch 256", Targets(1.05, 1.05, 1.05)
-    return Workload("resnet18", title, targets, _model("resnet18"), images, batch_size=256, momentum=0.9)
+    return Workload(
+        "resnet18", title, targets, _model("resnet18"), images, batch_size=256, momentum=0.9
+    )
 
 
 _ALL: dict[str, Callable[[bool, Path], Workload]] = {
@@ -128,6 +151,6 @@ NAMES = tuple(_ALL)
 
 
 def workloads(names: tuple[str, ...], *, quick: bool, scratch: Path) -> Iterator[Workload]:
-    """One at a time, so that the images of one are gone before the next are read."""
+    """Yield one at a time, so that its images are gone before the next are read."""
     for name in names:
         yield _ALL[name](quick, scratch)

@@ -1,4 +1,4 @@
-"""Findings of the probe: each is printed and written to a file at once, so that it outlives its part."""
+"""Findings of the probe. Each is printed and written at once, so that it outlives its part."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Findings:
 
     @contextmanager
     def failures_kept(self, what: str, variant: str = "") -> Iterator[None]:
-        """Keep an exception as a finding, so that the next variant is tried too. A refusal is a failure."""
+        """Keep an exception as a finding, so that the next variant is tried too."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -129,17 +129,17 @@ def _sources_sha256() -> str:
 
 def read(files: Iterable[Path]) -> list[Finding]:
     """Read findings. The last line of a part that was killed may be cut."""
-    found = []
+    findings = []
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             try:
-                found.append(Finding(**json.loads(line)))
+                findings.append(Finding(**json.loads(line)))
             except json.JSONDecodeError:
                 continue
-    return found
+    return findings
 
 
-def write(out: Path, facts: dict[str, str], found: list[Finding]) -> None:
+def write(out: Path, facts: dict[str, str], findings: list[Finding]) -> None:
     """Write all findings and their provenance to probe.json."""
-    whole = {"provenance": facts, "findings": [asdict(each) for each in found]}
+    whole = {"provenance": facts, "findings": [asdict(finding) for finding in findings]}
     (out / "probe.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")

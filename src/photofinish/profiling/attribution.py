@@ -1,4 +1,4 @@
-"""How long a training step takes and what limits it, measured on a copy of the trained network.
+"""Measure how long a training step takes and what limits it, on a copy of the trained network.
 
 results/measurements.py defines each figure. The step is the trainer's own: it calls a gradient
 scaler before the backward pass and before the optimizer, so a scaler that reads the clock sees each
@@ -80,19 +80,20 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
         why = "the network is compiled" if is_compiled else "several processes train together"
         return Profile(steady_state, None, why, None, why)
     images, _labels = next(iter(trained.validation.eval_batches()))
-    room = images_with_room(trained.device, images[0].nbytes)
+    free_bytes = available_memory_bytes()
+    if trained.device != CPU:
+        free_bytes = free_memory_bytes(trained.device) or 0
+    room = free_bytes // (_BYTES_AN_IMAGE_BYTE * images[0].nbytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
     breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
     return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)))
 
 
 def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
-    """Return what was measured, or why that fails: the training is done and must not be lost.
-
-    Memory may be too small, and custom networks may not run under a dispatch mode.
-    """
+    """Return what was measured, or why that fails: the training must not be lost."""
     try:
         return measure(), None
+    # Memory may be too small, and custom networks may not run under a dispatch mode.
     except RuntimeError as error:
         first_line = str(error).partition("\n")[0]
         return None, f"measuring it fails ({first_line})"
@@ -156,8 +157,6 @@ def measure_by_turns(
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """Amount of what `profile_step` measures."""
-
     steps: int
     """Steps of one epoch, from its first on."""
     other_batch_images: int
@@ -191,12 +190,6 @@ def plan_attribution(
     is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
     tries_bf16 = is_fp32 and has_fast_bf16(trainer.device)
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
-
-
-def images_with_room(device: torch.device, image_bytes: int) -> int:
-    """Return how many images surely fit into memory in a step."""
-    free_bytes = available_memory_bytes() if device == CPU else free_memory_bytes(device) or 0
-    return free_bytes // (_BYTES_AN_IMAGE_BYTE * image_bytes)
 
 
 def profile_step(

@@ -47,7 +47,7 @@ _MOST_VALUES = 64 * 3 * 64 * 64
 _RECORDED_IMAGES = 4
 """Number of images of which a layer's output is kept: normalisation mixes the batch into each."""
 _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
-"""How far each weight moves, relative to itself, to see what rounding may change.
+"""Relative distance that each weight moves, to see what rounding may change.
 
 For fp32 it is far more than one rounding (2**-24), by which libraries differ dozens of times
 (docs/verdict.md).

@@ -51,7 +51,6 @@ class StepCount(NamedTuple):
 
     flops: int
     products: list[Product]
-    """Products in their order."""
     saved_activations: int
     saved_tensor_bytes: int
 
@@ -111,7 +110,6 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
 
 
 def grouped(products: Iterable[Product]) -> tuple[Product, ...]:
-    """Group equal products."""
     counts = Counter(products)
     return tuple(product.model_copy(update={"count": n}) for product, n in counts.items())
 
@@ -206,7 +204,6 @@ class Direction(NamedTuple):
 
     @property
     def least(self) -> float:
-        """Return the number of multiplications in the fastest known algorithm."""
         per_place = 0.0
         for start in range(min(self.stride, self.taps)):
             part = len(range(start, self.taps, self.stride))
@@ -215,7 +212,6 @@ class Direction(NamedTuple):
 
 
 def least_multiplications(directions: Sequence[Direction]) -> float:
-    """Return the multiplications for one input and one output channel."""
     # FFT also computes what strides skip.
     by_fft = _LEAST_BY_FFT * math.prod(each.places * each.stride for each in directions)
     return min(by_fft, math.prod(each.least for each in directions))
@@ -234,7 +230,6 @@ class _SavedTensors:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch within the block."""
         hooks = [layer.register_forward_pre_hook(self._layer_begins) for layer in self._layers]
         hooks += [layer.register_forward_hook(self._layer_ended) for layer in self._layers]
         with saved_tensors_hooks(self._save, lambda tensor: tensor):

@@ -1,4 +1,4 @@
-"""Steps before and after a training that warm up or measure it, and leave what it learns as it is."""
+"""Steps on scratch copies, which warm a training up or measure it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
     """Capture the steps, then run each kind of step and validation batch of an epoch, and undo it.
 
     A graph keeps its memory to itself, so an epoch's eager steps and validation need further
-    memory. It is allocated before the first epoch is timed, or found to be missing while the
+    memory. It is allocated before the first epoch is timed, or is missing while the
     training can still fall back to eager steps.
     """
     steps.capture(trainer, trainer.state)
@@ -155,7 +155,7 @@ def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
 
 
 def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
-    """Return the first batch cut to this rank's share of an epoch's last one, if that is smaller."""
+    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller."""
     last = batches.image_count % batches.batch_size
     if not last or batches.image_count < batches.batch_size:
         return []

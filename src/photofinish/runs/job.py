@@ -1,4 +1,4 @@
-"""What a training carries from process to process when it is interrupted: its time, repeats, checkpoints."""
+"""State that an interrupted training passes on to the process that resumes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from photofinish.training.world import World
 
 
 class Job:
-    """A run over all its processes: how long it took so far, the repeats it has done, its checkpoints."""
+    """A run over all its processes: its time, its repeats, its checkpoints."""
 
     def __init__(self, run: Run, tracker: Tracker | None, excluded_seconds: float) -> None:
         self.tracker = tracker
@@ -45,7 +45,6 @@ class Job:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Leave the time of the block out of the job's."""
         started_seconds = time.monotonic()
         yield
         self.excluded_seconds += time.monotonic() - started_seconds
@@ -107,7 +106,6 @@ class Laps:
         self._ended_seconds = time.perf_counter()
 
     def end(self, purpose: str) -> None:
-        """Add the time since the last lap's end to `purpose`."""
         now_seconds = time.perf_counter()
         self._seconds[purpose] += now_seconds - self._ended_seconds
         self._ended_seconds = now_seconds

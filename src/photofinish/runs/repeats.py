@@ -1,4 +1,4 @@
-"""The same training again: repeats for its times, further seeds for its results."""
+"""Further trainings of an experiment: repeats for its times, other seeds for its results."""
 
 from __future__ import annotations
 
@@ -121,7 +121,6 @@ def _train_seed(setup: Setup, store: CheckpointStore) -> State:
 
 
 def write_further_seeds(folder: Path, states: dict[int, State]) -> None:
-    """Write the weights and the history of each further seed."""
     runs = []
     for seed, state in states.items():
         weights = packed_weights(state["network"])

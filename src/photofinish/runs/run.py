@@ -45,7 +45,7 @@ class Run:
 
     @property
     def custom_code(self) -> dict[str, str]:
-        """Return the sha256 of each custom file that runs, and the versions of packages it names."""
+        """Return the sha256 of each custom file that runs, and the versions of its packages."""
         return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
 
     def check(self) -> None:
@@ -130,7 +130,6 @@ class Run:
         return sha256_of_bytes(to_json(facts).encode())
 
     def key(self) -> str:
-        """Return the sha256 of the name and the identity."""
         return sha256_of_bytes(f"{self.name} {self.identity()}".encode())
 
     def checkpoint_folder(self) -> Path:
@@ -146,7 +145,6 @@ class Run:
 
 @cache
 def code_sha256() -> str:
-    """Return the sha256 of the sources that a training stage runs."""
     return our_code("train").sha256
 
 
@@ -163,7 +161,6 @@ def _dvc_lock_entry() -> str:
 
 
 def write_unavailable(run: Run, reason: str) -> None:
-    """Write the result of a run whose device is missing."""
     record = records.Unavailable(device=run.device, experiment=run.experiment, reason=reason)
     records.write_record(run.out / records.MODEL / records.RECORD, record)
     records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())

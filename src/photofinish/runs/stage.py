@@ -30,8 +30,8 @@ def train(
     metrics: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
-    host: CpuTarget | GpuTarget
-    host = read_plan(host_file, CpuTarget) if device == "cpu" else read_plan(host_file, GpuTarget)
+    is_cpu = device == "cpu"
+    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
     rank = own_rank()
     processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)

@@ -1,4 +1,4 @@
-"""What people see of a training: its progress, its first batch as a picture, its network in words."""
+"""Views of a training: its progress, its first batch as a picture, its network in words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class TrainingDisplay(Display):
         super().__init__(title, _training_bar(trainer), steps, sys.stdout)
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
-        """Show an epoch's metrics and its speed."""
         text = (
             f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}  "
             f"validation {metrics.validation_loss:.4f}"
@@ -75,9 +74,9 @@ def _training_bar(trainer: Trainer) -> Progress:
 
 
 def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normalisation) -> bytes:
-    """Return a PNG of the first normalised images, each above its label. Equal images give equal bytes.
+    """Return a PNG of the first normalised images, each above its label.
 
-    Without torchvision, whose import would take each training a second.
+    Torchvision would do half of it, but its import takes each training a second.
     """
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in normalisation)
     pixels = (images[:MOST_IMAGES].detach().cpu().float() * std + mean).clamp(0, 1)
