@@ -95,13 +95,15 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
             if len(faults) >= _MOST_FAULTS:
                 break
             display.advance()
-            first = first or (None if isinstance(sample, str) else sample)
-            fault = sample if isinstance(sample, str) else sample.difference(first)
-            if fault:
-                faults.append(f"{source.name_of(row)}: {fault}")
-            else:
-                file.write(np.ascontiguousarray(sample.input).data)
-                targets.append(sample.target)
+            if isinstance(sample, str):
+                faults.append(f"{source.name_of(row)}: {sample}")
+                continue
+            first = first or sample
+            if difference := sample.difference(first):
+                faults.append(f"{source.name_of(row)}: {difference}")
+                continue
+            file.write(np.ascontiguousarray(sample.input).data)
+            targets.append(sample.target)
     if faults or first is None:
         lines = "\n".join(faults[:_MOST_FAULTS] or ["it has no items"])
         if getattr(plan.dataset, "size", 0) is None:

@@ -37,7 +37,7 @@ def build_own(
         from timm import create_model  # an optional package
 
         build: Any = partial(create_model, reference.name)
-        offered = {"num_classes": classes, "in_chans": shape[0]}
+        offered: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
         arguments = offered | model.arguments | {"pretrained": weights is not None}
         if weights is not None:  # timm adapts them to the classes and channels
             arguments["pretrained_cfg_overlay"] = {"file": str(weights)}
