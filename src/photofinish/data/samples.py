@@ -97,7 +97,7 @@ def to_sample(pair: Any) -> Sample:
     if array.dtype != np.uint8 or array.ndim != 3:  # no image: as networks take it
         with np.errstate(over="ignore"):
             array = array.astype(np.float32 if kind == "f" else np.int64)
-    if not np.isfinite(array).all():
+    if array.dtype == np.float32 and not np.isfinite(array).all():
         raise ValueError("its input has numbers that are not finite")
     return Sample(array, _to_target(target))
 
