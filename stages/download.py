@@ -1,4 +1,4 @@
-"""download: fetch or make the raw files of one data set."""
+"""download: fetch the raw files of one data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from photofinish.processes import end_with_parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", type=Path, required=True, help="the data set's plan, a JSON file")
+    parser.add_argument(
+        "--dataset", type=Path, required=True, help="the data set's plan, a JSON file"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()

@@ -15,7 +15,9 @@ from photofinish.processes import end_with_parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True, help="which experiment asks for which, a JSON file")
+    parser.add_argument(
+        "--plan", type=Path, required=True, help="weights of each experiment, a JSON file"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()

@@ -1,4 +1,4 @@
-"""evaluate: test metrics of what each device learned, all computed on the CPU."""
+"""evaluate: compute test metrics of the network of each device, on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="the experiment's name")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of the packed split")
-    parser.add_argument("--metrics", type=Path, required=True, help="plan of its custom metrics, a JSON file")
+    parser.add_argument(
+        "--metrics", type=Path, required=True, help="plan of its custom metrics, a JSON file"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     end_with_parent()
@@ -30,7 +32,7 @@ def main() -> None:
     plan = read_plan(args.metrics, MetricsPlan)
     check_code_unchanged(plan.custom_code)
     judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
-    write_evaluation(judged, args.out)  # `compare` sends it to MLflow, with all experiments at once
+    write_evaluation(judged, args.out)
     for device, scores in judged.evaluation.devices.items():
         custom = "".join(f", {name} {value:.4g}" for name, value in scores.metrics.items())
         print(f"{args.name} on {device}: {scores.in_words}, loss {scores.test_loss:.4f}{custom}")

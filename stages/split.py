@@ -1,4 +1,4 @@
-"""split: pack one data set's images, and divide them into training, validation and test parts."""
+"""split: divide one data set into training, validation and test parts, and pack them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from photofinish.wording import all_or_some, printable
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", type=Path, required=True, help="the data set's plan, a JSON file")
+    parser.add_argument(
+        "--dataset", type=Path, required=True, help="the data set's plan, a JSON file"
+    )
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -25,7 +27,9 @@ def main() -> None:
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    print(f"{len(manifest.class_names)} {manifest.task}: {all_or_some([*map(printable, manifest.class_names)])}")
+    print(
+        f"{len(manifest.class_names)} {manifest.task}: {all_or_some([*map(printable, manifest.class_names)])}"
+    )
 
 
 if __name__ == "__main__":

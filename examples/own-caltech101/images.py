@@ -1,4 +1,4 @@
-"""The Caltech tutorial's data set, as a class of one's own: images whose paths and labels stand in a CSV."""
+"""The Caltech tutorial's images as a custom data set: a CSV lists their paths and labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 
 class Listed(Dataset[tuple[Image.Image, int]]):
-    """The images that `table` lists, a path and a label each; the paths start at the table's folder."""
+    """Images that `table` lists. Their paths start at the table's folder."""
 
     def __init__(self, table: str, side: int = 32) -> None:
         self.folder, self.side = Path(table).parent, side
@@ -21,7 +21,8 @@ class Listed(Dataset[tuple[Image.Image, int]]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        """What is packed: the image in one size for all, and the number of its class."""
+        """Return an image, resized to the size of all, and the number of its class."""
         row = self.rows.iloc[index]
         with Image.open(self.folder / row["path"]) as image:
-            return image.convert("RGB").resize((self.side, self.side)), self.classes.index(row["label"])
+            image = image.convert("RGB").resize((self.side, self.side))
+        return image, self.classes.index(row["label"])

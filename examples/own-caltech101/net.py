@@ -1,4 +1,4 @@
-"""The Caltech tutorial's network, as a class of one's own."""
+"""The Caltech tutorial's network as a custom class."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from torch.nn.functional import max_pool2d, relu
 
 
 class Cnn(nn.Module):
-    """Two convolutions and three linear layers for images of 32x32 pixels, from Xavier's initial weights."""
+    """Two convolutions and three linear layers for 32x32 pixels, initialized by Xavier."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 32, kernel_size=3)
         self.second = nn.Conv2d(32, 64, kernel_size=3)
         self.linears = nn.Sequential(
-            nn.Linear(64 * 6 * 6, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, classes)
+            nn.Linear(64 * 6 * 6, 256),
+            nn.ReLU(),
+            nn.Linear(256, 128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
         )
         for layer in (self.first, self.second, *self.linears[::2]):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The images' scores, a row each."""
+        """Return the scores of each image, one per class."""
         features = max_pool2d(relu(self.first(images)), 2)
         features = max_pool2d(relu(self.second(features)), 2)
         return self.linears(features.flatten(1))

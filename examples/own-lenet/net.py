@@ -1,4 +1,4 @@
-"""The Fashion-MNIST tutorial's LeNet, as a class of one's own."""
+"""The Fashion-MNIST tutorial's LeNet as a custom class."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ class LeNet(nn.Module):
         self.first = nn.Conv2d(1, 6, kernel_size=5)
         self.second = nn.Conv2d(6, 12, kernel_size=5)
         self.linears = nn.Sequential(
-            nn.Linear(12 * 4 * 4, 120), nn.ReLU(), nn.Linear(120, 60), nn.ReLU(), nn.Linear(60, classes)
+            nn.Linear(12 * 4 * 4, 120),
+            nn.ReLU(),
+            nn.Linear(120, 60),
+            nn.ReLU(),
+            nn.Linear(60, classes),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The images' scores, a row each."""
+        """Return the scores of each image, one per class."""
         features = relu(max_pool2d(self.first(images), 2))
         features = relu(max_pool2d(self.second(features), 2))
         return self.linears(features.flatten(1))

@@ -1,4 +1,4 @@
-"""What the network is built of: a neighbour of net.py, which a change here trains anew as well."""
+"""Blocks of the network in net.py. A change here trains it again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import relu
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut; the first goes down to half the height and width."""
+    """Two convolutions beside a shortcut. The first halves the height and width."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -19,6 +19,6 @@ class Residual(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """What the convolutions make of the images, added to the shortcut."""
+        """Add the output of the convolutions to that of the shortcut."""
         inner = relu(self.first_norm(self.first(images)))
         return relu(self.second_norm(self.second(inner)) + self.shortcut(images))

@@ -1,4 +1,4 @@
-"""A metric of one's own: of a network's outputs for all test items and their targets, one number."""
+"""A custom metric: takes outputs and targets of all test samples, returns one number."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def top(outputs: torch.Tensor, targets: torch.Tensor, k: int = 2) -> torch.Tensor:
-    """The share of items whose class is among the k that the network takes for the likeliest."""
+    """Return the share of samples whose class is among the k likeliest."""
     return (outputs.topk(k).indices == targets[:, None]).any(dim=1).double().mean()

@@ -1,4 +1,4 @@
-"""A data set of one's own that needs no files: a square, a cross or a ring, in some place and in noise."""
+"""A custom data set without files: a square, a cross or a ring, somewhere in noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = {
 
 
 class Shapes(Dataset[tuple[np.ndarray, int]]):
-    """So many grey images of `side` x `side` pixels; `seed` is given by photofinish."""
+    """`count` grey images of `side` x `side` pixels. photofinish passes `seed`."""
 
     classes = (*SHAPES,)
 
@@ -26,7 +26,7 @@ class Shapes(Dataset[tuple[np.ndarray, int]]):
         return self.count
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        """An image of bytes, as (channels, rows, columns), and the number of its class."""
+        """Return an image of bytes (channels, height, width), and the number of its class."""
         random = np.random.default_rng((self.seed, index))
         image = random.integers(0, 160, size=(1, self.side, self.side), dtype=np.uint8)
         top, left = random.integers(0, self.side - SIZE + 1, size=2)

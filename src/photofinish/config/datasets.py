@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -76,9 +75,9 @@ class _DatasetSettings(Settings):
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
     """Decides which samples go into which part."""
-    mean: tuple[float, ...] | None = None
+    mean: Means | None = None
     """Mean to normalise with, one per channel; by default that of the training images."""
-    std: tuple[float, ...] | None = None
+    std: Deviations | None = None
 
     @field_validator("validation", "test")
     @classmethod
@@ -96,8 +95,8 @@ class _DatasetSettings(Settings):
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> _DatasetSettings:
-        sizes = [size for size in (self.validation, self.test) if isinstance(size, float)]
-        if len(sizes) == 2 and sum(sizes) >= 1:
+        shares = [size for size in (self.validation, self.test) if isinstance(size, float)]
+        if sum(shares) >= 1:
             raise ValueError("validation and test together must be less than 1")
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")
@@ -112,22 +111,15 @@ class _ImageSettings(_DatasetSettings):
     """Height and width that images are resized to; by default they stay as they are."""
     channels: Literal[1, 3] | None = None
     """1 for grey, 3 for colours; by default those of the source."""
-    mean: Means | None = None
-    std: Deviations | None = None
 
 
-class _OfOneShape(_ImageSettings):
-    size: None = None
-    channels: None = None
-
-
-class DigitsDataset(_OfOneShape):
+class DigitsDataset(_DatasetSettings):
     """scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
 
     source: Literal["digits"]
 
 
-class SyntheticDataset(_OfOneShape):
+class SyntheticDataset(_DatasetSettings):
     """Images of any shape that are made from the seed and can be learned."""
 
     source: Literal["synthetic"]
@@ -307,20 +299,23 @@ class DatasetPlan(Settings):
     """sha256 of each file of custom code, and versions of the packages that it imports."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Place of the images of a local data set."""
 
     part: PartName | None
     """None if the parts are drawn, or named by a column."""
     given: str
     """Path as the user wrote it."""
-    path: Path
 
     @property
-    def key(self) -> str:
-        """Key in params.yaml below the data set: path, parts.train, ..."""
-        return f"parts.{self.part}" if self.part else "path"
+    def path(self) -> Path:
+        """Path from the project's folder."""
+        return in_project(self.given)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key in params.yaml below the data set."""
+        return ("parts", self.part) if self.part else ("path",)
 
 
 def places(dataset: LocalDataset) -> list[Place]:
@@ -328,4 +323,4 @@ def places(dataset: LocalDataset) -> list[Place]:
     paths: dict[PartName | None, str | None] = {None: dataset.path}
     if parts := dataset.parts:
         paths |= {"train": parts.train, "validation": parts.validation, "test": parts.test}
-    return [Place(part, given, in_project(given)) for part, given in paths.items() if given]
+    return [Place(part, given) for part, given in paths.items() if given]

@@ -100,7 +100,7 @@ def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]
     if isinstance(dataset, LocalDataset):
         kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
         for place in places(dataset):
-            yield tuple(place.key.split(".")), place.given, kind
+            yield place.key, place.given, kind
     elif isinstance(dataset, OwnDataset):
         for number, file in enumerate(dataset.files):
             yield ("files", number), file, "file or folder"
@@ -125,7 +125,7 @@ def _states(dataset: Dataset) -> Iterator[str]:
     """Yield the state of each file that a data set is made of."""
     if isinstance(dataset, LocalDataset):
         for place in places(dataset):
-            yield place.key
+            yield ".".join(place.key)
             if isinstance(dataset, CsvDataset):
                 yield sha256_of_bytes(place.path.read_bytes())
                 try:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from photofinish.custom_code import users_code
-from photofinish.data import Dtype, PartName, Task
+from photofinish.data import PartName, Task
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.errors import ConfigError, UserError
 
@@ -89,54 +89,45 @@ def to_sample(pair: Any) -> Sample:
     """Convert an (input, target) pair to arrays. Raise ValueError if it cannot be packed."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"it is a {type(pair).__name__}: an item is a pair, (input, target)")
-    is_image = isinstance(pair[0], Image.Image)
-    array = pixels_of(pair[0]) if is_image else np.asarray(_from_tensor(pair[0]))
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"its input is a {type(pair[0]).__name__} of {array.dtype}: give numbers")
-    if array.size == 0 or array.ndim == 0:
-        raise ValueError(f"its input is of shape {array.shape}: give a vector at least")
-    with np.errstate(over="ignore"):
-        packed = array.astype(_packed_dtype(array))
-    if packed.dtype.kind == "f" and not np.isfinite(packed).all():
+    value, target = pair
+    array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
+    array, kind = np.atleast_1d(array), array.dtype.kind
+    if kind not in "biuf":
+        raise ValueError(f"its input is a {type(value).__name__} of {array.dtype}: give numbers")
+    if array.dtype != np.uint8 or array.ndim != 3:  # no image: as networks take it
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32 if kind == "f" else np.int64)
+    if array.dtype == np.float32 and not np.isfinite(array).all():
         raise ValueError("its input has numbers that are not finite")
-    return Sample(packed, _to_target(pair[1]))
+    return Sample(array, _to_target(target))
 
 
-def _packed_dtype(array: Array) -> Dtype:
-    if array.dtype == np.uint8 and array.ndim == 3:
-        return "uint8"
-    return "float32" if array.dtype.kind == "f" else "int64"
-
-
-def _from_tensor(value: Any) -> Any:
-    """Return a tensor as an array, anything else unchanged."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    tensor = value.detach().cpu()
-    # NumPy has no bfloat16.
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+def _to_array(value: Any) -> Array:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        # NumPy has no bfloat16.
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return np.asarray(value)
 
 
 def _to_target(value: Any) -> Array:
     """Convert a whole number, a float or a vector. Raise ValueError for anything else."""
-    array: Array = np.asarray(_from_tensor(value))
-    if array.dtype.kind not in "biuf" or array.ndim > 1 or array.size == 0:
+    array = _to_array(value)
+    if array.dtype.kind not in "biuf" or array.ndim > 1:
         raise ValueError(
             f"its target is a {type(value).__name__} of shape {array.shape}: "
             f"give a class's number, a float, or a vector of them"
         )
-    if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise ValueError(f"its target is not finite: {value}")
-        return array
-    if array.ndim and not np.isin(array, (0, 1)).all():
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"its target is not finite: {value}")
+    if array.dtype == np.int64 and array.ndim and not np.isin(array, (0, 1)).all():
         raise ValueError(
             "its target is a vector of whole numbers other than 0 and 1: "
             "give floats for values, one number for a class"
         )
-    return array.astype(np.int64)
+    return array
 
 
 def named_targets(

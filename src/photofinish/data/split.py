@@ -99,11 +99,11 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
                 faults.append(f"{source.name_of(row)}: {sample}")
                 continue
             first = first or sample
-            if fault := sample.difference(first):
-                faults.append(f"{source.name_of(row)}: {fault}")
-            else:
-                file.write(np.ascontiguousarray(sample.input).data)
-                targets.append(sample.target)
+            if difference := sample.difference(first):
+                faults.append(f"{source.name_of(row)}: {difference}")
+                continue
+            file.write(np.ascontiguousarray(sample.input).data)
+            targets.append(sample.target)
     if faults or first is None:
         lines = "\n".join(faults[:_MOST_FAULTS] or ["it has no items"])
         if getattr(plan.dataset, "size", 0) is None:

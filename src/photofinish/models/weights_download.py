@@ -65,8 +65,8 @@ def _from_hugging_face(wanted: PublishedWeights) -> tuple[str, Path]:
     name = wanted.model.partition(":")[2]
     config = get_pretrained_cfg(name) if is_model_pretrained(name) else None
     file = (config and config.hf_hub_filename) or "model.safetensors"
-    is_safetensors = file.endswith(".safetensors")
-    if not config or not config.hf_hub_id or config.custom_load or not is_safetensors:
+    is_usable = config and config.hf_hub_id and not config.custom_load
+    if config is None or not is_usable or not file.endswith(".safetensors"):
         raise ConfigError(
             f"timm has no weights of {wanted.model} as safetensors on the Hugging Face hub: "
             f"leave pretrained out, or name others, such as timm:resnet18.a1_in1k"
