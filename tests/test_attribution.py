@@ -1,4 +1,4 @@
-"""A step is taken apart into what really happens in each of its parts, and nothing that is learned changes by it."""
+"""A step is taken apart into what really happens in each part."""
 
 from __future__ import annotations
 
@@ -39,15 +39,19 @@ from photofinish.training.world import World
 NAP_SECONDS = 1.0
 LOADER = {"name": "loader", "workers": 0}
 PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
-METHODS = {"copying": (LoaderBatches, "to_device"), "optimizer": (SGD, "step"), "rest": (Schedule, "batch_ended")}
-"""in which a part of a step happens"""
+METHODS = {
+    "copying": (LoaderBatches, "to_device"),
+    "optimizer": (SGD, "step"),
+    "rest": (Schedule, "batch_ended"),
+}
+"""Methods that do a part of a step."""
 
 
 @pytest.fixture
 def napping_in(
     trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
 ) -> MakeTrainer:
-    """A trainer of whose steps one part takes a second, and all else no time."""
+    """Build a trainer whose steps take a second in one part, and no time in the others."""
 
     def nap(*_: Any) -> None:
         clock.take(NAP_SECONDS)
@@ -93,7 +97,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
         assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
 
-def test_what_the_loader_takes_alone_is_without_the_step(
+def test_batches_alone_are_timed_without_steps(
     napping_in: MakeTrainer, trainer_of: MakeTrainer
 ) -> None:
     found = profile_step(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
@@ -104,7 +108,7 @@ def test_what_the_loader_takes_alone_is_without_the_step(
 
 
 @pytest.mark.parametrize("part", ["waiting", "copying"])
-def test_of_an_accelerator_many_batches_are_timed_at_once(
+def test_an_accelerator_times_many_batches_together(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
@@ -116,10 +120,9 @@ def test_of_an_accelerator_many_batches_are_timed_at_once(
 
 
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
-def test_the_same_bits_are_learned_after_it(
+def test_profiling_between_epochs_changes_no_bit(
     trainer_of: MakeTrainer, source: dict[str, Any]
 ) -> None:
-    """Whatever is left of it would show in a training that goes on, with momentum and dropout."""
     settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
     plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
@@ -129,10 +132,9 @@ def test_the_same_bits_are_learned_after_it(
     assert_same_run(measured, undisturbed)
 
 
-def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
+def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on CUDA, where fp32 keeps images as they are stored."""
     layouts: list[bool] = []
     second = nn.Conv2d(4, 4, 3)
     second.register_forward_pre_hook(
@@ -195,7 +197,7 @@ def test_a_step_in_bf16_is_tried_in_the_layout_that_a_training_in_it_has(
         (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
     ],
 )
-def test_it_takes_a_small_part_of_the_trainings_time(
+def test_profiling_takes_a_small_part_of_the_training_time(
     trainer_of: MakeTrainer,
     batch_size: int,
     step_seconds: float,
@@ -228,7 +230,7 @@ class _OneOfTwo(World):
     ],
     ids=["several processes", "too little memory"],
 )
-def test_where_a_step_cant_be_taken_apart_the_training_is_a_result_that_says_why(
+def test_a_step_that_cannot_be_profiled_has_a_reason(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,

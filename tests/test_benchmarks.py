@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic; and that every side of every row runs, does the same work and takes a sane time."""
+"""Ratios and tables of the benchmarks, and a quick run of every side."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_sides_take_turns_and_none_always_follows_the_same_one() -> None:
     assert {name: len(each) for name, each in measured.items()} == {"a": 4, "b": 4, "c": 4}
 
 
-def test_a_ratio_is_taken_within_a_round_so_that_a_slow_spell_of_the_machine_cancels_out() -> None:
+def test_a_ratio_is_taken_within_a_round() -> None:
     assert ratios(outcomes(2, 20, 4), outcomes(1, 10, 1)) == Spread(2, 2, 4)
 
 
 @pytest.mark.parametrize(("ours", "reached"), [(1.1, True), (1.2, False)])
-def test_the_ratio_to_the_bare_loop_is_our_time_over_its_time_and_that_to_others_the_inverse(
+def test_ratios_are_ours_over_the_bare_loop_and_others_over_ours(
     ours: float, reached: bool
 ) -> None:
     measured = {OURS: outcomes(ours, ours), TUTORIAL: outcomes(12, 12), BARE: outcomes(1, 1)}
@@ -62,7 +62,7 @@ def test_the_ratio_to_the_bare_loop_is_our_time_over_its_time_and_that_to_others
     assert rows[OURS].target is None
 
 
-def test_the_table_is_written_as_csv_markdown_and_a_plot_with_the_machine_in_each_row(
+def test_the_table_is_written_as_csv_markdown_and_a_plot(
     tmp_path: Path,
 ) -> None:
     measured = {OURS: outcomes(1, 2, 3), BARE: outcomes(2, 2, 2)}

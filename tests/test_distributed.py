@@ -1,4 +1,4 @@
-"""Several processes train as one would: the same batches, the same losses, the same network within rounding."""
+"""Several processes learn what one does, within rounding."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def weighted(outputs, targets):
 @pytest.mark.parametrize(
     ("processes", "batch_size"), [(2, 16), (3, 71)]
 )  # of 72 images: the last batch is one image
-def test_a_loss_that_weighs_its_items_is_divided_by_the_weight_of_the_whole_batch(
+def test_a_weighted_loss_is_divided_by_the_weight_of_the_whole_batch(
     train: Train, tmp_path: Path, processes: int, batch_size: int
 ) -> None:
     (tmp_path / "losses.py").write_text(OWN_WEIGHTED, encoding="utf-8")
@@ -190,7 +190,7 @@ def test_processes_that_read_different_projects_are_refused_by_name(
         assert platform.node() in rank["error"]
 
 
-def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
+def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_keys(
     make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
     run = Run(
@@ -205,7 +205,7 @@ def test_a_batch_smaller_than_the_processes_is_a_mistake_that_names_both_keys(
 # -- DataParallel, whose GPUs are made up -------------------------------------------------------------
 
 
-def test_data_parallel_is_made_with_the_listed_devices_and_leaves_the_names_of_weights_alone(
+def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -258,7 +258,7 @@ def test_data_parallel_is_refused_before_training(
         pytest.fail("it was let through")
 
 
-def test_data_parallel_on_one_gpu_is_a_team_of_one(
+def test_data_parallel_on_one_gpu_wraps_nothing(
     monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
 ) -> None:
     """Whose network isn't wrapped, so that its steps can be captured."""

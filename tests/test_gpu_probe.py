@@ -94,7 +94,7 @@ def test_a_part_is_ended_when_its_time_is_over(
     assert kept["took"].unit == "s"
 
 
-def test_where_it_comes_from_has_device_versions_commit_and_date() -> None:
+def test_the_provenance_has_device_versions_commit_and_date() -> None:
     facts = findings.provenance()
     assert {
         "date",

@@ -76,7 +76,7 @@ def make_trainings(
     return make
 
 
-def test_killed_before_any_of_its_operations_on_files_it_ends_with_the_same_bits(
+def test_killed_before_any_file_operation_it_ends_with_the_same_bits(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=2, save_weights="every_epoch")
@@ -141,7 +141,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert "resumes after epoch 2\n" in trainings.output
 
 
-def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(
+def test_killed_between_repeats_it_trains_only_the_missing_ones(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=2, repeats=3)
@@ -156,7 +156,7 @@ def test_killed_among_its_repeats_it_repeats_no_more_than_is_missing(
         assert repeated == {3: [True, True], 4: [False, True], 5: [False, False]}[number]
 
 
-def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(
+def test_training_starts_over_if_the_weights_of_an_epoch_are_damaged(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=4, save_weights="every_epoch")
@@ -171,7 +171,7 @@ def test_with_the_weights_of_an_earlier_epoch_damaged_training_starts_over(
     assert "resumes" not in trainings.output
 
 
-def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again_and_forced_it_does(
+def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=3, save_weights="every_epoch")

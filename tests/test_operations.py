@@ -1,4 +1,4 @@
-"""What a step computes and keeps, counted by hand for small networks."""
+"""Operations and saved tensors of a step, counted by hand for small networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGES = 4
 
 
 def counted(network: nn.Module, *shape: int) -> StepCount:
-    """Of a step on made-up images, whose own gradients nobody asks for."""
+    """Count a step on made-up images that need no gradients."""
     images = torch.ones(IMAGES, *shape)
     return count_step(network, lambda: network(images).sum())
 
@@ -34,9 +34,7 @@ def least(found: StepCount) -> int:
     return sum(each.least_flops for each in found.products)
 
 
-def test_a_linear_layer_is_a_product_forward_and_one_for_its_weights_and_the_first_none_for_its_images() -> (
-    None
-):
+def test_a_linear_layer_is_a_product_forward_and_up_to_two_backward() -> None:
     found = counted(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 10)
     first, second = 2 * IMAGES * 10 * 20, 2 * IMAGES * 20 * 5
     assert found.flops == least(found) == 2 * first + 3 * second
@@ -47,7 +45,7 @@ def test_a_linear_layer_is_a_product_forward_and_one_for_its_weights_and_the_fir
     assert found.saved_activations == IMAGES * (10 + 20)
 
 
-def test_a_convolution_counts_what_meets_the_image_or_less_by_another_basis() -> None:
+def test_a_convolution_counts_the_fewest_multiplications_in_any_basis() -> None:
     found = counted(nn.Conv2d(3, 8, 3, padding=1), 3, 16, 16)
     products = 2 * IMAGES * 3 * 8
     assert found.flops == 2 * products * 16 * 16 * 9
@@ -110,7 +108,7 @@ def test_products_of_many_small_matrices_count_two_fifths() -> None:
     assert moved(found) == [(0, 0)]
 
 
-def test_what_layers_need_again_is_kept_once_and_masks_are_not() -> None:
+def test_inputs_of_layers_are_saved_once_and_masks_do_not_count() -> None:
     layers = nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Dropout(), nn.Conv2d(2, 2, 1),
         nn.MaxPool2d(2),
@@ -122,7 +120,7 @@ def test_what_layers_need_again_is_kept_once_and_masks_are_not() -> None:
     assert found.saved_tensor_bytes > 4 * found.saved_activations
 
 
-def test_a_trainers_step_is_counted_at_its_batch_and_leaves_it_as_it_was(
+def test_counting_a_step_leaves_the_trainer_as_it_was(
     trainer_of: MakeTrainer,
 ) -> None:
     trainer = trainer_of(input={"name": "loader", "workers": 0})

@@ -1,6 +1,6 @@
-"""Trainings that are slow for a reason that was put there: it is found, and the remedy brings what it promises.
+"""Trainings made slow for a known reason are diagnosed, and the suggestion gains what it predicts.
 
-The trainer and what measures it are real; the clock is the test's own, which work moves on by what it is said to take.
+Trainer and profiling are real. The clock is simulated: work moves it on.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
         ({"cores": 2}, "CPU held back", "threads: auto"),
     ],
 )
-def test_a_planted_cause_is_found_and_its_remedy_cures_it_as_much_as_it_promises(
+def test_a_planted_cause_is_diagnosed_and_its_suggestion_gains_what_it_predicts(
     job: Callable[..., Job], measured: Measure, planted: dict[str, Any], cause: str, line: str
 ) -> None:
     slow = job(**planted)
@@ -196,7 +196,7 @@ def test_a_planted_cause_is_found_and_its_remedy_cures_it_as_much_as_it_promises
     assert found.remedy.predicted.low <= gain <= found.remedy.predicted.high
 
 
-def test_arithmetic_on_all_cores_is_what_a_device_is_for(
+def test_arithmetic_on_all_cores_is_compute_bound(
     job: Callable[..., Job], measured: Measure
 ) -> None:
     found = diagnose(measured(job()))[0]
@@ -205,7 +205,7 @@ def test_arithmetic_on_all_cores_is_what_a_device_is_for(
 
 
 @pytest.mark.parametrize("loading_seconds", [0.005, 0.05])
-def test_what_no_gpu_can_shorten_is_what_was_planted(
+def test_the_bound_on_a_gpu_comes_from_the_planted_loading_time(
     job: Callable[..., Job], measured: Measure, loading_seconds: float
 ) -> None:
     """An epoch has 8 batches of 128; the job has two epochs, after a start of 3 s of which a warm-up took 0.25 s."""

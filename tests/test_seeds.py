@@ -155,7 +155,7 @@ def with_seeds(result: Trained, *accuracies: float) -> Trained:
     return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
 
 
-def test_the_devices_difference_is_set_against_that_of_two_seeds(make_result: MakeResult) -> None:
+def test_the_difference_of_devices_is_compared_with_that_of_seeds(make_result: MakeResult) -> None:
     """By hand: 0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds, on either device."""
     cpu = with_seeds(cast(Trained, make_result(accuracy=0.80)), 0.84, 0.88)
     gpu = with_seeds(cast(Trained, make_result(device="gpu", accuracy=0.83)), 0.87, 0.91)

@@ -1,4 +1,4 @@
-"""The times on record are those that really passed."""
+"""Recorded times are those that really passed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from photofinish.training.world import World
 
 
 @pytest.mark.slow
-def test_what_a_stage_records_fits_the_clock_on_the_wall(
+def test_recorded_times_fit_the_wall_clock(
     make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
 ) -> None:
     stage = TrainingStage.prepare(
@@ -54,7 +54,7 @@ def test_what_a_stage_records_fits_the_clock_on_the_wall(
     assert timings.resumed_at_epochs == ()
 
 
-def test_what_is_drawn_for_people_to_look_at_is_not_timed_and_moves_no_start(
+def test_drawing_the_views_is_not_timed(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,

@@ -102,7 +102,11 @@ def first_step(
     outputs, gradients = taken.first_outputs_and_gradients()
     rounding: tuple[dict[str, float], dict[str, float]] = {}, {}
     if moved is not None:
-        _move_weights(moved, _MOVED_BY[precision])
+        generator, share = torch.Generator().manual_seed(_MOVING_SEED), _MOVED_BY[precision]
+        with torch.no_grad():
+            for weight in moved.parameters():
+                numbers = torch.rand(weight.shape, generator=generator)
+                weight.mul_(1 + share * (2 * numbers - 1))
         other_outputs, other_gradients = step(moved).first_outputs_and_gradients()
         rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
     rows = batch_order(len(labels), seed, 0).numpy()
@@ -170,14 +174,6 @@ def _run_step(
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
     return _Step(loss.item(), result.detach(), outputs, gradients)
-
-
-def _move_weights(network: nn.Module, share: float) -> None:
-    """Multiply each weight by a random factor between 1 - share and 1 + share."""
-    generator = torch.Generator().manual_seed(_MOVING_SEED)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.mul_(1 + share * (2 * torch.rand(weight.shape, generator=generator) - 1))
 
 
 def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:

@@ -64,12 +64,13 @@ def count_operations(trainer: Trainer) -> Operations:
         loss = state.scaler.scale
         counts = count_step(state.network, lambda: loss(trainer.loss(state, 0, batch)))
         state.scaler.step(state.optimizer)  # creates its state
+        equal = Counter(counts.products).items()
         states = [value for values in state.optimizer.state.values() for value in values.values()]
         weights = list(state.network.parameters())
         return Operations(
             images=len(images),
             flops=counts.flops,
-            products=grouped(counts.products),
+            products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=_bytes(weights),
             gradient_bytes=_bytes(weight.grad for weight in weights),
             optimizer_bytes=_bytes(states),
@@ -107,11 +108,6 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
     flops = counter.get_total_flops()
     activations, tensor_bytes = sum(saved.activations.values()), sum(saved.bytes.values())
     return StepCount(flops, products.all, activations, tensor_bytes)
-
-
-def grouped(products: Iterable[Product]) -> tuple[Product, ...]:
-    counts = Counter(products)
-    return tuple(product.model_copy(update={"count": n}) for product, n in counts.items())
 
 
 def _product(least_flops: float, read_values: int, written_values: int) -> Product:

@@ -51,7 +51,12 @@ class Job:
 
     def restore(self, trainer: Trainer, team: World, display: TrainingDisplay) -> None:
         """Load the last checkpoint on every rank, if rank 0 has one."""
-        state = self._load_latest(display) if team.rank == 0 else None
+        state = self._store.load_latest(display.say) if team.rank == 0 else None
+        damaged = self.epoch_weights.resume(state["epoch_weights_sha256"]) if state else None
+        if damaged:
+            display.say(f"{damaged} is missing or damaged: training starts over")
+            self._store.clear()
+            state = None
         state = team.broadcast_object(state)
         if state is None:
             return
@@ -64,16 +69,6 @@ class Job:
         self._epochs_saved = epochs_done * (1 + len(self.repeats))
         if team.rank == 0:
             display.say(f"resumes after epoch {epochs_done}")
-
-    def _load_latest(self, display: TrainingDisplay) -> State | None:
-        state = self._store.load_latest(display.say)
-        if state is None:
-            return None
-        if damaged := self.epoch_weights.resume(state["epoch_weights_sha256"]):
-            display.say(f"{damaged} is missing or damaged: training starts over")
-            self._store.clear()
-            return None
-        return state
 
     def epoch_ended(self, trainer: Trainer) -> None:
         """Save the epoch's weights if they are kept, and a checkpoint if one is due."""

@@ -162,13 +162,13 @@ def _train_own_seed(
         for warning in load_warnings(load.windows):
             display.say(f"take the times with care: {warning}")
 
+    # Results. The views are for people, so their time doesn't count.
     _write_model(setup, trainer, job, initial_weights_sha256, first)
     total_seconds = job.elapsed_seconds()
     write_views(run.out / records.MODEL, trainer.network, batch, setup.split.manifest)
     energies = added_up(chain.from_iterable(energy))
     if job.resumed_at_epochs:
-        reason = "the training was interrupted, and only its last part was measured"
-        energies = unavailable(energies, reason)
+        energies = unavailable(energies, "only the last part of the training was measured")
     return _timings(
         setup,
         trainer,
@@ -187,7 +187,7 @@ def _train_own_seed(
 
 @contextmanager
 def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
-    """Add that the training is safe if a measurement after it runs out of memory."""
+    """Add to an error of memory after the training that the training is safe."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
