@@ -1,4 +1,4 @@
-"""Small real image files, and the data sets and stage runs that tests make of them."""
+"""Small image files, and the data sets and stage runs that tests make of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ RED, GREEN, BLUE = (220, 20, 20), (20, 220, 20), (20, 20, 220)
 
 
 def picture(colour: tuple[int, int, int] = RED, width: int = 8, height: int = 6) -> Image.Image:
-    """The left half in the colour, the right half black."""
+    """Return an image whose left half has the colour and whose right half is black."""
     pixels = np.zeros((height, width, 3), dtype=np.uint8)
     pixels[:, : width // 2] = colour
     return Image.fromarray(pixels)
 
 
-def write_picture(path: Path, colour: tuple[int, int, int] = RED, width: int = 8, height: int = 6) -> Path:
+def write_picture(
+    path: Path, colour: tuple[int, int, int] = RED, width: int = 8, height: int = 6
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     picture(colour, width, height).save(path)
     return path
@@ -40,12 +42,12 @@ def plan_of(**dataset: Any) -> DatasetPlan:
 def run_split(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the stage as DVC does, in `folder`, into its data/splits/birds."""
     write_bytes_atomically(folder / "plan.json", plan.model_dump_json().encode())
-    places = ("--raw", "data/raw/birds", "--out", "data/splits/birds")
-    return run_stage("split", "--dataset", "plan.json", *places, cwd=folder)
+    folders = ("--raw", "data/raw/birds", "--out", "data/splits/birds")
+    return run_stage("split", "--dataset", "plan.json", *folders, cwd=folder)
 
 
 def through_pil(path: Path, mode: str = "RGB", size: tuple[int, int] | None = None) -> UInt8Array:
-    """An image file as (channels, height, width), loaded as torchvision's default loader does."""
+    """Load a file like torchvision's default loader, as (channels, height, width)."""
     with Image.open(path) as image:
         image = image.convert(mode)
         if size is not None:

@@ -1,6 +1,6 @@
-"""The published figures of the systems the project came from, on the real data where it is at hand.
+"""Two tutorials' published figures are reproduced on real data.
 
-Their files are looked for beside the project, in torchvision's layout; without them these tests skip.
+The tests skip if ../shared/datasets lacks the files, in torchvision's layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ REAL_DATA = ROOT.parent / "shared" / "datasets"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"no real data in {REAL_DATA}"),
+    pytest.mark.skipif(
+        not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"no real data in {REAL_DATA}"
+    ),
 ]
 
 # Test accuracy after each of the first five epochs, as the tutorial behind mnist-linear printed it.
@@ -45,7 +47,7 @@ Pack = Callable[[str], PackedSplit]
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    """An example's data set, downloaded from the files at hand and split as its params file says; once each."""
+    """Return a function that packs an example's data set, once each."""
     done: dict[str, PackedSplit] = {}
 
     def pack(example: str) -> PackedSplit:
@@ -68,20 +70,26 @@ def example_file(example: str) -> Path:
 
 
 def experiment_of(example: str, name: str, *, epochs: int) -> Experiment:
-    return read_params(example_file(example)).experiments[name].model_copy(update={"epochs": epochs})
+    return (
+        read_params(example_file(example)).experiments[name].model_copy(update={"epochs": epochs})
+    )
 
 
 def accuracies_on_the_test_images(experiment: Experiment, packed: PackedSplit) -> list[float]:
-    """Train, and tell the accuracy on the test images after each epoch."""
+    """Train, and return the accuracy on the test images after each epoch."""
     manifest = packed.manifest
     configure_torch(CPU, experiment.precision, threads=1)
-    network = build_model(experiment.model, manifest.shape, len(manifest.class_names), experiment.seed)
+    network = build_model(
+        experiment.model, manifest.shape, len(manifest.class_names), experiment.seed
+    )
     normalise = Normaliser(manifest.mean, manifest.std)
 
     def part(name: PartName) -> Part:
         return Part(name, packed.images(name), packed.labels(name), normalise)
 
-    training, validation = (make_batches(experiment, part(name), CPU) for name in ("train", "validation"))
+    training, validation = (
+        make_batches(experiment, part(name), CPU) for name in ("train", "validation")
+    )
     trainer = Trainer(experiment, network, training, validation, CPU)
     return [accuracy(trainer.network, part("test")) for _epoch in trainer.epochs()]
 
@@ -93,11 +101,13 @@ def accuracy(network: nn.Module, test: Part) -> float:
     return float((predicted.numpy() == test.labels).mean())
 
 
-def test_mnist_linear_learns_as_fast_as_its_tutorial_says(packed: Pack) -> None:
+def test_mnist_linear_learns_as_fast_as_in_its_tutorial(packed: Pack) -> None:
     data = packed("mnist-linear")
     assert data.manifest.counts == {"train": 50_000, "validation": 10_000, "test": 10_000}
     assert (data.manifest.mean, data.manifest.std) == ((0.1307,), (0.3081,))
-    measured = accuracies_on_the_test_images(experiment_of("mnist-linear", "mnist-linear", epochs=5), data)
+    measured = accuracies_on_the_test_images(
+        experiment_of("mnist-linear", "mnist-linear", epochs=5), data
+    )
     assert measured == pytest.approx(MNIST_LINEAR_ACCURACY, abs=0.005)
 
 
@@ -106,6 +116,6 @@ def test_the_linear_model_has_the_published_number_of_parameters() -> None:
     assert count_parameters(build_model(model, (1, 28, 28), 10, 0)) == 7850
 
 
-def test_mnist_mlp_reaches_what_such_a_network_is_known_to_reach(packed: Pack) -> None:
+def test_mnist_mlp_reaches_the_known_accuracy(packed: Pack) -> None:
     experiment = experiment_of("mnist-mlp", "mnist-mlp-resident", epochs=5)
     assert max(accuracies_on_the_test_images(experiment, packed("mnist-mlp"))) >= MNIST_MLP_ACCURACY

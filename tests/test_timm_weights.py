@@ -1,4 +1,4 @@
-"""timm's published weights: fetched from a hub that is made up here, checked, and loaded but for what doesn't fit."""
+"""timm's published weights are fetched from a hub, checked, and loaded where they fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from photofinish.config.networks import CustomModel, WeightsPlan, checked_file, fetched_weights, published_weights
+from photofinish.config.networks import (
+    CustomModel,
+    WeightsPlan,
+    checked_file,
+    fetched_weights,
+    published_weights,
+)
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file
 from photofinish.models.registry import build_model
@@ -25,7 +31,7 @@ SHAPE, CLASSES = (1, 32, 32), 3
 
 
 class _Hub(SimpleHTTPRequestHandler):
-    """Tells a file's sha256 as the Hugging Face hub does."""
+    """Sends a file's sha256 like the Hugging Face hub."""
 
     sha256: str
 
@@ -39,7 +45,7 @@ class _Hub(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file in the hub, of a network for a thousand classes of coloured images."""
+    """The hub's file, of a network for 1,000 classes of coloured images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DVC_ROOT", raising=False)
@@ -47,7 +53,9 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     path.parent.mkdir(parents=True)
     path.write_bytes(weights_of(timm.create_model("resnet10t")))
     _Hub.sha256 = sha256_of_file(path)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, directory=str(tmp_path / "hub"))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(_Hub, directory=str(tmp_path / "hub"))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         yield path
@@ -58,20 +66,28 @@ def plan_of(model: CustomModel) -> WeightsPlan:
     return WeightsPlan(experiments={"fine": published_weights(model)})
 
 
-def test_they_are_fetched_checked_and_loaded_but_for_other_classes_and_channels(published: Path) -> None:
+def test_weights_are_fetched_checked_and_adapted_to_classes_and_channels(published: Path) -> None:
     download_weights(plan_of(MODEL), Path("weights"))
     fetched = fetched_weights(MODEL, Path("weights/fine"))
     assert fetched
-    assert (fetched.file, fetched.sha256) == ("resnet10t.c3_in1k.safetensors", sha256_of_file(published))
+    assert (fetched.file, fetched.sha256) == (
+        "resnet10t.c3_in1k.safetensors",
+        sha256_of_file(published),
+    )
     file = checked_file(fetched, Path("weights/fine"))
-    first, again, other = (build_model(MODEL, SHAPE, CLASSES, seed, file).state_dict() for seed in (0, 0, 1))
+    first, again, other = (
+        build_model(MODEL, SHAPE, CLASSES, seed, file).state_dict() for seed in (0, 0, 1)
+    )
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
-    assert [name for name, tensor in first.items() if not torch.equal(tensor, other[name])] == ["fc.weight", "fc.bias"]
+    assert [name for name, tensor in first.items() if not torch.equal(tensor, other[name])] == [
+        "fc.weight",
+        "fc.bias",
+    ]
     assert first["fc.weight"].shape == (CLASSES, 512)
     build_model(MODEL, SHAPE, CLASSES, 0).load_state_dict(first)  # as a trained one is read back
 
 
-def test_a_hub_that_lacks_them_is_reported_with_the_cache_to_fill(published: Path) -> None:
+def test_a_missing_file_is_reported_with_the_cache_to_fill(published: Path) -> None:
     published.unlink()
     with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):
         download_weights(plan_of(MODEL), Path("weights"))
@@ -79,7 +95,7 @@ def test_a_hub_that_lacks_them_is_reported_with_the_cache_to_fill(published: Pat
 
 
 @pytest.mark.usefixtures("published")
-def test_what_the_hub_does_not_have_as_safetensors_is_refused() -> None:
+def test_weights_without_safetensors_are_refused() -> None:
     model = CustomModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
     with pytest.raises(ConfigError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
         download_weights(plan_of(model), Path("weights"))

@@ -1,4 +1,4 @@
-"""torchvision's classifiers from published weights: all is loaded but the last layer, which is new."""
+"""Published weights are loaded into all layers of torchvision's classifiers but the last."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ CIFAR = (3, 32, 32)
 
 
 def model_of(name: str) -> TorchvisionModel:
-    return TypeAdapter(TorchvisionModel).validate_python({"name": name, "weights": CLASSIFIERS[name][0]})
+    return TypeAdapter(TorchvisionModel).validate_python(
+        {"name": name, "weights": CLASSIFIERS[name][0]}
+    )
 
 
 def publish(network: nn.Module, folder: Path, *, rename: tuple[str, str] = ("", "")) -> Path:
-    """As torchvision publishes: the state of a network of 1,000 classes."""
+    """Save the state of a network of 1,000 classes, as torchvision publishes it."""
     state = network.state_dict()
     for name in [name for name in state if rename[0] and rename[0] in name]:
         state[name.replace(*rename)] = state.pop(name)
@@ -41,7 +43,10 @@ def resnet18() -> nn.Module:
 def test_all_but_the_last_layer_is_loaded(resnet18: nn.Module, tmp_path: Path) -> None:
     network = build_model(model_of("resnet18"), CIFAR, 7, 0, publish(resnet18, tmp_path))
     loaded, published = network.state_dict(), resnet18.state_dict()
-    assert {name for name in published if not torch.equal(loaded[name], published[name])} == {"fc.weight", "fc.bias"}
+    assert {name for name in published if not torch.equal(loaded[name], published[name])} == {
+        "fc.weight",
+        "fc.bias",
+    }
     assert loaded["fc.weight"].shape == (7, 512)
     assert network.training
     assert network(torch.zeros(2, *CIFAR)).shape == (2, 7)
@@ -50,11 +55,11 @@ def test_all_but_the_last_layer_is_loaded(resnet18: nn.Module, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "side", "rename"),
     [
-        pytest.param("squeezenet1_1", 32, ("", ""), id="whose last layer is a convolution"),
-        pytest.param("densenet121", 32, ("norm1.", "norm.1."), id="of old names"),
-        pytest.param("googlenet", 32, ("", ""), id="with auxiliary heads"),
-        pytest.param("mnasnet0_5", 32, ("", ""), id="whose modules have versions"),
-        pytest.param("mobilenet_v3_small", 32, ("", ""), id="with several layers to classify"),
+        pytest.param("squeezenet1_1", 32, ("", ""), id="last layer is a convolution"),
+        pytest.param("densenet121", 32, ("norm1.", "norm.1."), id="old names"),
+        pytest.param("googlenet", 32, ("", ""), id="auxiliary heads"),
+        pytest.param("mnasnet0_5", 32, ("", ""), id="modules have versions"),
+        pytest.param("mobilenet_v3_small", 32, ("", ""), id="several layers to classify"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:The default weight initialization of GoogleNet:FutureWarning")
@@ -62,16 +67,20 @@ def test_weights_are_loaded_as_torchvision_published_them(
     name: str, side: int, rename: tuple[str, str], tmp_path: Path
 ) -> None:
     published: nn.Module = get_model(name, weights=None)
-    network = build_model(model_of(name), (3, side, side), 7, 0, publish(published, tmp_path, rename=rename))
+    network = build_model(
+        model_of(name), (3, side, side), 7, 0, publish(published, tmp_path, rename=rename)
+    )
     loaded, state = network.state_dict(), published.state_dict()
-    changed = [key for key in loaded if key not in state or not torch.equal(loaded[key], state[key])]
+    changed = [
+        key for key in loaded if key not in state or not torch.equal(loaded[key], state[key])
+    ]
     assert {key.rpartition(".")[0] for key in changed} == {changed[0].rpartition(".")[0]}
     assert 7 in loaded[changed[0]].shape
     assert network(torch.zeros(2, 3, side, side)).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_the_last_layer_of_every_classifier_is_the_one_with_the_1000_classes(
+def test_the_last_layer_of_every_classifier_has_the_1000_classes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_blocks = regnet.BlockParams.from_init_params
@@ -87,7 +96,11 @@ def test_the_last_layer_of_every_classifier_is_the_one_with_the_1000_classes(
         replace_last_layer(network, 7)
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     assert 7 in (getattr(layers[-1], "out_features", 0), getattr(layers[-1], "out_channels", 0))
-    main = [parameter.shape[0] for key, parameter in network.named_parameters() if not key.startswith(("aux", "Aux"))]
+    main = [
+        parameter.shape[0]
+        for key, parameter in network.named_parameters()
+        if not key.startswith(("aux", "Aux"))
+    ]
     assert 1000 not in main
 
 
@@ -95,15 +108,22 @@ def test_the_last_layer_of_every_classifier_is_the_one_with_the_1000_classes(
     ("name", "weights", "side"),
     [("vit_b_16", "IMAGENET1K_V1", 224), ("vit_b_16", "IMAGENET1K_SWAG_E2E_V1", 384)],
 )
-def test_weights_for_larger_images_make_a_network_for_them(name: str, weights: str, side: int) -> None:
+def test_weights_for_larger_images_make_a_network_for_them(
+    name: str, weights: str, side: int
+) -> None:
     model = TypeAdapter(TorchvisionModel).validate_python({"name": name, "weights": weights})
     with torch.device("meta"):
-        assert build_model(model, (3, side, side), 7, 0)(torch.zeros(1, 3, side, side)).shape == (1, 7)
+        assert build_model(model, (3, side, side), 7, 0)(torch.zeros(1, 3, side, side)).shape == (
+            1,
+            7,
+        )
     with pytest.raises(UserError, match="vit_b_16 can't take images of 32x32 pixels"):
         build_model(model, CIFAR, 7, 0)
 
 
-def test_a_trained_network_is_of_the_same_make_without_the_file(resnet18: nn.Module, tmp_path: Path) -> None:
+def test_a_trained_network_can_be_loaded_without_the_file(
+    resnet18: nn.Module, tmp_path: Path
+) -> None:
     trained = build_model(model_of("resnet18"), CIFAR, 7, 0, publish(resnet18, tmp_path))
     empty = build_model(model_of("resnet18"), CIFAR, 7, 0)
     empty.load_state_dict(trained.state_dict())
@@ -113,7 +133,9 @@ def test_a_trained_network_is_of_the_same_make_without_the_file(resnet18: nn.Mod
 
 
 @pytest.mark.parametrize("what", ["another network's", "cut short", "a program", "a list"])
-def test_a_file_that_does_not_hold_the_weights_is_named(what: str, resnet18: nn.Module, tmp_path: Path) -> None:
+def test_a_file_without_the_weights_is_named(
+    what: str, resnet18: nn.Module, tmp_path: Path
+) -> None:
     path = publish(resnet18, tmp_path)
     if what == "another network's":
         publish(get_model("squeezenet1_1", weights=None), tmp_path)

@@ -1,4 +1,4 @@
-"""Published weights: fetched once and checked, a folder an experiment, and refused in training unless right."""
+"""Published weights are fetched once, checked, and refused in training unless right."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file like torchvision's in torch.hub's cache, under a name with its own sha256."""
+    """A file in torch.hub's cache, whose name has its sha256."""
     folder = tmp_path_factory.mktemp("hub") / "checkpoints"
     folder.mkdir()
     torch.manual_seed(3)
@@ -74,7 +74,7 @@ def written(folder: Path) -> InitialWeights:
     return InitialWeights.model_validate_json((folder / "weights.json").read_bytes())
 
 
-def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
+def test_each_experiment_has_a_folder_with_its_weights(
     plan: WeightsPlan, published: Path, tmp_path: Path
 ) -> None:
     download_weights(plan, tmp_path / "weights")
@@ -95,7 +95,7 @@ def test_each_experiment_has_a_folder_and_those_that_ask_have_the_file(
     assert fine.sha256 == sha256_of_file(published)
 
 
-def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_left(
+def test_a_file_with_another_sha256_is_refused_and_nothing_is_left(
     plan: WeightsPlan, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged = tmp_path / "shufflenet_v2_x0_5-00000000.pth"
@@ -112,7 +112,7 @@ def test_a_file_with_another_sha256_than_its_name_says_is_refused_and_nothing_le
     [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
     ids=["made here", "with weights", "without"],
 )
-def test_the_plan_says_which_experiment_asks_for_which_weights(
+def test_the_plan_has_the_weights_of_each_experiment(
     model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
 ) -> None:
     sizes = {"validation": 2, "test": 2}
@@ -133,9 +133,6 @@ def test_the_plan_says_which_experiment_asks_for_which_weights(
     write_plan(read_params(params_file), tmp_path / "plan", ROOT / "stages")
     plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
     assert plan.experiments == {"one": expected}
-
-
-# -- in training --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
