@@ -1,4 +1,4 @@
-"""MLflow shows each result on disk exactly once, whatever it had of it before."""
+"""MLflow shows each result on disk exactly once, also if it had a part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model in MLflow answers to images as they are what `evaluate` found, wherever it is loaded and served."""
+"""The model in MLflow predicts what `evaluate` found, wherever it is loaded and served."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from result_files import trained, write_scores, write_trained
 from torch.nn.functional import cross_entropy
 
 from photofinish.config.networks import CustomModel
+from photofinish.custom_code import imports_forgotten
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.runs.evaluation import evaluate
+from photofinish.runs.evaluation import Judged, evaluate
 from photofinish.source_code import code_of_users
 from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store
@@ -39,77 +40,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 NAME = "small-mlp"
-
-
-@pytest.fixture
-def own_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same network, but of the user's own: a class in a file that imports a neighbour, and that one a file from
-    elsewhere on Python's path."""
-    monkeypatch.syspath_prepend(
-        str((own_files.folder / own_files.write("lib/widths.py", "HIDDEN = 8\n")).parent)
-    )
-    own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
-    source = (
-        "from parts import HIDDEN, nn\n"
-        "class Net(nn.Sequential):\n"
-        "    def __init__(self, classes):\n"
-        "        super().__init__(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))\n"
-    )
-    model = CustomModel(name=own_files.write("net.py", source) + ":Net")
-    path = results / NAME / "cpu" / records.MODEL / records.RECORD
-    record = records.read_record(path, records.Training)
-    experiment, custom_code = (
-        record.experiment.model_copy(update={"model": model}),
-        code_of_users([model.reference]),
-    )
-    records.write_record(
-        path, record.model_copy(update={"experiment": experiment, "custom_code": custom_code})
-    )
-    return results
-
-
-def test_a_network_of_one_s_own_is_logged_with_its_files_and_loads_without_them(
-    store: Store, own_results: Path, packed_split: PackedSplit, own_files: OwnFiles, tmp_path: Path
-) -> None:
-    expected = evaluate(
-        NAME, {"cpu": own_results / NAME / "cpu" / records.MODEL}, packed_split
-    ).predicted["cpu"]
-    mirror(store, own_results, with_models=False)  # as `compare` does
-    assert not store.find_runs()[0].outputs.model_outputs
-    mirror(store, own_results)
-    folder = shutil.copytree(
-        mlflow.artifacts.download_artifacts(model_address(store)), tmp_path / "elsewhere" / "model"
-    )
-    (own_files.folder / "net.py").unlink()
-    (own_files.folder / "parts.py").unlink()
-    (own_files.folder / "lib/widths.py").unlink()
-    np.save(folder.parent / "images.npy", packed_split.images("test"))
-    ran = subprocess.run(
-        [sys.executable, "-c", LOAD_IT],
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert json.loads(ran.stdout) == expected.tolist(), ran.stderr
-
-
-def test_figures_go_to_mlflow_without_the_model_if_its_code_has_changed(
-    store: Store, own_results: Path, own_files: OwnFiles, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = (own_files.folder / "net.py").read_text(encoding="utf-8")
-    own_files.write("net.py", f"{source}# a comment\n")
-    mirror(store, own_results)
-    assert f"{NAME}/cpu goes without its model: net.py" in capsys.readouterr().err
-    (run,) = store.find_runs()
-    assert (run.info.status, run.outputs.model_outputs) == ("FINISHED", [])
-    own_files.write("net.py", source)
-    mirror(store, own_results)
-    assert "parts" not in sys.modules  # another experiment's may have the same name
-    assert mlflow.pytorch.load_model(model_address(store)) is not None
-
-
-LOAD_IT = """
+NETWORK = """
+from parts import HIDDEN, nn
+class Net(nn.Sequential):
+    def __init__(self, classes):
+        layers = nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes)
+        super().__init__(nn.Flatten(), *layers)
+"""
+LOAD_WITHOUT_THIS_PACKAGE = """
 import json, sys, warnings
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -119,45 +57,58 @@ sys.meta_path.insert(0, Missing())
 warnings.simplefilter("ignore")
 import mlflow, numpy as np
 model = mlflow.pyfunc.load_model("model")
-print(json.dumps(model.predict((np.load("images.npy") / 255).astype(np.float32)).argmax(axis=1).tolist()))
+fractions = (np.load("images.npy") / 255).astype(np.float32)
+print(json.dumps(model.predict(fractions).argmax(axis=1).tolist()))
 """
 
 
 @pytest.fixture
 def results(
-    tmp_path: Path, make_result: MakeResult, make_trainer: MakeTrainer, packed_split: PackedSplit
+    tmp_path: Path,
+    make_result: MakeResult,
+    make_trainer: MakeTrainer,
+    packed_split: PackedSplit,
 ) -> Path:
-    """A training on the small data set, with the weights that it came to."""
+    """A training on the small data set, with its weights."""
     result, manifest = trained(make_result, NAME), packed_split.manifest
     folder = write_trained(tmp_path / "results", result) / records.MODEL
     trainer = make_trainer(result.record.experiment)
     list(trainer.epochs())
     weights = weights_of(trainer.network)
-    facts = {"class_names": manifest.class_names, "mean": manifest.mean, "std": manifest.std}
-    record = result.record.model_copy(update={**facts, "weights_sha256": sha256_of_bytes(weights)})
-    records.write_record(folder / records.RECORD, record)
+    facts = {
+        "class_names": manifest.class_names,
+        "mean": manifest.mean,
+        "std": manifest.std,
+        "weights_sha256": sha256_of_bytes(weights),
+    }
+    records.write_record(folder / records.RECORD, result.record.model_copy(update=facts))
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "mean", "std"),
-    [("int64", (), ()), ("float32", (), ()), ("float32", (1.0, 2.0), (4.0, 8.0))],
-)
-def test_a_network_of_no_images_takes_what_its_data_set_gives(
-    dtype: str, mean: tuple[float, ...], std: tuple[float, ...]
-) -> None:
-    items = torch.arange(6, dtype=torch.int64 if dtype == "int64" else torch.float32).view(3, 2)
-    taken = as_served(torch.nn.Identity(), mean, std, dtype, 1)(items)
-    assert taken.dtype == items.dtype
-    assert (
-        taken.tolist()
-        == (((items - torch.tensor(mean)) / torch.tensor(std)) if mean else items).tolist()
-    )
+@pytest.fixture
+def custom_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same network as a class in a file, whose neighbour imports a file from elsewhere."""
+    own_files.write("lib/widths.py", "HIDDEN = 8\n")
+    monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
+    own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
+    model = CustomModel(name=own_files.write("net.py", NETWORK) + ":Net")
+    path = results / NAME / "cpu" / records.MODEL / records.RECORD
+    record = records.read_record(path, records.Training)
+    experiment = record.experiment.model_copy(update={"model": model})
+    code = code_of_users([model.reference])
+    changes = {"experiment": experiment, "custom_code": code}
+    records.write_record(path, record.model_copy(update=changes))
+    return results
 
 
 def mirror(store: Store, results: Path, *, with_models: bool = True) -> int:
-    return sync_all(store, [NAME], results, results.parent / "report", with_models=with_models)
+    report = results.parent / "report"
+    return sync_all(store, [NAME], results, report, with_models=with_models)
+
+
+def judge(results: Path, split: PackedSplit) -> Judged:
+    return evaluate(NAME, {"cpu": results / NAME / "cpu" / records.MODEL}, split)
 
 
 def model_address(store: Store) -> str:
@@ -166,8 +117,8 @@ def model_address(store: Store) -> str:
     return f"models:/{output.model_id}"
 
 
-def served(address: str, request: str) -> InvocationsResponse:
-    """What the server of `mlflow models serve` answers."""
+def ask_server(address: str, request: str) -> InvocationsResponse:
+    """Return the answer of `mlflow models serve`."""
     model = mlflow.pyfunc.load_model(address)
     return invocations(request, "application/json", model, model.metadata.get_input_schema())
 
@@ -181,39 +132,75 @@ def predictions(answer: InvocationsResponse) -> Any:
     return np.array(json.loads(answer.response)["predictions"])
 
 
-def test_a_served_model_is_as_accurate_on_the_test_images_as_evaluate_found(
+def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_package(
+    store: Store,
+    custom_results: Path,
+    packed_split: PackedSplit,
+    own_files: OwnFiles,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with imports_forgotten():
+        expected = judge(custom_results, packed_split).predicted["cpu"].tolist()
+    mirror(store, custom_results, with_models=False)  # as `compare` does
+    network = own_files.folder / "net.py"
+    network.write_text(f"{NETWORK}# a comment\n", encoding="utf-8")
+    mirror(store, custom_results)
+    assert f"{NAME}/cpu goes without its model: net.py" in capsys.readouterr().err
+    (run,) = store.find_runs()
+    assert (run.info.status, run.outputs.model_outputs) == ("FINISHED", [])
+    network.write_text(NETWORK, encoding="utf-8")
+    mirror(store, custom_results)
+    assert "parts" not in sys.modules  # another experiment's may have the same name
+
+    elsewhere = own_files.folder / "elsewhere"
+    shutil.copytree(mlflow.artifacts.download_artifacts(model_address(store)), elsewhere / "model")
+    for name in ("net.py", "parts.py", "lib/widths.py"):
+        (own_files.folder / name).unlink()
+    np.save(elsewhere / "images.npy", packed_split.images("test"))
+    command = [sys.executable, "-c", LOAD_WITHOUT_THIS_PACKAGE]
+    ran = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
+    assert json.loads(ran.stdout) == expected, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "std"),
+    [("int64", (), ()), ("float32", (), ()), ("float32", (1.0, 2.0), (4.0, 8.0))],
+)
+def test_a_network_of_other_items_gets_them_as_in_training(
+    dtype: str, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    items = torch.arange(6, dtype=getattr(torch, dtype)).view(3, 2)
+    expected = (items - torch.tensor(mean)) / torch.tensor(std) if mean else items
+    outputs = as_served(torch.nn.Identity(), mean, std, dtype, 1)(items)
+    assert outputs.dtype == items.dtype
+    assert torch.equal(outputs, expected)
+
+
+def test_a_served_model_is_as_accurate_as_evaluate_found_and_refuses_what_it_would_misread(
     store: Store, results: Path, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged = evaluate(NAME, {"cpu": results / NAME / "cpu" / records.MODEL}, packed_split)
-    expected = judged.predicted["cpu"]
-    assert judged.evaluation.devices["cpu"].test_accuracy > 0.9  # by chance, 1 in 3
+    judged = judge(results, packed_split)
+    expected, scores = judged.predicted["cpu"], judged.evaluation.devices["cpu"]
+    assert scores.test_accuracy > 0.9  # by chance, 1 in 3
     mirror(store, results)
-    # As where this package isn't installed:
-    monkeypatch.setitem(sys.modules, "photofinish.tracking.model", None)
     address, images = model_address(store), np.array(packed_split.images("test"))
+    monkeypatch.setitem(sys.modules, "photofinish.tracking.model", None)  # not installed there
     fractions = images.astype(np.float32) / 255
-    scores = predictions(served(address, as_json(images / 255)))
-    assert (scores.argmax(axis=1) == expected).all()
-    loss = cross_entropy(torch.from_numpy(scores), torch.from_numpy(judged.actual)).item()
-    # Classes this easy are told apart without normalising, too; the loss is not the same then.
-    assert loss == pytest.approx(judged.evaluation.devices["cpu"].test_loss, rel=1e-5)
-    assert (mlflow.pyfunc.load_model(address).predict(fractions).argmax(axis=1) == expected).all()
+    outputs = predictions(ask_server(address, as_json(images / 255)))
+    assert (outputs.argmax(axis=1) == expected).all()
+    # Without normalising, these easy classes are the same, but not the loss.
+    loss = cross_entropy(torch.from_numpy(outputs), torch.from_numpy(judged.actual)).item()
+    assert loss == pytest.approx(scores.test_loss, rel=1e-5)
     loaded = mlflow.pytorch.load_model(address)
     assert not loaded.training
-    for given in (images, fractions, images / 255):
-        assert (loaded(torch.from_numpy(given)).argmax(dim=1).numpy() == expected).all()
+    for items in (images, fractions, images / 255):
+        assert (loaded(torch.from_numpy(items)).argmax(dim=1).numpy() == expected).all()
 
-
-def test_what_a_served_model_would_misread_is_refused_with_what_to_send(
-    store: Store, results: Path, packed_split: PackedSplit
-) -> None:
-    mirror(store, results)
-    address, images = model_address(store), np.array(packed_split.images("test"))
     with pytest.raises(MlflowException) as refused:
-        served(address, as_json(images))
-    assert "floats from 0 to 1: divide pixels by 255" in refused.value.serialize_as_json()
+        ask_server(address, as_json(images))
+    assert "divide pixels by 255" in refused.value.serialize_as_json()
     with pytest.raises(ValueError, match="divide pixels by 255"):
-        mlflow.pytorch.load_model(address)(torch.from_numpy(images.astype(np.int64)))
+        loaded(torch.from_numpy(images.astype(np.int64)))
     with pytest.raises(MlflowException, match="does not match expected"):
         mlflow.pyfunc.load_model(address).predict(images)
 
@@ -221,19 +208,19 @@ def test_what_a_served_model_would_misread_is_refused_with_what_to_send(
 def test_a_logged_model_has_its_run_its_settings_and_its_scores(
     store: Store, results: Path, packed_split: PackedSplit, make_result: MakeResult
 ) -> None:
-    for times in range(2):
-        mirror(store, results)
-        (run,) = store.find_runs()
-        model = store.client.get_logged_model(model_address(store).removeprefix("models:/"))
-        assert (model.name, model.source_run_id) == (f"{NAME}-cpu", run.info.run_id)
-        assert model.status == LoggedModelStatus.READY
-        assert model.params == run.data.params
-        shown = {metric.key: metric.value for metric in model.metrics}
-        assert shown.get("test_accuracy") == (0.75 if times else None)
-        write_scores(results, trained(make_result, NAME, accuracy=0.75))
+    mirror(store, results)
+    write_scores(results, trained(make_result, NAME, accuracy=0.75))
+    mirror(store, results, with_models=False)
+    (run,) = store.find_runs()
+    model = store.client.get_logged_model(model_address(store).removeprefix("models:/"))
+    assert (model.name, model.source_run_id) == (f"{NAME}-cpu", run.info.run_id)
+    assert model.status == LoggedModelStatus.READY
+    assert model.params == run.data.params
+    shown = {metric.key: metric.value for metric in model.metrics}
+    assert shown["test_accuracy"] == 0.75
     folder = Path(model.artifact_location.removeprefix("file://"))
     described = yaml.safe_load((folder / "MLmodel").read_text())
     assert (described["run_id"], described["model_id"]) == (run.info.run_id, model.model_id)
     assert described["metadata"]["class_names"] == list(packed_split.manifest.class_names)
     example = (folder / "serving_input_example.json").read_text()
-    assert predictions(served(f"models:/{model.model_id}", example)).shape == (1, 3)
+    assert predictions(ask_server(f"models:/{model.model_id}", example)).shape == (1, 3)

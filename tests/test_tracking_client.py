@@ -1,4 +1,4 @@
-"""A stage waits for MLflow no longer than its limit, whatever becomes of the process that talks to it."""
+"""A stage waits for MLflow no longer than its limit, and its training goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def __getattr__(function):
     def call(*arguments):
         if function != "open_project":
             with Path("calls.jsonl").open("a") as file:
-                text = json.dumps([function, *arguments], default=lambda one: getattr(one, "__dict__", ""))
+                fields = lambda value: getattr(value, "__dict__", "")
+                text = json.dumps([function, *arguments], default=fields)
                 file.write(text + "\\n")
     return call
 """

@@ -14,12 +14,14 @@ import threading
 import time
 from concurrent import futures
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from photofinish.config.experiment import Experiment
 from photofinish.errors import TerminatedError
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import EpochMetrics, EpochTiming
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import Experiment
 
 REMOTE_SECONDS = 8.0
 """longest wait of a stage for a server, all calls together"""

@@ -62,12 +62,11 @@ def is_live(run: Run) -> bool:
     tag = run.data.tags.get(TAG_PROCESS)
     if run.info.status != "RUNNING" or not tag:
         return bool(run.info.status == "RUNNING")
-    host, process_id, began_at_unix_seconds = json.loads(tag)
+    host, process_id, began_seconds = json.loads(tag)
     if host != platform.node():
         return True
     try:
-        began = psutil.Process(process_id).create_time()
-        return bool(abs(began - began_at_unix_seconds) <= 1)
+        return bool(abs(psutil.Process(process_id).create_time() - began_seconds) <= 1)
     except psutil.NoSuchProcess:
         return False
 

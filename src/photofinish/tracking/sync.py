@@ -129,7 +129,7 @@ def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | 
 def set_note(client: MlflowClient, run: Run, text: str) -> None:
     """Set the run's description, unless a user wrote it."""
     before = run.data.tags.get(TAG_NOTE, "")
-    if not before or before.startswith(OURS):
+    if text != before and (not before or before.startswith(OURS)):
         client.set_tag(run.info.run_id, TAG_NOTE, text)
 
 
