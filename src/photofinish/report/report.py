@@ -97,7 +97,8 @@ def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = tables.overview_table(pairs)
     counts = Counter(each.short for each in verdicts).most_common()
-    summary = "Experiments: " + ", ".join(f"{short} {count}" for short, count in counts) + "."
+    answers = ", ".join(f"{short}: {count}" for short, count in counts)
+    summary = f"{len(pairs)} experiment{'s' if len(pairs) > 1 else ''}. {answers}."
     page = _template().render(
         summary=summary,
         reasons=_reasons(verdicts),
