@@ -90,7 +90,7 @@ def test_many_speed_ups_are_drawn_in_order_without_names() -> None:
 def test_the_break_even_is_marked_with_its_interval(found: tuple[float | None, ...], caption: str) -> None:
     points = [("mlp", "batch size", x, f"mlp-{x}", x / 100, x / 110, x / 90) for x in (50, 100, 200)]
     rows = [dict(zip(COLUMNS["scaling.csv"], point, strict=True)) for point in points]
-    (picture,) = break_even_pictures(rows, {("mlp", "batch size"): BreakEven(*found, finding="")})
+    (picture,) = break_even_pictures(rows, {("mlp", "batch size"): BreakEven(*found)})
     assert picture.caption == caption
     assert "batch size" in texts(picture)
     assert picture.description.endswith("50: 0.50; 100: 1.00; 200: 2.00")

@@ -17,9 +17,9 @@ from result_files import changed_history, pair_of, trained, with_timings
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
-from photofinish.report import words
 from photofinish.report.report import MOST_MARKDOWN_CHARACTERS, MOST_SHOWN, number_columns, write_for_dvc, write_report
 from photofinish.report.rows import COLUMNS
+from photofinish.report.sentences import commands
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
@@ -149,12 +149,13 @@ def test_a_gpu_that_was_not_there_is_listed_with_the_reason(without_gpu: list[Co
 def test_each_suggestion_has_a_command_that_tries_it_and_one_for_a_short_trial(
     make_result: MakeResult, tmp_path: Path, key: str, value: object, setting: str
 ) -> None:
-    remedy = Remedy(key, value, None, "")
-    whole, trial = words.commands("mlp", remedy)
+    remedy = Remedy(key, value, None, "batch size")
+    whole, trial = commands("mlp", remedy)
     assert whole == f"dvc exp run --temp -S '{setting}'"
     assert trial == f"{whole} -S '++experiments.mlp.epochs=3'"
-    advised = Diagnosis("an epoch", "input-bound", "it waits", "evidence", remedy, "")
-    write_report([replace(pair_of(make_result("mlp")), diagnoses={"cpu": (advised,)})], tmp_path)
+    cpu = trained(make_result, "mlp")
+    advised = Diagnosis("an epoch", "input-bound", cpu, remedy)
+    write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
     assert f"{whole}\n{trial}" in "".join(Page(tmp_path).words)
 
 

@@ -183,7 +183,7 @@ def _judge(found: Findings, project: Project) -> None:
         found.skip("parity, diagnosis and records", why)
         return
     from photofinish.comparing.pairs import read_pair
-    from photofinish.comparing.verdict import verdict
+    from photofinish.report.sentences import layer_finding, verdict
     from photofinish.results.references import record_all
 
     failed = [name for name in _EXPERIMENTS if project.evaluate(name)]
@@ -195,7 +195,8 @@ def _judge(found: Findings, project: Project) -> None:
         found.add("verdict", verdict(pair).text, variant=pair.experiment)
         if compared := pair.compared:
             for layer in compared.parity.layers:
-                found.add(f"parity: {layer.name}", layer.finding, variant=pair.experiment)
+                finding = layer_finding(layer, compared.parity)
+                found.add(f"parity: {layer.name}", finding, variant=pair.experiment)
     reference = project.folder / "reference"
     record_all(project.folder / "experiments", project.folder / "results", reference, None)
     found.add("records", str(len(list(reference.rglob("*.json")))), "files", note="reference/ in results.tar.gz")

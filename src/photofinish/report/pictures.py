@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from photofinish.comparing.scaling import BreakEven
-from photofinish.comparing.speedups import NAMES
 from photofinish.report.rows import Rows, grouped
+from photofinish.report.sentences import NAMES
 from photofinish.wording import listed, ratio, seconds
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"

@@ -12,14 +12,13 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, shared_trainings
-from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, tables, words
 from photofinish.report.pictures import Picture
 from photofinish.report.rows import Rows
+from photofinish.report.sentences import Verdict, commands, prediction, remedy_line, verdict
 from photofinish.report.tables import ShadedTable, Table
 from photofinish.wording import markdown_text
 
@@ -48,8 +47,8 @@ class Details:
     """What the page shows of one experiment."""
 
     verdict: Verdict
-    remedies: list[tuple[Remedy, tuple[str, str]]]
-    """Each suggestion, with the commands that try it."""
+    remedies: list[tuple[str, str, tuple[str, str]]]
+    """Each suggestion: line of params.yaml, predicted gain, and the commands that try it."""
     tables: dict[str, Table]
     pictures: list[Picture]
     steps: ShadedTable | None
@@ -106,7 +105,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     remedies = [each.remedy for diagnoses in pair.diagnoses.values() for each in diagnoses if each.remedy]
     return Details(
         answer,
-        [(remedy, words.commands(pair.experiment, remedy)) for remedy in remedies],
+        [(remedy_line(each), prediction(each), commands(pair.experiment, each)) for each in remedies],
         {title: table for title, table in found.items() if table},
         pictures.learning_curves(rows.history_rows([pair])),
         tables.step_parts(pair),

@@ -15,8 +15,8 @@ from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import Interval
-from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import load_warnings
+from photofinish.report.sentences import in_words
 from photofinish.results import EpochMetrics
 from photofinish.wording import at_most, seconds, utc_minute
 

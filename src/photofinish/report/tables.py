@@ -12,14 +12,15 @@ import numpy as np
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.parity import THE_SAME, OverSeeds, Spread
+from photofinish.comparing.parity import OverSeeds, Spread
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Kind, ResourceUse
-from photofinish.comparing.verdict import in_words, verdict
+from photofinish.comparing.speedups import Kind, ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
+from photofinish.report import sentences
 from photofinish.report.rows import ComparisonRow, attribution_rows, comparison_rows, grouped, is_known
+from photofinish.report.sentences import NAMES, THE_SAME, in_words, verdict
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import at_most, byte_size, energy, listed, money, ratio, seconds, utc_day
@@ -67,7 +68,7 @@ def _speedup(pair: Comparison, kind: Kind, bound: SpeedupBound | None) -> str:
 
 def series_table(series: Iterable[Series]) -> Table:
     """Return a row for each series of sizes."""
-    return [{"series": each.name, "by": each.x_name, "break-even": each.break_even.finding} for each in series]
+    return [{"series": each.name, "by": each.x_name, "break-even": sentences.break_even(each)} for each in series]
 
 
 def speedup_table(pairs: Iterable[Comparison]) -> Table:
@@ -94,13 +95,12 @@ def why_table(pairs: Iterable[Comparison]) -> Table:
     for pair in pairs:
         for device, diagnoses in pair.diagnoses.items():
             for found in diagnoses:
-                change, gain = f"none: {found.no_remedy}", NOTHING
-                if found.no_remedy == found.evidence:
-                    change = "none"
-                if found.remedy:
-                    change, gain = f"`{found.remedy.line}` ({found.remedy.why})", found.remedy.prediction
+                change, gain = f"none: {sentences.no_remedy(found)}", NOTHING
+                if remedy := found.remedy:
+                    change = f"`{sentences.remedy_line(remedy)}` ({sentences.remedy_reason(found, remedy)})"
+                    gain = sentences.prediction(remedy)
                 row = {"experiment": pair.experiment, "device": device, "of": found.of, "cause": found.cause}
-                evidence = f"{found.sentence}; {found.evidence}"
+                evidence = f"{sentences.cause(found)}; {sentences.evidence(found)}"
                 rows.append(row | {"evidence": evidence, "change": change, "predicted gain": gain})
     return rows
 
@@ -126,12 +126,15 @@ def parity_table(pairs: Iterable[Comparison]) -> Table:
     """Return what is the same in one row, then the rest, from the start of the training to its end."""
     rows = []
     for pair in pairs:
-        layers = pair.compared.parity.layers if pair.compared else ()
-        found = [("bit for bit", THE_SAME, listed([each.name for each in layers if each.finding == THE_SAME]))]
-        for layer in layers:
-            if layer.finding != THE_SAME:
+        if pair.compared is None:
+            continue
+        parity = pair.compared.parity
+        findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]
+        found = [("bit for bit", THE_SAME, listed([layer.name for layer, text in findings if text == THE_SAME]))]
+        for layer, finding in findings:
+            if finding != THE_SAME:
                 likeness = THE_SAME if layer.same else "within rounding" if layer.within_rounding else "different"
-                found.append((layer.finding, likeness, layer.name))
+                found.append((finding, likeness, layer.name))
         rows += [
             {"experiment": pair.experiment, "compared": name, "found": finding, "verdict": likeness}
             for finding, likeness, name in found
@@ -179,7 +182,7 @@ def paying_table(pairs: Iterable[Comparison]) -> Table:
         answers = {device: _spent(spent) for device, spent in pair.outlays.items()}
         if pair.compared:
             for result in pair.trained:
-                repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
+                repaid = seconds(result.timings.startup_seconds), sentences.payback(pair.compared.payback)
                 answers[result.device] = {"start-up repaid": repaid, **answers[result.device]}
         for of in dict.fromkeys(of for answer in answers.values() for of in answer):
             row = {"experiment": pair.experiment, "of": of}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from photofinish.comparing.diagnosis import Remedy
-from photofinish.comparing.verdict import Verdict
+from photofinish.report.sentences import Verdict
 
 TITLE = "Is the GPU worth it?"
 INTRODUCTION = "Each device trains the same network on the same data, from the same seed, with the same trainer."
@@ -29,7 +27,7 @@ SECTIONS = {
     "Is it the same model?": "What was compared, from the start of the training to its end.",
     "Several seeds": "How much chance changes the result.",
     "When does it pay?": "",
-    "Recorded elsewhere": "Measured on other machines. These records decide no verdict.",
+    "Recorded elsewhere": "Measured on other machines.",
     "Figures": "",
 }
 """The tables of an experiment's details, in their order, with what stands below each heading."""
@@ -83,21 +81,3 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     found = Counter(each.short for each in verdicts).most_common()
     answers = ", ".join(f"{short} {count}" for short, count in found)
     return f"{len(verdicts)} experiment{'' if len(verdicts) == 1 else 's'}. The GPU: {answers}."
-
-
-def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
-    """Return the commands that try a remedy: with all epochs, and with three.
-
-    `++` sets a key that the experiment has, and adds one that it inherits.
-    """
-    setting = f"dvc exp run --temp -S '++{remedy.key}={_hydra(remedy.value)}'"
-    return setting, f"{setting} -S '++experiments.{experiment}.epochs=3'"
-
-
-def _hydra(value: Any) -> str:
-    """Return a value as `dvc exp run -S` reads it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_hydra(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
