@@ -29,7 +29,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.report import sentences
 from photofinish.report.rows import attribution_rows, comparison_rows
 from photofinish.results import EpochTiming
-from photofinish.results.measurements import SteadyState, StepsTaken
+from photofinish.results.measurements import SteadyState
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -270,7 +270,6 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
         line = sentences.remedy_line(found.remedy)
         assert line.endswith(f".{change}")
         assert found.remedy.predicted == (gain and pytest.approx(gain))
-        assert sentences.remedy_reason(found, found.remedy)
         assert sentences.advice(found).startswith(f"Try `{line}`: ")
 
 
@@ -285,8 +284,6 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
          "updating 547 weights"),
         ({"epoch_seconds": 38 * 0.0105}, "arithmetic is 91% of a step"),
         ({"threads": 1}, "arithmetic is 91% of a step, with 1 thread for 4 cores"),
-        ({"threads": 2, "limit": 2.5},
-         "arithmetic is 91% of a step, and a limit leaves 2.5 of 4 cores"),
     ],
 )  # fmt: skip
 def test_a_cause_is_stated_with_its_times(
@@ -295,37 +292,12 @@ def test_a_cause_is_stated_with_its_times(
     assert sentences.cause(only(diagnose(slow(**measured)))) == words
 
 
-@pytest.mark.parametrize(
-    ("measured", "end"),
-    [
-        ({}, "busy 95% of an epoch; a batch takes 1.0 ms, a step 10 ms, 857 µs of it fixed (tried "
-         "with 2 samples)"),
-        ({"device": "gpu", "other_batch_images": 16},
-         "busy at most 95% of an epoch; a batch takes 1.0 ms, a step 10 ms"),
-    ],
-)  # fmt: skip
-def test_the_evidence_has_the_parts_of_a_step(
-    slow: Change, measured: dict[str, Any], end: str
-) -> None:
-    found = only(diagnose(slow(epoch_seconds=38 * 0.0105, **measured)))
-    parts = "waiting for data 9%, forward 27%, backward 45% and optimiser 18%"
-    assert sentences.evidence(found) == f"of a step: {parts}; the device is {end}"
-
-
-def test_parts_of_captured_steps_are_of_steps_without_graphs(slow: Change) -> None:
-    taken = StepsTaken(kind="graph", at_once=8, why="tried")
-    timings = {"steps_taken": taken}
-    result = slow(waiting=0.09, settings={"input": LOADER}, device="gpu", timings=timings)
-    assert sentences.evidence(only(diagnose(result))).startswith("of a step without CUDA graphs: ")
-
-
 def test_a_job_that_is_mostly_start_up_has_no_change(slow: Change) -> None:
     job, epoch = diagnose(slow(timings={"startup_seconds": 6.0, "total_seconds": 10.0}))
     assert (job.of, job.cause, job.remedy, epoch.of) == (
         "the job", "start-up-bound", None, "an epoch",
     )  # fmt: skip
     assert sentences.cause(job) == "start-up is 60% of the job's 10 s"
-    assert sentences.evidence(job) == "5 epochs of 418 ms"
 
 
 def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
@@ -344,10 +316,7 @@ def test_launching_that_the_device_hides_is_not_the_cause(
 ) -> None:
     """16 samples take as long as 2, so the line through both has a high fixed share."""
     result = slow(device="gpu", other_step_seconds=0.009, launch_seconds=launch_seconds)
-    found = only(diagnose(result))
-    assert found.cause == cause
-    hidden = cause == "compute-bound"
-    assert ("launched in 4.0 ms" in sentences.evidence(found)) is hidden
+    assert only(diagnose(result)).cause == cause
 
 
 def test_tables_have_the_parts_of_a_step_and_the_causes(

@@ -52,7 +52,7 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
         (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (8.0, (2.0,) * 5, math.inf, "never, because its epochs are no shorter (58 to never)"),
         (1.0, (2.25,) * 5, math.inf,
-         "only for the first 4 epochs, because its epochs are longer"),
+         "never, because its epochs are no shorter"),
         (4.0, (1.0,) * 4, 2.0, "after 2 epochs (no interval: 4 epochs, and it takes 5)"),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.report.report import write_report
 from photofinish.report.rows import COLUMNS, renting_rows
-from photofinish.report.sentences import least_cost, prices, verdict
+from photofinish.report.sentences import least_cost, verdict
 from photofinish.report.tables import renting_table
 from photofinish.results.measurements import Operations, Product
 
@@ -75,7 +75,7 @@ def test_without_a_bound_of_what_stays_only_the_data_sheet_counts(make_pair: Mak
     pair = pair_of(with_timings(pair.cpu, attribution=None), settings=pair.settings)
     (offer,) = pair.renting.offers
     assert offer.job_seconds == pytest.approx(EPOCHS * offer.epoch_seconds)
-    assert verdict(pair).answer == "Can't tell: no GPU trained it, only bounds by data sheets."
+    assert verdict(pair).answer == "Can't tell: no GPU trained it."
 
 
 def test_an_epoch_takes_at_least_its_loading(make_pair: MakePair) -> None:
@@ -153,11 +153,7 @@ def test_a_price_is_old_half_a_year_before_the_training() -> None:
     assert price.is_old(date(2027, 2, 1))
 
 
-def test_the_sources_of_prices_are_named(make_pair: MakePair) -> None:
-    names, own = ("T4", "H100"), Prices(accelerator_hour={"T4": 0.01})
-    both, one = (make_pair(accelerators=chosen, prices=own) for chosen in (names, names[:1]))
-    assert prices(both.renting) == "your prices and list prices of 2026-07-20"
-    assert prices(one.renting) == "your prices"
+def test_a_cost_is_a_lower_bound() -> None:
     assert least_cost(1.5, "USD") == "at least 1.50 USD"
     assert least_cost(1e-5, "USD") == "under 0.01 USD"
 
@@ -168,7 +164,6 @@ def test_the_report_has_bounds_and_the_dates_of_their_prices(
     pair = make_pair(target_accuracy=0.5)
     found = verdict(pair)
     assert "By data sheets the job takes at least " in found.text
-    assert "list prices of 2026-07-20 to 2026-08-03" in found.text
     write_report([pair], tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert all(
@@ -183,7 +178,6 @@ def test_an_old_price_is_marked(make_pair: MakePair) -> None:
     pair = make_pair(accelerators=("T4",))
     later = with_timings(pair.cpu, started_at_unix_seconds=1_830_000_000.0)
     old = pair_of(later, settings=pair.settings)
-    assert "over half a year old: T4" in verdict(old).text
     assert "2026-07-20, old" in renting_table([old])[0]["an hour"]
     assert renting_rows([old])[0]["price_is_old"] is True
 

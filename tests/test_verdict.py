@@ -169,7 +169,7 @@ def test_a_record_of_a_gpu_elsewhere_answers_probably(
     (pair,) = paired([make_result(), none], None, [record])
     found = verdict(pair)
     assert found.short == short
-    assert any(detail.startswith("GPU X, recorded elsewhere") for detail in found.details)
+    assert ("on GPU X, recorded elsewhere" in found.answer) is (short != "Can't tell")
 
 
 def test_the_cpus_result_is_needed(make_result: MakeResult, tmp_path: Path) -> None:

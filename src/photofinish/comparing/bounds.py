@@ -44,11 +44,9 @@ class SpeedupBound:
 
     Half, because nothing measures how busy the machine is during a start-up."""
     measured_seconds: float
-    """Staying time as it was measured."""
 
     @property
     def at_most(self) -> float:
-        """Largest speed-up, at least 1."""
         if not self.staying_seconds:
             return math.inf
         return max(1.0, self.whole_seconds / self.staying_seconds)
@@ -116,25 +114,20 @@ def _rounds(values: Sequence[float], size: int) -> list[float]:
 
 @dataclass(frozen=True)
 class MinimumStepTime:
-    """Least seconds of one or several steps."""
-
     computing_seconds: float
     """Time of the products and the optimizer in sequence, at least each of the next three."""
     arithmetic_seconds: float
     """Time of all products' arithmetic; 0 if the rate is unknown."""
     memory_seconds: float
     kernel_seconds: float
-    """Time of as many empty kernels."""
     link_seconds: float
 
     @property
     def seconds(self) -> float:
-        """Seconds of all together."""
         return max(self.computing_seconds, self.link_seconds)
 
     @property
     def held_by(self) -> str:
-        """Name of the part that takes most of the time."""
         if self.link_seconds > self.computing_seconds:
             return "the link"
         parts = {

@@ -47,7 +47,6 @@ class StepCosts:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of steps, with a smaller last one."""
         return -(-self.timings.training_image_count // self.experiment.batch_size)
 
     @property
@@ -57,7 +56,6 @@ class StepCosts:
 
     @property
     def epoch_share_seconds(self) -> float:
-        """The median epoch's training time, divided by its steps."""
         return self.timings.median_epoch_seconds / self.steps_per_epoch
 
     @cached_property
@@ -67,19 +65,16 @@ class StepCosts:
 
     @cached_property
     def parts_seconds(self) -> dict[str, float]:
-        """Seconds of each part of the steps that were taken apart."""
         parts = self.attribution.parts
         return {name: self._over_an_epoch(getattr(parts, field)) for name, field in PARTS.items()}
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each part in the whole step."""
         whole_seconds = sum(self.parts_seconds.values())
         return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
 
     @property
     def copying_seconds(self) -> float:
-        """Seconds for copying a batch to the device."""
         return self.parts_seconds["copying to the device"]
 
     @cached_property
@@ -137,11 +132,6 @@ class StepCosts:
         other_samples = self.attribution.other_batch_images
         return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
 
-    @property
-    def samples_seconds(self) -> float:
-        """Seconds of a step that grow with its number of samples."""
-        return self.step_alone_seconds - self.fixed_seconds
-
     def _over_an_epoch(self, values: Sequence[float]) -> float:
         return over_an_epoch(values, self.steps_per_epoch, are_uneven=self.loads_ahead)
 
@@ -158,7 +148,6 @@ def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile."""
     low, high = np.quantile(values, [0.1, 0.9])
     return float(low), float(high)
 
@@ -195,12 +184,10 @@ class Recorded:
 
     @property
     def device(self) -> DeviceLabel:
-        """Label of the device."""
         return self.record.device
 
     @cached_property
     def costs(self) -> StepCosts | None:
-        """Costs of a step, or None if its steps were not taken apart."""
         attribution = self.timings.attribution
         return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
 
@@ -213,19 +200,15 @@ class Trained(Recorded):
     first_step: records.FirstStep
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
-    """Trainings from further seeds."""
 
 
 @dataclass(frozen=True)
 class NotTrained:
-    """Result of a training stage whose device was unavailable."""
-
     experiment: str
     record: records.Unavailable
 
     @property
     def device(self) -> DeviceLabel:
-        """Label of the device."""
         return self.record.device
 
 
@@ -233,7 +216,6 @@ DeviceResult = Trained | NotTrained
 
 
 def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    """Read the result of a training stage."""
     record = records.read_training(folder / records.MODEL)
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)

@@ -54,24 +54,18 @@ class Gain(NamedTuple):
 
     @classmethod
     def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
-        """Return the gain if a step with its data can't be shorter."""
         return cls(1.0, max(1.0, cls.of(costs, shortest_seconds, shortest_seconds).high))
 
     @property
     def middle(self) -> float:
-        """Geometric mean of both ends."""
         return math.sqrt(self.low * self.high)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Change to params.yaml."""
-
     key: str
-    """Key in params.yaml, with dots between its levels."""
     value: Any
     predicted: Gain | None
-    """Predicted gain of an epoch, or None if it is unknown."""
     by: Literal[
         "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads"
     ]
@@ -90,17 +84,13 @@ class NotKnown:
     apart_seconds: float = 0.0
     whole_seconds: float = 0.0
     recorded: str | None = None
-    """Reason that the training recorded."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One cause, and what can be done about it."""
-
     of: Literal["the job", "an epoch"]
     cause: Cause
     run: Recorded
-    """The training, which has the evidence."""
     remedy: Remedy | None = None
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
@@ -226,7 +216,7 @@ def _against_thread_count(host: CpuTarget, costs: StepCosts, cores: int) -> Reme
     value: str | int = cores if host.software.variables.get("OMP_NUM_THREADS") else "auto"
     if host.threads > cores:
         return Remedy("devices.cpu.threads", value, None, "fewer threads")
-    shared_seconds = costs.samples_seconds * host.threads / cores
+    shared_seconds = (costs.step_alone_seconds - costs.fixed_seconds) * host.threads / cores
     shortest_seconds = costs.beside_step_seconds + costs.fixed_seconds + shared_seconds
     gain = Gain.at_most(costs, shortest_seconds)
     return Remedy("devices.cpu.threads", value, gain, "more threads")

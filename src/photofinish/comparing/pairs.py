@@ -36,19 +36,14 @@ _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 
 @dataclass(frozen=True)
 class ReferenceComparison:
-    """Record of another machine, compared with this machine's CPU."""
-
     reference: Reference
     hardware: str
-    """Description of the hardware."""
     against_cpu: Speedup
     """Speed-up of an epoch with its data over this CPU."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The GPU's training compared with the CPU's."""
-
     cpu: Trained
     gpu: Trained
     speedups: dict[Kind, Speedup]
@@ -66,18 +61,15 @@ class Comparison:
     cpu: Trained
     gpu: DeviceResult
     compared: Compared | None
-    """None if no GPU trained."""
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each device that trained: of the job if it is mostly start-up, then of an epoch."""
     ceiling: SpeedupBounds
-    """Upper bounds for any GPU in the CPU's machine."""
     settings: Comparing
     references: tuple[Reference, ...]
     """Records of other machines, of any experiment."""
 
     @classmethod
     def of(cls, cpu: Trained, gpu: DeviceResult) -> Self:
-        """Compare two results with default settings."""
         compared, diagnoses = None, {cpu.device: diagnose(cpu)}
         if isinstance(gpu, Trained):
             diagnoses[gpu.device] = diagnose(gpu)
@@ -92,22 +84,18 @@ class Comparison:
 
     @property
     def experiment(self) -> str:
-        """Name of the experiment."""
         return self.cpu.experiment
 
     @property
     def trained(self) -> tuple[Trained, ...]:
-        """Results of the devices that trained, the CPU's first."""
         return (self.cpu, self.gpu) if isinstance(self.gpu, Trained) else (self.cpu,)
 
     @cached_property
     def renting(self) -> RentalComparison:
-        """Least time and cost on the accelerators in the settings."""
         return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, ResourceUse]:
-        """Time, energy and cost of the devices that trained."""
         return {
             run.device: outlay(run.device, run.timings, run.history, self.settings)
             for run in self.trained
@@ -132,7 +120,6 @@ class Comparison:
 
 
 def read_pair(name: str, folder: Path) -> Comparison:
-    """Read the results in an experiment's folder and compare them."""
     results = read_results(name, folder)
     cpu = results["cpu"]
     if isinstance(cpu, NotTrained):

@@ -35,8 +35,6 @@ _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 
 @dataclass(frozen=True)
 class Layer:
-    """One thing that is compared."""
-
     name: str
     same: bool
     """True if equal bit for bit, or as far as can be seen."""
@@ -46,16 +44,12 @@ class Layer:
     at: str | None = None
     """Tensor that differs by more than rounding, or the epoch of the largest difference."""
     cpu: float | None = None
-    """The CPU's score."""
     gpu: float | None = None
     unequal: int | None = None
-    """Number of items with other predictions."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Match of two models, layer by layer."""
-
     likeness: ModelMatch
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
@@ -68,7 +62,6 @@ class Parity:
 
 
 def parity(cpu: Trained, device: Trained) -> Parity:
-    """Compare layer by layer, from the settings to the final weights."""
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
@@ -76,6 +69,8 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     same_weights = one.initial_weights_sha256 == other.initial_weights_sha256
     if same_weights or weights.same:
         weights = _equal("initial weights", same_weights)
+    outputs = _outputs(first)
+    output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     same_order = first.batch_order_sha256 == second.batch_order_sha256
     columns, p_value = len(one.class_names), None
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
@@ -92,7 +87,7 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         weights,
         _equal("batch order", same_order),
         _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256),
-        _fingerprints("first forward", _outputs(first), _outputs(second), _output_limits(first)),
+        _fingerprints("first forward", outputs, _outputs(second), output_limits),
         _fingerprints("first gradient", first.gradients, second.gradients, _gradient_limits(first)),
         _curves(cpu.history, device.history, tolerance),
         *predictions,
@@ -132,12 +127,7 @@ def _equal(name: str, same: bool) -> Layer:
 
 
 def _outputs(step: FirstStep) -> dict[str, TensorFingerprint]:
-    """Return the outputs of modules in the order in which they run, and the loss."""
     return step.outputs | {"the loss": (abs(step.loss), step.loss)}
-
-
-def _output_limits(step: FirstStep) -> dict[str, float]:
-    return _limits(_outputs(step), step.output_rounding, _OUTPUT_TOLERANCE)
 
 
 def _gradient_limits(step: FirstStep) -> dict[str, float]:
@@ -201,36 +191,35 @@ def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], toleran
 def _classes(
     cpu: Predictions, device: Predictions, rows_an_item: int, p_value: float | None
 ) -> tuple[Layer, Layer]:
-    """Compare the predictions and the accuracy. `p_value` is None if the test items differ."""
-    scores = [float((side.predicted == side.actual).mean()) for side in (cpu, device)]
-    is_chance = p_value is not None and p_value >= SIGNIFICANT
-    same = p_value is not None and scores[0] == scores[1]
-    accuracy = Layer("test accuracy", same, is_chance, cpu=scores[0], gpu=scores[1])
+    """Compare predictions and accuracy. `p_value` is None if the test items differ."""
+    score, other = (float((side.predicted == side.actual).mean()) for side in (cpu, device))
     if p_value is None:
+        accuracy = Layer("test accuracy", False, False, cpu=score, gpu=other)
         return _equal("test predictions", False), accuracy
     mismatches = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
-    unequal = int(mismatches.sum())
-    predictions = Layer(
-        "test predictions", not unequal, True, difference=unequal / len(mismatches), unequal=unequal
+    unequal, share = int(mismatches.sum()), float(mismatches.mean())
+    is_chance = p_value >= SIGNIFICANT
+    return (
+        Layer("test predictions", not unequal, True, difference=share, unequal=unequal),
+        Layer("test accuracy", score == other, is_chance, cpu=score, gpu=other),
     )
-    return predictions, accuracy
 
 
 def _values(
     cpu: Predictions, device: Predictions, columns: int, tolerance: float, same_items: bool
 ) -> tuple[Layer, Layer]:
     """Compare predicted values, relative to the spread of each column, and their mean error."""
-    errors = [float(np.abs(side.predicted - side.actual).mean()) for side in (cpu, device)]
+    error, other = (float(np.abs(side.predicted - side.actual).mean()) for side in (cpu, device))
     if not same_items:
-        error = Layer("test error", False, False, cpu=errors[0], gpu=errors[1])
-        return _equal("test predictions", False), error
+        score = Layer("test error", False, False, cpu=error, gpu=other)
+        return _equal("test predictions", False), score
     spreads = cpu.actual.reshape(-1, columns).std(axis=0)
     mismatches = np.abs(cpu.predicted - device.predicted).reshape(-1, columns).mean(axis=0)
     difference = float((mismatches / np.where(spreads > 0, spreads, 1.0)).max())
     within = difference <= tolerance
     return (
         Layer("test predictions", not difference, within, difference=difference),
-        Layer("test error", errors[0] == errors[1], within, cpu=errors[0], gpu=errors[1]),
+        Layer("test error", error == other, within, cpu=error, gpu=other),
     )
 
 
@@ -242,7 +231,6 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """Mean over all seeds."""
         return statistics.fmean(self.values)
 
     @property
@@ -261,8 +249,6 @@ class Spread:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """Scores of one device's training from each seed."""
-
     seeds: tuple[int, ...]
     score_name: str
     score: Spread

@@ -34,8 +34,6 @@ _ROOM = 1.5
 
 @dataclass(frozen=True)
 class Price:
-    """Price of an hour of a machine with the accelerator."""
-
     amount: float
     currency: str
     where: str
@@ -43,7 +41,6 @@ class Price:
     """Date of a list price; None for a price in the settings."""
 
     def is_old(self, at: date) -> bool:
-        """Return True if the price is over half a year older than that day."""
         return self.as_of is not None and at - self.as_of > _OLD
 
 
@@ -68,14 +65,11 @@ class RentalOption:
     job_seconds: float
     """Least time, with start-up."""
     epoch_at_most: float
-    """Largest speed-up over this CPU."""
     job_at_most: float
     needed_bytes: int
-    """Least memory."""
     fits: Literal["yes", "perhaps", "no"]
     price: Price | None
     cost: float | None
-    """Least cost of the job."""
     target_seconds: float | None
     """Least time to the target accuracy; None if it was not reached here."""
     target_cost: float | None
@@ -84,11 +78,8 @@ class RentalOption:
 
 @dataclass(frozen=True)
 class RentalComparison:
-    """All accelerators in the settings, for one training."""
-
     offers: tuple[RentalOption, ...]
     trained_on: date
-    """Day that prices are compared with."""
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
     without: NotKnown | None
@@ -121,10 +112,7 @@ def _offer(
     timings, precision = run.timings, run.record.experiment.precision
     samples, epochs = timings.training_image_count, len(timings.epochs)
 
-    loading_seconds = stays.epoch.staying_seconds if stays.epoch else 0.0
-    startup_seconds = 0.0
-    if stays.job:
-        startup_seconds = stays.job.staying_seconds - epochs * loading_seconds
+    startup_seconds, loading_seconds = _on_cpu(stays, epochs, "staying_seconds")
     device_seconds = least_steps(operations, accelerator, precision, samples).seconds
     epoch_seconds = max(device_seconds, loading_seconds)
     job_seconds = startup_seconds + epochs * epoch_seconds
@@ -134,7 +122,10 @@ def _offer(
 
     estimate = None
     if step_seconds := estimated_step_seconds(operations, accelerator, precision):
-        estimate = _estimate(samples / operations.images * step_seconds, epochs, stays, price)
+        startup, loading = _on_cpu(stays, epochs, "measured_seconds")
+        epoch = max(samples / operations.images * step_seconds, loading)
+        job = startup + epochs * epoch
+        estimate = Estimate(epoch, job, cost_of(job, price))
 
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
@@ -156,21 +147,16 @@ def _offer(
     )
 
 
-def _estimate(
-    device_seconds: float, epochs: int, stays: SpeedupBounds, price: Price | None
-) -> Estimate:
-    """Return the estimate with start-up and loading as measured; without them if unknown."""
-    loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
-    startup_seconds = 0.0
-    if stays.job:
-        startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
-    epoch_seconds = max(device_seconds, loading_seconds)
-    job_seconds = startup_seconds + epochs * epoch_seconds
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price))
+def _on_cpu(
+    stays: SpeedupBounds, epochs: int, which: Literal["staying_seconds", "measured_seconds"]
+) -> tuple[float, float]:
+    """Return the start-up and an epoch's loading; 0 for what is unknown."""
+    loading: float = getattr(stays.epoch, which, 0.0)
+    job: float = getattr(stays.job, which, epochs * loading)
+    return job - epochs * loading, loading
 
 
 def cost_of(seconds: float | None, price: Price | None) -> float | None:
-    """Return the cost of so many seconds, or None if it is unknown."""
     if price is None or seconds is None:
         return None
     return price.amount * seconds / SECONDS_AN_HOUR

@@ -32,12 +32,9 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 
 @dataclass(frozen=True)
 class Point:
-    """Experiment of one size."""
-
     x: int
     experiment: str
     speedup: Speedup
-    """Speed-up of an epoch with its data."""
     cpu: Timings
     gpu: Timings
 
@@ -55,8 +52,6 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Series:
-    """Experiments that differ in one size only."""
-
     name: str
     x_name: str
     points: tuple[Point, ...]
@@ -64,7 +59,6 @@ class Series:
 
     @property
     def values(self) -> int:
-        """Fewest epochs of any point."""
         return min(point.speedup.values for point in self.points)
 
     @cached_property
@@ -88,7 +82,6 @@ class Series:
 
 
 def _inside(size: float | FloatArray) -> float | None:
-    """Return the size, or None if it is infinite."""
     value = float(np.squeeze(size))
     return value if np.isfinite(value) else None
 
@@ -108,18 +101,15 @@ def all_series(pairs: Iterable[Comparison]) -> list[Series]:
     for (x_name, _), by_size in groups.items():
         if len(by_size) > 1:
             points = tuple(point for _, point in sorted(by_size.items()))
-            name, first = _common_name(points), points[0].experiment
+            # The words that all names share: lenet-adam for lenet-100-adam and lenet-200-adam.
+            words = [point.experiment.replace("_", "-").split("-") for point in points]
+            columns = zip(*words, strict=False)
+            similar = f"{points[0].experiment} and similar"
+            name = "-".join(column[0] for column in columns if len(set(column)) == 1) or similar
             if (name, x_name) in series:
-                name = f"{name} ({first} and similar)"
+                name = f"{name} ({similar})"
             series[name, x_name] = Series(name, x_name, points)
     return list(series.values())
-
-
-def _common_name(points: Sequence[Point]) -> str:
-    """Return the words that all names share: `lenet-adam` for lenet-100-adam and lenet-200-adam."""
-    words = [point.experiment.replace("_", "-").split("-") for point in points]
-    shared = [column[0] for column in zip(*words, strict=False) if len(set(column)) == 1]
-    return "-".join(shared) or f"{points[0].experiment} and similar"
 
 
 def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
@@ -163,7 +153,6 @@ class Shared:
     timings: Timings
     fewest: int
     speedup: Speedup
-    """Speed-up of an epoch with its data."""
 
     @property
     def count(self) -> int:
@@ -172,7 +161,6 @@ class Shared:
 
     @property
     def efficiency(self) -> float:
-        """Speed-up per device, relative to the fewest devices."""
         return self.speedup.ratio * self.fewest / self.count
 
     @property

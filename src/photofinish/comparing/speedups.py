@@ -43,8 +43,6 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Speedup:
-    """Speed-up over the CPU, by the medians of both."""
-
     kind: Kind
     cpu_seconds: float
     device_seconds: float
@@ -52,7 +50,6 @@ class Speedup:
     """The CPU's time over the device's: 2 is half the time."""
     interval: Interval | None
     values: int
-    """Number of values on the side that has fewer."""
 
     @property
     def is_faster(self) -> bool | None:
@@ -63,7 +60,6 @@ class Speedup:
 
 
 def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
-    """Return the speed-ups of a step, an epoch and the whole job."""
     margin = run_margin(cpu, device)
     steps = cpu.steady_state.step_seconds, device.steady_state.step_seconds
     whole = _speedup("end_to_end", cpu.end_to_end_seconds, device.end_to_end_seconds, margin)
@@ -77,7 +73,6 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
-    """Return the speed-up of an epoch with its data."""
     margin = run_margin(cpu, device)
     return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margin)
 
@@ -99,33 +94,21 @@ class BreakEvenEpochs:
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
     """95 % interval by what epochs and runs vary; each start-up was measured once."""
-    extra_seconds: float
-    """The GPU's start-up less the CPU's."""
-    gain_seconds: float
-    """The CPU's median epoch with its validation, less the GPU's."""
     values: int
-    """Number of epochs on the side that has fewer."""
 
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """Time until a validation accuracy was reached."""
-
     target: float
     epoch: int | None
-    """First epoch that reached it, or None."""
     seconds: float | None
     """Time from the start of the process to the end of that epoch's validation."""
     share: float | None
-    """Share of all the epochs' time."""
     best: float
-    """Highest accuracy of any epoch."""
 
 
 @dataclass(frozen=True)
 class EnergyUsed:
-    """Energy of the epochs, without start-up."""
-
     joules: float | None
     status: Literal["measured", "estimated", "unavailable"]
     counted: str
@@ -134,8 +117,6 @@ class EnergyUsed:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost in the currency of the settings."""
-
     amount: float | None
     counted: str
     """Parts of the sum, or why there is none; a column of comparison.csv."""
@@ -143,25 +124,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """Energy and cost of one training."""
-
     energy: EnergyUsed
     cost: Cost
     currency: str
     target: TimeToTarget | None = None
-    """None without a target accuracy in the settings."""
     joules_to_target: float | None = None
-    """Energy in proportion to the epochs' time."""
     cost_to_target: Cost | None = None
 
 
 def payback(cpu: Timings, gpu: Timings) -> BreakEvenEpochs:
-    """Compare start-ups, and median epochs with their validation."""
     extra_seconds = gpu.startup_seconds - cpu.startup_seconds
     cpu_epochs = [passed_seconds([epoch]) for epoch in cpu.all_epochs]
     gpu_epochs = [passed_seconds([epoch]) for epoch in gpu.all_epochs]
-    gain_seconds = statistics.median(cpu_epochs) - statistics.median(gpu_epochs)
-    epochs = _epochs(extra_seconds, gain_seconds)
+    epochs = _epochs(extra_seconds, statistics.median(cpu_epochs) - statistics.median(gpu_epochs))
     values, interval = min(len(cpu_epochs), len(gpu_epochs)), None
     if values >= LEAST_VALUES:
         margin = run_margin(cpu, gpu)
@@ -169,7 +144,7 @@ def payback(cpu: Timings, gpu: Timings) -> BreakEvenEpochs:
         _, most_seconds = percentile_interval(drawn_cpu * margin - drawn_gpu)
         least_seconds, _ = percentile_interval(drawn_cpu / margin - drawn_gpu)
         interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
-    return BreakEvenEpochs(epochs, interval, extra_seconds, gain_seconds, values)
+    return BreakEvenEpochs(epochs, interval, values)
 
 
 def _epochs(extra_seconds: float, gain_seconds: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.device_results import NotTrained
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
-from photofinish.comparing.pairs import Compared, Comparison, ReferenceComparison
+from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.parity import Layer, OverSeeds, Parity
 from photofinish.comparing.renting import RentalComparison
 from photofinish.comparing.scaling import Series
@@ -25,7 +25,7 @@ from photofinish.comparing.speedups import (
 )
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
-from photofinish.wording import listed, money, utc_day
+from photofinish.wording import listed, money
 
 NAMES: dict[Kind, str] = {
     "step": "a step, its data on the device",
@@ -38,11 +38,25 @@ WORTHWHILE = 3.0
 HIGH = 20.0
 """Largest bound that is worth a number."""
 _UNITS: dict[Kind, str] = {"step": "sample", "epoch": "epoch", "end_to_end": "repeat"}
-_UPPER_BOUND = (
-    "This is an upper bound: no GPU in this machine can exceed it, and a real one may fall well "
-    "short."
-)
-_OTHER_MODEL = "this changes what is learned, so compare the accuracy"
+_NO_REMEDY = {
+    "start-up": "start-up happens once, so a longer training feels it less",
+    "resident": "the samples are on the device already",
+    "copies": "the samples don't fit into the device's memory, and copies are pinned already",
+    "workers": "the samples don't fit into the device's memory, and each core has a worker",
+    "small job": "the job is small, and a faster device would not help",
+    "used well": "only a faster device or a smaller network would",
+    "container": "raise the container's limit",
+    "no gain": "what was tried gains less than a tenth",
+}
+_REMEDIES = {
+    "resident": "tried; keeps the bits",
+    "pinned": "copies from pinned memory need not be waited for",
+    "workers": "if workers share the loading evenly",
+    "batch size": "tried; changes what is learned, so compare the accuracy",
+    "bf16": "tried; changes what is learned, so compare the accuracy",
+    "fewer threads": "threads that share a core wait for each other",
+    "more threads": "by Amdahl's law; changes the last bits",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class Verdict:
 
 
 def verdict(pair: Comparison) -> Verdict:
-    """Answer whether the GPU is worth it, by the best evidence: measured, recorded, estimated."""
+    """Answer whether the GPU is worth it, by what was measured, recorded, estimated or bounded."""
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
     if compared := pair.compared:
         short, reason = _measured(compared)
@@ -139,39 +153,36 @@ def _estimated(pair: Comparison) -> tuple[str, str] | None:
 
 def _bounded(pair: Comparison) -> tuple[str, str]:
     """Answer No if no GPU can be much faster in this machine."""
-    bounds, epochs = pair.ceiling, len(pair.cpu.timings.epochs)
-    if bounds.job is None:
-        known = ", only bounds by data sheets" if pair.renting.offers else ""
-        reason = f" ({not_known(bounds.not_known)})" if bounds.not_known else ""
-        return "Can't tell", f"no GPU trained it{known}{reason}."
-    staying_seconds, whole = bounds.job.staying_seconds, duration(bounds.job.whole_seconds)
-    loading_seconds = epochs * bounds.epoch.staying_seconds if bounds.epoch else 0.0
-    mostly = "loading data" if 2 * loading_seconds > staying_seconds else "start-up"
-    stay = f"{_without_unit(staying_seconds, bounds.job.whole_seconds)} of its {whole}"
-    limit = f"no GPU makes it more than {bound(bounds.job.at_most)} faster"
-    lifted = ""
-    if bounds.job_if_resident and mostly == "loading data":
-        lifted = f" With `input: resident` it is {bound(bounds.job_if_resident.at_most)}."
-    if bounds.job.at_most <= WORTHWHILE:
-        return "No", f"The job is mostly {mostly}: {stay} stay on the CPU, so {limit}.{lifted}"
-    if bounds.job.at_most <= HIGH:
-        return "Can't tell", f"no GPU trained it. {stay} stay on the CPU, so {limit}.{lifted}"
+    job, epoch, resident = pair.ceiling.job, pair.ceiling.epoch, pair.ceiling.job_if_resident
+    if job is None:
+        unknown = pair.ceiling.not_known
+        return "Can't tell", f"no GPU trained it{f' ({not_known(unknown)})' if unknown else ''}."
+    staying, whole = duration(job.staying_seconds), duration(job.whole_seconds)
+    staying = staying.removesuffix(f" {whole.split()[1]}")
+    epochs = len(pair.cpu.timings.epochs)
+    is_loading = epoch and 2 * epochs * epoch.staying_seconds > job.staying_seconds
+    limit = f"{staying} of its {whole} stay on the CPU, so no GPU makes it more than "
+    limit += f"{bound(job.at_most)} faster."
+    if is_loading and resident:
+        limit += f" With `input: resident` it is {bound(resident.at_most)}."
+    if job.at_most <= WORTHWHILE:
+        return "No", f"The job is mostly {'loading data' if is_loading else 'start-up'}: {limit}"
+    if job.at_most <= HIGH:
+        return "Can't tell", f"no GPU trained it. {limit}"
     return "Can't tell", "no GPU trained it, and nothing measured here keeps one from being fast."
 
 
 def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
     cpu, gpu, (name, score) = compared.cpu, compared.gpu, compared.cpu.scores.figure
-    step, epoch, whole = compared.speedups.values()
+    epoch, parted = compared.speedups["epoch"], ""
+    if divergence := compared.parity.first_divergence:
+        finding = layer_finding(divergence, compared.parity)
+        parted = f": they first differ at the {divergence.name} ({finding})"
     question = "Why the GPU is not faster" if epoch.interval else "What the GPU's epoch waits for"
-    parted, divergence = "", compared.parity.first_divergence
-    if divergence:
-        found = layer_finding(divergence, compared.parity)
-        parted = f": they first differ at the {divergence.name} ({found})"
     return [
         f"An epoch takes {duration(epoch.device_seconds)} on {gpu.timings.device_name} and "
         f"{duration(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
-        f"{in_words(epoch)}. A step with its data on the device: {_faster(step)}; "
-        f"{in_words(step)}. The whole job: {_faster(whole)}; {in_words(whole)}.",
+        f"{in_words(epoch)}.",
         *_why(question, diagnoses),
         f"The GPU's start-up is repaid {payback(compared.payback)}.",
         f"The models are {compared.parity.likeness}{parted}. {name.capitalize()} is "
@@ -185,23 +196,14 @@ def _evidence_of_cpu(pair: Comparison) -> list[str]:
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
         f"{duration(timings.total_seconds)}, {duration(timings.startup_seconds)} of it start-up."
     )
-    details = [f"{trained} {_UPPER_BOUND}" if pair.ceiling.job else trained]
-    if rent := rental(pair.renting):
-        details.append(rent)
-    for other in pair.elsewhere:
-        if other.reference.training.device == "gpu":
-            details.append(elsewhere(other))
-    return details + _why("Why it takes so long", pair.diagnoses["cpu"])
-
-
-def elsewhere(other: ReferenceComparison) -> str:
-    """Return what another machine recorded, compared with this CPU."""
-    day = utc_day(other.reference.timings.started_at_unix_seconds)
-    return (
-        f"{other.hardware}, recorded elsewhere on {day}, took "
-        f"{duration(other.against_cpu.device_seconds)} for an epoch: "
-        f"{faster(other.against_cpu.ratio)}{' than' if other.against_cpu.ratio >= 1 else ' as'} this CPU."
-    )
+    if pair.ceiling.job:
+        trained += (
+            " This is an upper bound: no GPU in this machine can exceed it, and a real one may "
+            "fall well short."
+        )
+    rent = rental(pair.renting)
+    why = _why("Why it takes so long", pair.diagnoses["cpu"])
+    return [trained, rent, *why] if rent else [trained, *why]
 
 
 def _faster(speedup: Speedup) -> str:
@@ -232,23 +234,18 @@ def no_interval(speedup: Speedup) -> str:
     """Return why a speed-up has no interval."""
     if speedup.values >= LEAST_VALUES:
         return "most of it is start-up, which happened once"
-    return f"{_count(speedup.values, _UNITS[speedup.kind])}, and it takes {LEAST_VALUES}"
+    return _too_few(speedup.values, _UNITS[speedup.kind])
 
 
 def payback(found: BreakEvenEpochs) -> str:
     """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
+    when = "never, because its epochs are no shorter"
     if not found.epochs:
         when = "from the start"
     elif math.isfinite(found.epochs):
         when = f"after {_count(math.ceil(found.epochs), 'epoch')}"
-    elif found.extra_seconds >= 0:
-        when = "never, because its epochs are no shorter"
-    else:
-        sooner = math.floor(found.extra_seconds / found.gain_seconds)
-        when = f"only for the first {_count(sooner, 'epoch')}, because its epochs are longer"
     if found.interval is None:
-        few = f"{_count(found.values, 'epoch')}, and it takes {LEAST_VALUES}"
-        return f"{when} (no interval: {few})"
+        return f"{when} (no interval: {_too_few(found.values, 'epoch')})"
     low, high = (f"{math.ceil(end):,}" if math.isfinite(end) else "never" for end in found.interval)
     return when if low == high else f"{when} ({low} to {high})"
 
@@ -256,41 +253,33 @@ def payback(found: BreakEvenEpochs) -> str:
 def break_even(series: Series) -> str:
     """Return from which size on the GPU is faster."""
     found, (first, last) = series.break_even, (series.points[0].x, series.points[-1].x)
-    tried = f"from {first:,} to {last:,}"
     if found.size is None:
         winners = {point.speedup.is_faster for point in series.points}
         if len(winners) == 1 and None not in winners:
-            return (
-                f"none: the GPU is {'faster' if True in winners else 'slower'} at all sizes {tried}"
-            )
-        if series.points[-1].speedup.ratio < 1 and True in winners:
-            return f"none: the GPU is faster at some sizes {tried}, but not at the largest"
-        return f"unknown: at some sizes {tried} there is no clear difference"
-    size = f"{found.size:,.3g}"
+            which = "faster" if True in winners else "slower"
+            return f"none: the GPU is {which} at all sizes from {first:,} to {last:,}"
+        return f"none between {first:,} and {last:,}"
+    size = f"the GPU is faster from {found.size:,.3g} on"
     if series.values < LEAST_VALUES:
-        few = f"{_count(series.values, 'epoch')}, and it takes {LEAST_VALUES}"
-        return f"from {size} on by the medians, without an interval ({few})"
-    if found.low is None and found.high is None:
-        return f"unknown: from {size} on by the medians, but the interval is wider than the sizes"
+        return f"{size} (no interval: {_too_few(series.values, 'epoch')})"
     low = f"below {first:,}" if found.low is None else f"{found.low:,.3g}"
     high = f"above {last:,}" if found.high is None else f"{found.high:,.3g}"
-    return f"the GPU is faster from {size} on ({low} to {high})"
+    return f"{size} ({low} to {high})"
 
 
 def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
     """Return how much two seeds differ, and whether the devices differ by more."""
-    count, name, spread = len(cpu.seeds), cpu.score_name, cpu.score
-    two_seeds = cpu.in_words(spread.between_two)
+    of_score, spread = f"Over {len(cpu.seeds)} seeds the {cpu.score_name}", cpu.score
     if gpu is None:
         interval = " to ".join(map(cpu.in_words, spread.interval))
+        two_seeds = cpu.in_words(spread.between_two)
         mean = cpu.in_words(spread.mean)
-        return f"Over {count} seeds the {name} is {mean} ({interval}). Two seeds differ by {two_seeds}."
+        return f"{of_score} is {mean} ({interval}). Two seeds differ by {two_seeds}."
     both = zip(spread.values, gpu.score.values, strict=True)
     apart = cpu.in_words(statistics.fmean(abs(one - other) for one, other in both))
     two_seeds = cpu.in_words((spread.between_two + gpu.score.between_two) / 2)
     return (
-        f"Over {count} seeds the {name} differs by {apart} between the devices and by {two_seeds} "
-        "between two seeds."
+        f"{of_score} differs by {apart} between the devices and by {two_seeds} between two seeds."
     )
 
 
@@ -318,35 +307,25 @@ def rental(found: RentalComparison) -> str | None:
     options = [offer for offer in found.offers if offer.fits != "no"]
     if not options:
         return None
-    fastest = min(options, key=lambda offer: offer.job_seconds)
-    best = f"{duration(fastest.job_seconds)} on {fastest.accelerator.name}"
-    text = f"By data sheets the job takes at least {best}"
-    priced = [offer for offer in options if offer.price and offer.cost is not None]
-    if priced:
-        cheapest = min(priced, key=lambda offer: offer.cost or 0.0)
-        least = least_cost(cheapest.cost, cheapest.price.currency if cheapest.price else "")
-        text += f", and costs {least} on {cheapest.accelerator.name} ({prices(found)})"
+    best = min(options, key=lambda offer: offer.job_seconds)
+    text = f"By data sheets the job takes at least {duration(best.job_seconds)} on "
+    text += best.accelerator.name
+    costs = [
+        (offer.cost, offer.accelerator.name, offer.price.currency)
+        for offer in options
+        if offer.price and offer.cost is not None
+    ]
+    if costs:
+        cost, name, currency = min(costs)
+        text += f", and costs {least_cost(cost, currency)} on {name}"
     if found.without:
         text += f". Start-up and loading are not included ({not_known(found.without)})"
     return f"{text}. A real GPU takes longer."
 
 
-def least_cost(amount: float | None, currency: str) -> str:
+def least_cost(amount: float, currency: str) -> str:
     """Return a cost that is a lower bound."""
-    if amount is None:
-        return "an unknown amount"
     return f"at least {money(amount, currency)}" if amount >= 0.01 else f"under 0.01 {currency}"
-
-
-def prices(found: RentalComparison) -> str:
-    """Return the dates of the prices, and which are old."""
-    used = [(offer.accelerator.name, offer.price) for offer in found.offers if offer.price]
-    days = sorted({f"{price.as_of}" for _, price in used if price.as_of})
-    sources = ["your prices"] if any(price.as_of is None for _, price in used) else []
-    if days:
-        sources.append(f"list prices of {' to '.join(dict.fromkeys([days[0], days[-1]]))}")
-    old = [name for name, price in used if price.is_old(found.trained_on)]
-    return listed(sources) + (f"; over half a year old: {', '.join(old)}" if old else "")
 
 
 def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
@@ -354,68 +333,45 @@ def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
     if not diagnoses:
         return []
     found = diagnoses[-1]
-    parts = [f"{question}: {cause(found)} ({found.cause}). {advice(found)}"]
-    if found.cause == "not known":
-        parts = [f"{question} is not known: {cause(found)}."]
-    parts += [f"And {cause(other)}." for other in diagnoses[:-1]]
-    return [" ".join(parts)]
+    if found.not_known:
+        sentences = [f"{question} is not known: {cause(found)}."]
+    else:
+        sentences = [f"{question}: {cause(found)} ({found.cause}).", advice(found)]
+    sentences += [f"And {cause(other)}." for other in diagnoses[:-1]]
+    return [" ".join(sentences)]
 
 
 def cause(found: Diagnosis) -> str:
     """Return what a job or an epoch waits for, with its times."""
-    run, timings = found.run, found.run.timings
+    run, timings, costs = found.run, found.run.timings, found.run.costs
     if found.cause == "start-up-bound":
         share = timings.startup_seconds / timings.total_seconds
         return f"start-up is {share:.0%} of the job's {duration(timings.total_seconds)}"
-    if found.not_known or run.costs is None:
-        return not_known(found.not_known or NotKnown("not taken apart"))
-    costs, step = run.costs, duration(run.costs.step_alone_seconds)
+    if found.not_known:
+        return not_known(found.not_known)
+    if costs is None:
+        return found.cause
+    step = duration(costs.step_alone_seconds)
     if found.cause in ("copy-bound", "input-bound"):
-        is_copy, loads = found.cause == "copy-bound", run.record.experiment.input.name == "loader"
-        what = "the loader" if loads else "gathering batches"
-        batch_seconds = costs.copying_seconds if is_copy else costs.input_seconds
+        what, batch_seconds = "copying to the device", costs.copying_seconds
+        if found.cause == "input-bound":
+            loads = run.record.experiment.input.name == "loader"
+            what = "the loader" if loads else "gathering batches"
+            batch_seconds = costs.input_seconds
         share = min(1.0, batch_seconds / costs.epoch_share_seconds)
-        return (
-            f"{'copying to the device' if is_copy else what} takes {share:.0%} of an epoch: "
-            f"{duration(batch_seconds)} per batch, and a step takes {step}"
-        )
+        batch = duration(batch_seconds)
+        return f"{what} takes {share:.0%} of an epoch: {batch} per batch, and a step takes {step}"
     if found.cause == "launch-bound":
         return (
             f"{duration(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
             f"launching operations and updating {run.record.parameter_count:,} weights"
         )
-    computing = f"arithmetic is {costs.samples_seconds / costs.step_alone_seconds:.0%} of a step"
-    if found.cause == "compute-bound" or timings.host.cpu is None:
+    computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
+    if found.cause == "compute-bound":
         return computing
-    cores, threads, cpu = allowed_cores(timings.host.cpu), timings.host.threads, timings.host.cpu
-    if threads != cores:
-        return f"{computing}, with {_count(threads or 1, 'thread')} for {_count(cores, 'core')}"
-    return f"{computing}, and a limit leaves {cpu.cgroup_cores_limit:g} of {cpu.usable_cores} cores"
-
-
-def evidence(found: Diagnosis) -> str:
-    """Return the figures behind a cause."""
-    run, costs = found.run, found.run.costs
-    if found.of == "the job":
-        epoch = duration(run.timings.median_epoch_seconds)
-        return f"{_count(run.record.experiment.epochs, 'epoch')} of {epoch}"
-    if found.not_known or costs is None:
-        return "n/a"
-    parts = [f"{part} {share:.0%}" for part, share in costs.shares.items() if share >= 0.005]
-    taken = run.timings.steps_taken
-    captured = " without CUDA graphs" if taken and taken.kind == "graph" else ""
-    at_most = "" if run.device == "cpu" else "at most "
-    text = (
-        f"of a step{captured}: {listed(parts)}; the device is busy {at_most}{costs.busy_share:.0%} "
-        f"of an epoch; a batch takes {duration(costs.input_seconds)}, a step "
-        f"{duration(costs.step_alone_seconds)}"
-    )
-    if costs.launching_is_hidden:
-        return f"{text}, launched in {duration(min(costs.attribution.launch_seconds))}"
-    if costs.attribution.other_batch_images != run.record.experiment.batch_size:
-        other = costs.attribution.other_batch_images
-        text += f", {duration(costs.fixed_seconds)} of it fixed (tried with {other} samples)"
-    return text
+    cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
+    threads = _count(timings.host.threads or 1, "thread")
+    return f"{computing}, with {threads} for {_count(cores, 'core')}"
 
 
 def advice(found: Diagnosis) -> str:
@@ -427,37 +383,7 @@ def advice(found: Diagnosis) -> str:
 
 def no_remedy(found: Diagnosis) -> str:
     """Return why no change to params.yaml is suggested."""
-    reasons = {
-        "start-up": "start-up happens once, so it matters less in a longer training",
-        "resident": "the samples are on the device already",
-        "copies": "the samples don't fit into the device's memory, and copies are pinned already",
-        "workers": "the samples don't fit into the device's memory, and each core has a worker",
-        "small job": "the job is small, and a faster device would not help",
-        "used well": "only a faster device or a smaller network would",
-        "container": "raise the container's limit",
-        "no gain": "what was tried gains less than a tenth",
-    }
-    return reasons[found.no_remedy] if found.no_remedy else "the cause is not known"
-
-
-def remedy_reason(found: Diagnosis, remedy: Remedy) -> str:
-    """Return how a suggestion's gain was found, and what else it changes."""
-    costs = found.run.costs
-    if remedy.by == "resident":
-        return "tried on some steps; the result keeps its bits"
-    if remedy.by == "pinned":
-        return "the samples don't fit into the device's memory, but copies need not be waited for"
-    if remedy.by == "workers":
-        return "the samples don't fit into the device's memory; at best, workers share the loading"
-    if remedy.by == "batch size" and costs:
-        step = duration(statistics.median(costs.attribution.other_batch.step_seconds))
-        return f"tried: a step takes {step}; {_OTHER_MODEL}"
-    if remedy.by == "bf16" and costs and costs.attribution.bf16:
-        step = duration(statistics.median(costs.attribution.bf16.step_seconds))
-        return f"tried: a step takes {step}; {_OTHER_MODEL}"
-    if remedy.by == "fewer threads":
-        return "threads that share a core wait for each other"
-    return "by Amdahl's law; another thread count changes the last bits"
+    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
 
 
 def remedy_line(remedy: Remedy) -> str:
@@ -466,13 +392,14 @@ def remedy_line(remedy: Remedy) -> str:
 
 
 def prediction(remedy: Remedy) -> str:
-    """Return the gain of an epoch."""
+    """Return the predicted gain of an epoch, and where it comes from."""
     if remedy.predicted is None:
-        return "gain unknown"
-    low, high = remedy.predicted
-    if low == 1:
-        return f"an epoch gets at most {bound(high)} faster"
-    return f"an epoch gets {interval_text((low, high))}x faster"
+        gain = "gain unknown"
+    elif remedy.predicted.low == 1:
+        gain = f"an epoch gets at most {bound(remedy.predicted.high)} faster"
+    else:
+        gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
+    return f"{gain} ({_REMEDIES[remedy.by]})"
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
@@ -538,17 +465,11 @@ def _cautions(pair: Comparison) -> tuple[str, ...]:
 def duration(seconds: float) -> str:
     """Return a time with two significant digits below ten: `1.9 s`, `22 ms`, `418 ms`."""
     value, unit = seconds * 1e6, "µs"
-    for factor, name in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            value, unit = seconds * factor, name
-            break
+    if seconds >= 1:
+        value, unit = seconds, "s"
+    elif seconds >= 1e-3:
+        value, unit = seconds * 1e3, "ms"
     return f"{value:,.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
-
-
-def _without_unit(seconds: float, whole_seconds: float) -> str:
-    """Return a time without its unit if the whole has the same."""
-    number, unit = duration(seconds).split()
-    return number if unit == duration(whole_seconds).split()[1] else f"{number} {unit}"
 
 
 def times(ratio: float) -> str:
@@ -561,9 +482,13 @@ def times(ratio: float) -> str:
 def bound(ratio: float) -> str:
     """Return an upper bound of a ratio with two significant digits, rounded up."""
     if ratio > 9.9:
-        return f"{math.ceil(ratio):,}x" if math.isfinite(ratio) else "any number of times"
+        return f"{math.ceil(ratio):,}x"
     return f"{math.ceil(10 * ratio - 1e-9) / 10:.1f}x"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _too_few(number: int, noun: str) -> str:
+    return f"{_count(number, noun)}, and it takes {LEAST_VALUES}"

@@ -97,11 +97,9 @@ def why_table(pairs: Iterable[Comparison]) -> Table:
             for found in diagnoses:
                 change, gain = f"none: {sentences.no_remedy(found)}", NOTHING
                 if remedy := found.remedy:
-                    change = f"`{sentences.remedy_line(remedy)}` ({sentences.remedy_reason(found, remedy)})"
-                    gain = sentences.prediction(remedy)
+                    change, gain = f"`{sentences.remedy_line(remedy)}`", sentences.prediction(remedy)
                 row = {"experiment": pair.experiment, "device": device, "of": found.of, "cause": found.cause}
-                evidence = f"{sentences.cause(found)}; {sentences.evidence(found)}"
-                rows.append(row | {"evidence": evidence, "change": change, "predicted gain": gain})
+                rows.append(row | {"evidence": sentences.cause(found), "change": change, "predicted gain": gain})
     return rows
 
 
