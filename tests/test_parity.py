@@ -4,85 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, MakeResult, MakeTrainer
+from conftest import MakeResult
 from result_files import changed_history, trained, with_record
 from torch import nn
 
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.parity import Layer, Parity, mcnemar_p_value, parity
 from photofinish.config.networks import CnnModel, TorchvisionModel
-from photofinish.data.packed import PackedSplit
-from photofinish.files import sha256_of_bytes
 from photofinish.models.registry import build_model
-from photofinish.profiling.first_step import first_batch, first_step
+from photofinish.profiling.first_step import first_step
 from photofinish.report.sentences import layer_finding
-from photofinish.results.learned import weights_of
 from photofinish.training.optimisation import Loss
-from photofinish.training.teams import World
 from photofinish.training.torch_device import CPU
-
-Learn = Callable[..., Trained]
-
-
-@pytest.fixture
-def learn(
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
-    make_result: MakeResult,
-    packed_split: PackedSplit,
-) -> Learn:
-    """Train on the CPU. The record has the settings `says`, or else the real ones."""
-
-    def one(
-        change: Callable[[nn.Module], None] = lambda _network: None,
-        says: dict[str, object] | None = None,
-        threads: int = 1,
-        **settings: object,
-    ) -> Trained:
-        experiment = make_experiment(**{"batch_size": 8, **settings})
-        networks = [build_model(experiment.model, (1, 8, 8), 3, experiment.seed) for _ in range(2)]
-        for network in networks:
-            change(network)
-        initial_sha256 = sha256_of_bytes(weights_of(networks[0]))
-        trainer = make_trainer(experiment, networks[0])
-        torch.set_num_threads(threads)
-        batch = first_batch(trainer.training, World(CPU))
-        assert batch is not None
-        labels = packed_split.labels("train")
-        start = first_step(
-            networks[1],
-            trainer.criterion,
-            batch,
-            CPU,
-            experiment.precision,
-            labels,
-            experiment.seed,
-        )
-        history = [metrics for metrics, *_ in trainer.epochs()]
-        result = trained(make_result)
-        images = (torch.from_numpy(packed_split.images("test").copy()).float() / 255 - 0.25) / 0.25
-        with torch.inference_mode():
-            predicted = trainer.network.eval()(images).argmax(1).numpy()
-        recorded = make_experiment(**{"batch_size": 8, **(settings if says is None else says)})
-        record = result.record.model_copy(
-            update={
-                "experiment": recorded,
-                "precision": recorded.precision,
-                "initial_weights_sha256": initial_sha256,
-                "weights_sha256": sha256_of_bytes(weights_of(trainer.network)),
-            }
-        )
-        predictions = Predictions(np.asarray(packed_split.labels("test")), predicted)
-        return replace(
-            result, record=record, history=history, first_step=start, predictions=predictions
-        )
-
-    return one
 
 
 def parting(found: Parity) -> tuple[str, str | None]:
@@ -93,80 +30,6 @@ def parting(found: Parity) -> tuple[str, str | None]:
 
 def layer(found: Parity, name: str) -> Layer:
     return next(layer for layer in found.layers if layer.name == name)
-
-
-def test_the_same_training_twice_is_identical(learn: Learn) -> None:
-    found = parity(learn(), learn())
-    assert (found.likeness, found.first_divergence) == ("identical", None)
-    assert all(layer.same for layer in found.layers)
-
-
-def test_other_rounding_is_equivalent(learn: Learn) -> None:
-    """Weights moved by a millionth stand for another device's rounding."""
-
-    def move(network: nn.Module) -> None:
-        for parameter in network.parameters():
-            parameter.data.mul_(1 + 1e-6)
-
-    cpu = learn()
-    initial_sha256 = cpu.record.initial_weights_sha256
-    found = parity(cpu, with_record(learn(move), initial_weights_sha256=initial_sha256))
-    assert found.likeness == "equivalent within rounding"
-    assert layer(found, "loss curves").difference
-    assert parity(learn(threads=1), learn(threads=2)).likeness != "different"
-
-
-class Wrong(nn.Linear):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return super().forward(images) * 1.001
-
-
-def changed_weight(network: nn.Module) -> None:
-    network.get_parameter("3.bias").data[1] += 1e-3
-
-
-def wrong_first_layer(network: nn.Module) -> None:
-    network[1].__class__ = Wrong  # type: ignore[index]
-
-
-def wrong_last_layer(network: nn.Module) -> None:
-    network[3].__class__ = Wrong  # type: ignore[index]
-
-
-def wrong_gradient(network: nn.Module) -> None:
-    network.get_parameter("1.weight").register_hook(lambda gradient: gradient * 1.05)
-
-
-OTHER_RATE = {"name": "sgd", "lr": 0.12, "momentum": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("training", "name", "at"),
-    [
-        ({"change": changed_weight}, "initial weights", "3.bias"),
-        ({"change": wrong_first_layer}, "first forward", "1"),
-        ({"change": wrong_last_layer}, "first forward", "3"),
-        ({"change": wrong_gradient}, "first gradient", "1.weight"),
-        ({"precision": "bf16", "says": {}}, "first forward", None),
-        ({"optimizer": OTHER_RATE, "says": {}}, "loss curves", None),
-    ],
-)
-def test_an_error_is_located(
-    learn: Learn, training: dict[str, Any], name: str, at: str | None
-) -> None:
-    found = parting(parity(learn(), learn(**training)))
-    assert found[0] == name
-    assert at in (None, found[1])
-
-
-def test_losses_that_drift_apart_after_the_first_epoch_are_equivalent(learn: Learn) -> None:
-    cpu = learn()
-    factors = zip(cpu.history, (1, 1.0001, 1.02), strict=True)
-    losses = [epoch.training_loss * factor for epoch, factor in factors]
-    found = parity(cpu, replace(cpu, history=changed_history(cpu, training_loss=losses)))
-    assert found.likeness == "equivalent within rounding"
-    curves = layer(found, "loss curves")
-    assert layer_finding(curves, found) == "a relative difference of 0.02 in epoch 3"
 
 
 def cnn() -> nn.Module:
@@ -281,6 +144,23 @@ def test_errors_beyond_rounding_show_in_the_first_forward_pass(step: Step, name:
         assert parting(parity(right, step(network)))[0] == "first forward", change.__name__
 
 
+def test_an_error_is_located(step: Step) -> None:
+    right = step(cnn())
+    assert parity(right, right).likeness == "identical"
+
+    wrong = cnn()
+    *_, last = (module for module in wrong.modules() if isinstance(module, nn.Linear))
+    last.register_forward_hook(lambda _module, _inputs, output: output * 1.001)
+    name = next(name for name, module in wrong.named_modules() if module is last)
+    assert parting(parity(right, step(wrong))) == ("first forward", name)
+
+    wrong = cnn()
+    *_, (name, bias) = wrong.named_parameters()
+    bias.register_hook(lambda gradient: gradient * 1.05)
+    assert parting(parity(right, step(wrong))) == ("first gradient", name)
+    assert parting(parity(right, step(cnn(), "bf16")))[0] == "first forward"
+
+
 def stepped(run: Trained, **changed: object) -> Trained:
     return replace(run, first_step=run.first_step.model_copy(update=changed))
 
@@ -347,6 +227,17 @@ def test_a_difference_is_relative_to_the_larger_norm(make_result: MakeResult) ->
         assert (gradient.same, gradient.difference, gradient.at) == (False, 0.5, "3.weight")
     nothing = [stepped(cpu, gradients={"3.weight": (0.0, value)}) for value in (1e-200, 2e-200)]
     assert layer(parity(*nothing), "first gradient").same
+
+
+def test_losses_that_drift_apart_after_the_first_epoch_are_equivalent(
+    make_result: MakeResult,
+) -> None:
+    cpu = trained(make_result)
+    factors = zip(cpu.history, (1, 1.0001, 1.02), strict=True)
+    losses = [epoch.training_loss * factor for epoch, factor in factors]
+    found = parity(cpu, replace(cpu, history=changed_history(cpu, training_loss=losses)))
+    assert found.likeness == "equivalent within rounding"
+    assert table(found)["loss curves"] == "a relative difference of 0.02 in epoch 3"
 
 
 def test_another_number_of_epochs_is_a_difference(make_result: MakeResult) -> None:

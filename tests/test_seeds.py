@@ -47,7 +47,14 @@ def train(
     monkeypatch.chdir(tmp_path)
 
     def train(name: str, **settings: Any) -> Path:
-        run = Run(name, "cpu", make_experiment(**settings), cpu_host, packed_split.folder, tmp_path / name / "cpu")
+        run = Run(
+            name,
+            "cpu",
+            make_experiment(**settings),
+            cpu_host,
+            packed_split.folder,
+            tmp_path / name / "cpu",
+        )
         train_run(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
         return run.out / records.MODEL
 
@@ -106,26 +113,44 @@ def test_killed_within_a_seed_it_resumes_there(
 def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSplit) -> None:
     learned = train("small", seeds=3, epochs=2)
     results = learned.parent.parent.parent
-    gone = records.Unavailable(device="gpu", experiment=records.read_training(learned).experiment, reason="none")
+    gone = records.Unavailable(
+        device="gpu", experiment=records.read_training(learned).experiment, reason="none"
+    )
     records.write_record(results / "small" / "gpu" / records.MODEL / records.RECORD, gone)
-    write_evaluation(evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED)
-    (pair,) = with_settings([read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ())
-    scores = [pair.cpu.scores.test_accuracy, *(each.test_accuracy for each in pair.cpu.scores.seeds)]
+    write_evaluation(
+        evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED
+    )
+    (pair,) = with_settings(
+        [read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ()
+    )
+    scores = [
+        pair.cpu.scores.test_accuracy,
+        *(each.test_accuracy for each in pair.cpu.scores.seeds),
+    ]
     table = {row["of"]: row for row in seeds_table([pair])}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
-    assert any(detail.startswith("Over 3 seeds the test accuracy is") for detail in verdict(pair).details)
+    assert any(
+        detail.startswith("Over 3 seeds the test accuracy is") for detail in verdict(pair).details
+    )
 
 
 def with_seeds(result: Trained, *accuracies: float) -> Trained:
     """Add seeds whose validation and test accuracies are these."""
     scores, runs = [], []
     for seed, accuracy in enumerate(accuracies, 1):
-        given = {"seed": seed, "test_accuracy": accuracy, "test_loss": 0.5, "mean_absolute_error": None}
+        given = {
+            "seed": seed,
+            "test_accuracy": accuracy,
+            "test_loss": 0.5,
+            "mean_absolute_error": None,
+        }
         scores.append(records.SeedScores.model_validate(given))
         history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
         runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
-    timings = result.timings.model_copy(update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)})
+    timings = result.timings.model_copy(
+        update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)}
+    )
     judged = result.scores.model_copy(update={"seeds": tuple(scores)})
     return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
 
@@ -157,11 +182,17 @@ def test_a_target_that_a_seed_missed_is_left_out(make_result: MakeResult) -> Non
 
 def test_the_interval_of_a_mean_is_students() -> None:
     """1, 2 and 3 have a standard deviation of 1, and t is 4.303 with 2 degrees of freedom."""
-    assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx(
+        (2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5)
+    )
 
 
 @pytest.mark.parametrize("count", [2, 5, 40])
 def test_the_interval_holds_the_mean_nineteen_times_in_twenty(count: int) -> None:
     random = np.random.default_rng(count)
-    drawn = [Spread(tuple(map(float, values))).interval for values in random.normal(size=(2000, count))]
-    assert sum(low <= 0 <= high for low, high in drawn) / len(drawn) == pytest.approx(0.95, abs=0.015)
+    drawn = [
+        Spread(tuple(map(float, values))).interval for values in random.normal(size=(2000, count))
+    ]
+    assert sum(low <= 0 <= high for low, high in drawn) / len(drawn) == pytest.approx(
+        0.95, abs=0.015
+    )

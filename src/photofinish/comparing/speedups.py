@@ -50,6 +50,7 @@ class Speedup:
     """The CPU's time over the device's: 2 is half the time."""
     interval: Interval | None
     values: int
+    """Number of values on the side that has fewer."""
 
     @property
     def is_faster(self) -> bool | None:
