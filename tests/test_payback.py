@@ -45,8 +45,8 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
 @pytest.mark.parametrize(
     ("startup", "epochs", "expected", "words"),
     [
-        (1.0, (0.5,) * 5, 0.0, "from the start"),
-        (2.0, (2.0,) * 5, 0.0, "from the start (0 to never)"),
+        (1.0, (0.5,) * 5, 0.0, "at once"),
+        (2.0, (2.0,) * 5, 0.0, "at once (0 to never)"),
         (3.0, (1.0,) * 5, 1.0, "after 1 epoch (1 to 2)"),
         (8.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),

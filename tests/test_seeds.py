@@ -1,4 +1,4 @@
-"""The same training from several seeds: each like a training of its own, kept, gone on with, and what they tell."""
+"""Trainings from several seeds: their bits, how they resume, and what they show."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def test_a_job_that_was_timed_once_is_judged_by_its_epochs(
 @pytest.mark.parametrize(
     ("sha256", "words"),
     [
-        ("c" * 64, "different: they first differ at the initial weights (they differ). Test"),
-        ("a" * 64, "The models are identical. Test accuracy"),
+        ("c" * 64, "The models first differ at the initial weights: they differ. Test accuracy"),
+        ("a" * 64, "The models are identical."),
     ],
 )
 def test_models_that_differ_are_reported_with_where(

@@ -177,7 +177,7 @@ def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> lis
     epoch, parted = compared.speedups["epoch"], ""
     if divergence := compared.parity.first_divergence:
         finding = layer_finding(divergence, compared.parity)
-        parted = f": they first differ at the {divergence.name} ({finding})"
+        parted = f"The models first differ at the {divergence.name}: {finding}. "
     question = "Why the GPU is not faster" if epoch.interval else "What the GPU's epoch waits for"
     return [
         f"An epoch takes {duration(epoch.device_seconds)} on {gpu.timings.device_name} and "
@@ -185,8 +185,7 @@ def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> lis
         f"{in_words(epoch)}.",
         *_why(question, diagnoses),
         f"The GPU's start-up is repaid {payback(compared.payback)}.",
-        f"The models are {compared.parity.likeness}{parted}. {name.capitalize()} is "
-        f"{gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
+        f"{parted}{name.capitalize()} is {gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
     ]
 
 
@@ -241,7 +240,7 @@ def payback(found: BreakEvenEpochs) -> str:
     """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
     when = "never, because its epochs are no shorter"
     if not found.epochs:
-        when = "from the start"
+        when = "at once"
     elif math.isfinite(found.epochs):
         when = f"after {_count(math.ceil(found.epochs), 'epoch')}"
     if found.interval is None:
