@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pytest
@@ -28,8 +28,9 @@ from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
 from photofinish.config.experiment import Experiment
 from photofinish.report import sentences
 from photofinish.report.rows import attribution_rows, comparison_rows
+from photofinish.report.tables import step_parts
 from photofinish.results import EpochTiming
-from photofinish.results.measurements import SteadyState
+from photofinish.results.measurements import SteadyState, StepsTaken
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -290,6 +291,16 @@ def test_a_cause_is_stated_with_its_times(
     slow: Change, measured: dict[str, Any], words: str
 ) -> None:
     assert sentences.cause(only(diagnose(slow(**measured)))) == words
+
+
+@pytest.mark.parametrize(("kind", "note"), [("graph", sentences.IN_GRAPHS), ("eager", "")])
+def test_parts_of_captured_steps_are_marked_as_proportions(
+    slow: Change, kind: Literal["graph", "eager"], note: str
+) -> None:
+    taken = StepsTaken(kind=kind, at_once=8, why="tried")
+    shown = step_parts(pair_of(slow(), slow(device="gpu", timings={"steps_taken": taken})))
+    assert shown
+    assert shown.finding == note
 
 
 def test_a_job_that_is_mostly_start_up_has_no_change(slow: Change) -> None:

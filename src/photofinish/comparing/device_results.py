@@ -1,4 +1,4 @@
-"""Results of both devices, read from results/: the training, the costs of its steps, its predictions."""
+"""Results of both devices, read from results/, with the costs of their steps."""
 
 from __future__ import annotations
 
@@ -111,23 +111,17 @@ class StepCosts:
         """Seconds that a step of an epoch waits for its data."""
         return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
 
-    @property
-    def launching_is_hidden(self) -> bool:
-        """True if an accelerator computes a step for longer than the host takes to launch it."""
-        launch_seconds = self.attribution.launch_seconds
-        step_seconds = min(self.attribution.same_batch.step_seconds)
-        return bool(launch_seconds) and min(launch_seconds) < _HIDDEN_SHARE * step_seconds
-
     @cached_property
     def fixed_seconds(self) -> float:
         """Seconds of a step that do not depend on its number of samples.
 
         Taken from the fastest steps, because other load only slows steps down.
         """
-        if self.launching_is_hidden:
+        seconds = min(self.attribution.same_batch.step_seconds)
+        launch_seconds = self.attribution.launch_seconds  # of an accelerator
+        if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
             return 0.0
         samples = min(self.experiment.batch_size, self.timings.training_image_count)
-        seconds = min(self.attribution.same_batch.step_seconds)
         other_seconds = min(self.attribution.other_batch.step_seconds)
         other_samples = self.attribution.other_batch_images
         return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)

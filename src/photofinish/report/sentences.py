@@ -37,6 +37,7 @@ WORTHWHILE = 3.0
 """Smallest bound of a GPU that may be worth it."""
 HIGH = 20.0
 """Largest bound that is worth a number."""
+IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
 _UNITS: dict[Kind, str] = {"step": "sample", "epoch": "epoch", "end_to_end": "repeat"}
 _NO_REMEDY = {
     "start-up": "start-up happens once, so a longer training feels it less",

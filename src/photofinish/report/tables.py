@@ -358,7 +358,9 @@ def step_parts(pair: Comparison) -> ShadedTable | None:
             cell = f"{seconds(row['median_seconds'])} ({row['share']:.0%})"
             rows.setdefault(row["part"], []).append((cell, row["share"]))
     headings = tuple(device.upper() for (device,) in by_device)
-    return ShadedTable("bars", "Where a step's time goes", "", headings, rows) if rows else None
+    taken = [result.timings.steps_taken for result in pair.trained]
+    note = sentences.IN_GRAPHS if any(steps and steps.kind == "graph" for steps in taken) else ""
+    return ShadedTable("bars", "Where a step's time goes", note, headings, rows) if rows else None
 
 
 def confusions(pair: Comparison) -> list[ShadedTable]:
