@@ -1,4 +1,4 @@
-"""Results on disk, as the stages leave them, made from results in memory."""
+"""Made-up results in memory, and on disk as the stages leave them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ BUSY = LoadWindow(
     major_page_faults=0,
     swapped_pages=None,
 )
-"""Other programs took 40 % of the cores."""
+"""Other programs use 40 % of the cores."""
 QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
-"""Nobody else was there, and for long."""
+"""A long time without other programs."""
 
 
 def changed_history(result: Recorded, **columns: Sequence[float]) -> list[EpochMetrics]:
-    """With these values in place of what it was made up of, one an epoch."""
+    """Replace columns of the history."""
     rows = zip(*columns.values(), strict=True)
     return [
-        replace(epoch, **dict(zip(columns, row, strict=True))) for epoch, row in zip(result.history, rows, strict=True)
+        replace(epoch, **dict(zip(columns, row, strict=True)))
+        for epoch, row in zip(result.history, rows, strict=True)
     ]
 
 
 def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
-    """As made up, of a device that was there."""
+    """Make the result of a device that trained."""
     result = make_result(*arguments, **settings)
     assert isinstance(result, Trained)
     return result
@@ -61,17 +62,21 @@ def with_timings(result: Trained, **changed: Any) -> Trained:
 
 
 def paired(
-    results: Sequence[DeviceResult], settings: Comparing | None = None, references: Sequence[Reference] = ()
+    results: Sequence[DeviceResult],
+    settings: Comparing | None = None,
+    references: Sequence[Reference] = (),
 ) -> list[Comparison]:
-    """A pair for each experiment."""
+    """Compare the devices of each experiment."""
     cpus = [result for result in results if result.device == "cpu"]
     gpus = {result.experiment: result for result in results if result.device == "gpu"}
     pairs = [Comparison.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
     return with_settings(pairs, settings or Comparing(), references)
 
 
-def pair_of(cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None) -> Comparison:
-    """Of one experiment; without a GPU's result, there was no GPU."""
+def pair_of(
+    cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None
+) -> Comparison:
+    """Compare one experiment, without a GPU by default."""
     record = records.Unavailable(device="gpu", experiment=cpu.record.experiment, reason="made up")
     (pair,) = paired([cpu, gpu or NotTrained(cpu.experiment, record)], settings)
     return pair
@@ -84,22 +89,33 @@ def made_up_attribution(
     other_step_seconds: float = 0.002,
     **others: object,
 ) -> measurements.StepBreakdown:
-    """Of batches of 16, whose steps are taken apart twice, beside steps on 2 images."""
-    parts = {"waiting": waiting, "copying": copying, "forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
+    """Make up a breakdown of steps on 16 samples, with steps on 2 samples."""
+    parts = {
+        "waiting": waiting,
+        "copying": copying,
+        "forward": 0.003,
+        "backward": 0.005,
+        "optimizer": 0.002,
+        "rest": 0,
+    }
     settings = {
         "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
         "same_batch": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
-        "other_batch": measurements.SteadyState(steps_per_sample=1, sample_seconds=(other_step_seconds,)),
+        "other_batch": measurements.SteadyState(
+            steps_per_sample=1, sample_seconds=(other_step_seconds,)
+        ),
         "resident": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
-        "parts": measurements.StepParts(**{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}),
+        "parts": measurements.StepParts(
+            **{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}
+        ),
         **others,
     }
     return measurements.StepBreakdown(**settings)
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:
-    """`results/<experiment>/<device>`, without weights; the folder."""
+    """Write `results/<experiment>/<device>` without weights, and return the folder."""
     folder = results / result.experiment / result.device
     records.write_record(folder / records.MODEL / records.RECORD, result.record)
     if isinstance(result, NotTrained):
@@ -107,21 +123,27 @@ def write_result(results: Path, result: DeviceResult) -> Path:
         return folder
     records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, result.timings)
     records.write_record(folder / records.MODEL / records.FIRST_STEP, result.first_step)
-    write_bytes_atomically(folder / records.MODEL / records.HISTORY, records.history_csv(list(result.history)).encode())
+    write_bytes_atomically(
+        folder / records.MODEL / records.HISTORY, records.history_csv(list(result.history)).encode()
+    )
     return folder
 
 
 def write_trained(results: Path, result: Trained) -> Path:
-    """The same with weights that fit the network, as a training on this machine leaves it."""
+    """Write the result with weights that fit the network."""
     from photofinish.models.registry import build_model
     from photofinish.results.learned import weights_of
 
     record = result.record
-    weights = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=3))
+    weights = weights_of(
+        build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=3)
+    )
     complete = replace(
         result,
         record=record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
-        timings=result.timings.model_copy(update={"packages": package_versions(), "host_name": platform.node()}),
+        timings=result.timings.model_copy(
+            update={"packages": package_versions(), "host_name": platform.node()}
+        ),
     )
     folder = write_result(results, complete)
     write_bytes_atomically(folder / records.MODEL / records.WEIGHTS, weights)
@@ -129,18 +151,20 @@ def write_trained(results: Path, result: Trained) -> Path:
 
 
 def write_scores(results: Path, result: Trained) -> None:
-    """What `evaluate` leaves of one device, judging the weights that are there."""
+    """Write scores of the weights that are there."""
     training = records.read_training(results / result.experiment / result.device / records.MODEL)
     assert isinstance(training, records.Training)
     judged = result.scores.model_copy(update={"weights_sha256": training.weights_sha256})
     scores = records.Evaluation(
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: judged}
     )
-    records.write_record(results / result.experiment / records.EVALUATED / records.EVALUATION, scores)
+    records.write_record(
+        results / result.experiment / records.EVALUATED / records.EVALUATION, scores
+    )
 
 
 def write_results(results: list[DeviceResult], folder: Path) -> None:
-    """Both devices' of an experiment, as the stages leave them."""
+    """Write both devices' results of an experiment."""
     scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predictions = pd.DataFrame()
     for result in results:
@@ -149,22 +173,28 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
             scores[result.device] = result.scores
             predictions["actual"] = result.predictions.actual
             predictions[result.device] = result.predictions.predicted
-    evaluation = records.Evaluation(experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores)
+    evaluation = records.Evaluation(
+        experiment=results[0].experiment, class_names=("cat", "dog"), devices=scores
+    )
     evaluated = folder / results[0].experiment / records.EVALUATED
     records.write_record(evaluated / records.EVALUATION, evaluation)
-    write_bytes_atomically(evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode())
+    write_bytes_atomically(
+        evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode()
+    )
 
 
 def change_a_digit(path: Path) -> None:
-    """Of a file that carries figures: the last one, by one, the size as it was."""
+    """Change the last digit of a file."""
     data = bytearray(path.read_bytes())
     last = max(place for place, byte in enumerate(data) if chr(byte).isdigit())
     data[last] ^= 1
     path.write_bytes(data)
 
 
-def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True) -> list[DeviceResult]:
-    """Made up, for looking at: losses that fall, ten classes that are mixed up, ratios with an interval and without."""
+def several_results(
+    make_result: MakeResult, count: int = 3, *, gpu: bool = True
+) -> list[DeviceResult]:
+    """Make up results to look at: falling losses, confused classes, some intervals."""
     return [
         lively(make_result, f"digits-network-{index}", device, index, unavailable=not gpu)
         for index in range(count)
@@ -173,7 +203,12 @@ def several_results(make_result: MakeResult, count: int = 3, *, gpu: bool = True
 
 
 def lively(
-    make_result: MakeResult, name: str, device: records.DeviceLabel, index: int, *, unavailable: bool
+    make_result: MakeResult,
+    name: str,
+    device: records.DeviceLabel,
+    index: int,
+    *,
+    unavailable: bool,
 ) -> DeviceResult:
     random = np.random.default_rng([index, len(device) + (device == "gpu")])
     if unavailable and device == "gpu":
@@ -191,6 +226,8 @@ def lively(
     return replace(
         result,
         record=result.record.model_copy(update={"class_names": classes}),
-        scores=result.scores.model_copy(update={"confusion": tuple(map(tuple, confusion.tolist()))}),
+        scores=result.scores.model_copy(
+            update={"confusion": tuple(map(tuple, confusion.tolist()))}
+        ),
         history=changed_history(result, validation_loss=losses.tolist()),
     )

@@ -22,7 +22,6 @@ from training_stage import contents
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair
-from photofinish.comparing.verdict import verdict
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import write_bytes_atomically
@@ -30,6 +29,7 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
 from photofinish.report.report import write_report
+from photofinish.report.sentences import verdict
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.evaluation import evaluate, write_evaluation
@@ -187,7 +187,7 @@ def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identic
     assert all(speedup.ratio > 0 for speedup in compared.speedups.values())
     assert compared.parity.likeness == "identical", compared.parity
     assert "The models are identical." in judged.text
-    assert "rehearsal takes" in judged.text
+    assert "on rehearsal and" in judged.text
 
 
 def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:

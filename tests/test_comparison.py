@@ -1,4 +1,4 @@
-"""Records in, one table out: each device against the CPU, and a device that wasn't there as a row of its own."""
+"""Results read from disk, and the tables that are made of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from photofinish.comparing.device_results import DeviceResult, Trained, read_res
 from photofinish.comparing.pairs import read_pair
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.report.rows import COLUMNS, comparison_metrics, comparison_rows, confusion_rows, history_rows
+from photofinish.report.rows import (
+    COLUMNS,
+    comparison_metrics,
+    comparison_rows,
+    confusion_rows,
+    history_rows,
+)
 from photofinish.results import records
 
 REASON = "no accelerator: cuda: no driver"
@@ -21,8 +27,10 @@ REASON = "no accelerator: cuda: no driver"
 
 @pytest.fixture
 def pair(make_result: MakeResult) -> list[DeviceResult]:
-    """The CPU with a median epoch of 3 s and 30 s in all; a made-up GPU with 0.5 s and 20 s."""
-    gpu = make_result(device="gpu", epoch_seconds=(0.25, 0.5, 4.0), total_seconds=20.0, device_name="Some GPU")
+    """Make a CPU with a median epoch of 3 s, 30 s in all, and a GPU with 0.5 s and 20 s."""
+    gpu = make_result(
+        device="gpu", epoch_seconds=(0.25, 0.5, 4.0), total_seconds=20.0, device_name="Some GPU"
+    )
     return [make_result(), gpu]
 
 
@@ -31,10 +39,15 @@ def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
     return [make_result(), make_result(device="gpu", unavailable=REASON)]
 
 
-def test_a_speed_up_is_the_cpus_time_over_the_devices(pair: list[DeviceResult]) -> None:
+def test_a_speed_up_is_the_cpus_time_over_the_gpus(pair: list[DeviceResult]) -> None:
     table = pd.DataFrame(comparison_rows(paired(pair))).set_index("device")
     cpu, gpu = table.loc["cpu"], table.loc["gpu"]
-    assert (gpu["epoch_seconds"], gpu["epoch_speedup"], gpu["end_to_end_speedup"]) == (0.5, 6.0, 1.5)
+    assert (gpu["epoch_seconds"], gpu["epoch_speedup"], gpu["end_to_end_speedup"]) == (
+        0.5,
+        6.0,
+        1.5,
+    )
+    assert gpu["same_initial_weights"]
     assert cpu[["epoch_speedup", "end_to_end_speedup", "same_initial_weights"]].isna().all()
 
 
@@ -45,21 +58,15 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
         for device, seconds in (("cpu", cpu), ("gpu", gpu))
     ]
     table = pd.DataFrame(comparison_rows(paired(results)))
-    assert table.loc[table["device"] == "gpu", ["experiment", "epoch_speedup"]].to_numpy().tolist() == [
+    assert table.loc[
+        table["device"] == "gpu", ["experiment", "epoch_speedup"]
+    ].to_numpy().tolist() == [
         ["slow", 4.0],
         ["fast", 0.5],
     ]
 
 
-@pytest.mark.parametrize(("sha256", "same"), [("a" * 64, True), ("f" * 64, False)])
-def test_it_is_told_whether_both_began_with_the_same_weights(make_result: MakeResult, sha256: str, same: bool) -> None:
-    table = pd.DataFrame(
-        comparison_rows(paired([make_result(), make_result(device="gpu", initial_weights_sha256=sha256)]))
-    )
-    assert bool(table["same_initial_weights"].iloc[1]) is same
-
-
-def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_gpu: list[DeviceResult]) -> None:
+def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[DeviceResult]) -> None:
     table = pd.DataFrame(comparison_rows(paired(without_gpu)))
     assert list(table.columns) == list(COLUMNS["comparison.csv"])
     gpu = table.set_index("device").loc["gpu"]
@@ -67,7 +74,7 @@ def test_an_unavailable_device_is_a_row_with_its_reason_and_no_figures(without_g
     assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
 
 
-def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
+def test_the_metrics_are_by_experiment_and_device(
     pair: list[DeviceResult], without_gpu: list[DeviceResult]
 ) -> None:
     metrics = comparison_metrics(paired(pair))
@@ -76,23 +83,32 @@ def test_the_metrics_are_by_experiment_and_device_without_what_is_missing(
     assert metrics["small-mlp"]["gpu"]["epoch_speedup"] == 6.0
     scores = pair[1].scores
     own = scores.test_accuracy, scores.test_loss, scores.macro_f1
-    assert tuple(metrics["small-mlp"]["gpu"][name] for name in ("test_accuracy", "test_loss", "macro_f1")) == own
+    assert (
+        tuple(
+            metrics["small-mlp"]["gpu"][name] for name in ("test_accuracy", "test_loss", "macro_f1")
+        )
+        == own
+    )
     assert "epoch_speedup" not in metrics["small-mlp"]["cpu"]
     assert set(comparison_metrics(paired(without_gpu))["small-mlp"]) == {"cpu"}
 
 
-def test_the_history_has_every_epoch_of_every_run_with_the_seconds_of_training_so_far(
+def test_the_history_has_every_epoch_with_the_training_time_so_far(
     without_gpu: list[DeviceResult], make_result: MakeResult
 ) -> None:
     cpu = make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))
-    history = pd.DataFrame(history_rows([pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2))]))
+    history = pd.DataFrame(
+        history_rows([pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2))])
+    )
     assert history["run"].tolist() == ["small-mlp cpu"] * 3 + ["small-mlp gpu"] * 2
     assert history["epoch"].tolist() == [1, 2, 3, 1, 2]
     assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0, 1.0, 2.0]
     assert set(pd.DataFrame(history_rows(paired(without_gpu)))["run"]) == {"small-mlp cpu"}
 
 
-def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: list[DeviceResult]) -> None:
+def test_the_confusion_table_has_a_row_for_each_pair_of_classes(
+    without_gpu: list[DeviceResult],
+) -> None:
     assert pd.DataFrame(confusion_rows(paired(without_gpu))).to_numpy().tolist() == [
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "cat", 3],
         ["small-mlp", "cpu", "small-mlp cpu", "cat", "dog", 1],
@@ -102,7 +118,7 @@ def test_the_confusion_table_has_a_row_for_each_pair_of_classes(without_gpu: lis
 
 
 @pytest.mark.parametrize("results", ["pair", "without_gpu"])
-def test_what_the_stages_wrote_reads_back_as_it_was(
+def test_results_are_read_as_they_were_written(
     results: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     written: list[DeviceResult] = request.getfixturevalue(results)
@@ -114,7 +130,7 @@ def test_what_the_stages_wrote_reads_back_as_it_was(
 
 
 @pytest.mark.parametrize(("task", "kind"), [("classes", "i"), ("labels", "i"), ("values", "f")])
-def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
+def test_predicted_values_are_floats_and_predicted_classes_integers(
     task: Task, kind: str, make_result: MakeResult, tmp_path: Path
 ) -> None:
     written = trained(make_result)
@@ -122,7 +138,10 @@ def test_predicted_values_are_numbers_and_predicted_classes_whole_ones(
     write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
     read = read_results("small-mlp", tmp_path / "small-mlp")["cpu"]
     assert isinstance(read, Trained)
-    assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [kind, kind]
+    assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [
+        kind,
+        kind,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +171,9 @@ def test_a_result_that_cannot_be_read_is_named(
 
 
 @pytest.mark.parametrize("lacks", ["the gpu", "its weights", "a seed"])
-def test_a_result_without_scores_of_its_weights_is_named(pair: list[DeviceResult], tmp_path: Path, lacks: str) -> None:
+def test_a_result_without_scores_of_its_weights_is_named(
+    pair: list[DeviceResult], tmp_path: Path, lacks: str
+) -> None:
     write_results(pair, tmp_path)
     path = tmp_path / "small-mlp" / records.EVALUATED / records.EVALUATION
     evaluation = records.read_record(path, records.Evaluation)
@@ -166,7 +187,9 @@ def test_a_result_without_scores_of_its_weights_is_named(pair: list[DeviceResult
         learned = tmp_path / "small-mlp" / "gpu" / records.MODEL
         record = records.read_training(learned)
         several = record.experiment.model_copy(update={"seeds": 2})
-        records.write_record(learned / records.RECORD, record.model_copy(update={"experiment": several}))
+        records.write_record(
+            learned / records.RECORD, record.model_copy(update={"experiment": several})
+        )
         records.write_record(learned / "seeds.json", records.FurtherSeeds(runs=(run,)))
     records.write_record(path, evaluation.model_copy(update={"devices": devices}))
     with pytest.raises(UserError, match=r"evaluation\.json has no scores .* gpu"):

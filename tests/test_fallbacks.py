@@ -12,8 +12,8 @@ from conftest import MakeResult
 from result_files import pair_of
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.verdict import verdict
 from photofinish.profiling.first_step import fallbacks_counted
+from photofinish.report.sentences import verdict
 
 SAID = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
 
@@ -41,6 +41,6 @@ def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeRe
     step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
     pair = pair_of(cpu, replace(gpu, first_step=step))
     told = verdict(pair).text
-    assert "Not all of a step ran on the GPU: the CPU computed cumsum.out (2 a step) and unfold (1 a step)." in told
+    assert "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)." in told
     without = pair_of(cpu, gpu)
-    assert "Not all of a step" not in verdict(without).text
+    assert "The CPU computed" not in verdict(without).text

@@ -1,4 +1,4 @@
-"""What a data sheet lets a step take at least: worked by hand, and never beaten by a speed that was published."""
+"""Least step times by data sheets: calculated by hand, and never beaten by a published speed."""
 
 from __future__ import annotations
 
@@ -50,12 +50,16 @@ OPTIMISER = (30 - 4 + 20 - 4) * MIB / 100e9
 """reads gradients, weights and its own state, and writes all but the gradients"""
 
 
-def test_arithmetic_is_the_fewest_operations_at_the_peak_rate_with_room_for_the_clock() -> None:
-    assert least_steps(STEP, MADE_UP, "fp32").arithmetic_seconds == pytest.approx(0.201 / 10 / ABOVE_BOOST_CLOCK)
-    assert least_steps(STEP, MADE_UP, "fp16").arithmetic_seconds == pytest.approx(0.201 / 80 / ABOVE_BOOST_CLOCK)
+def test_arithmetic_takes_the_fewest_operations_above_the_peak_rate() -> None:
+    assert least_steps(STEP, MADE_UP, "fp32").arithmetic_seconds == pytest.approx(
+        0.201 / 10 / ABOVE_BOOST_CLOCK
+    )
+    assert least_steps(STEP, MADE_UP, "fp16").arithmetic_seconds == pytest.approx(
+        0.201 / 80 / ABOVE_BOOST_CLOCK
+    )
 
 
-def test_memory_is_what_each_product_moves_beyond_the_cache_and_the_optimiser() -> None:
+def test_memory_takes_what_exceeds_the_cache() -> None:
     floor = least_steps(STEP, MADE_UP, "fp32")
     assert floor.memory_seconds == pytest.approx((2 * 16 + 196 + 100) * MIB / 100e9 + OPTIMISER)
     short = least_steps(STEP, MADE_UP, "bf16")
@@ -63,33 +67,38 @@ def test_memory_is_what_each_product_moves_beyond_the_cache_and_the_optimiser() 
     assert least_steps(STEP, replace(MADE_UP, cache_mib=200), "fp32").memory_seconds == 0
 
 
-def test_products_follow_each_other_each_as_long_as_the_longer_of_the_two() -> None:
+def test_products_run_in_sequence() -> None:
     floor = least_steps(STEP, MADE_UP, "fp32")
     assert floor.computing_seconds == pytest.approx(2 * 0.008 + 296 * MIB / 100e9 + OPTIMISER)
     assert floor.computing_seconds > max(floor.arithmetic_seconds, floor.memory_seconds)
     assert floor.seconds == floor.computing_seconds
 
 
-def test_a_precision_whose_rate_is_not_known_takes_that_of_the_next_shorter_one() -> None:
+def test_an_unknown_rate_is_that_of_the_next_shorter_type() -> None:
     assert MADE_UP.best_tflops("tf32") == 80.0
     assert replace(MADE_UP, tflops={"fp32": 10.0}).best_tflops("bf16") is None
     assert least_steps(STEP, replace(MADE_UP, tflops={}), "fp32").arithmetic_seconds == 0.0
 
 
-def test_batches_of_a_loader_cross_the_link_unless_the_memory_is_shared() -> None:
+def test_batches_cross_the_link_unless_the_memory_is_shared() -> None:
     assert least_steps(STEP, MADE_UP, "fp32").link_seconds == pytest.approx(1e6 / 10e9)
     assert least_steps(STEP, replace(MADE_UP, link_gb_per_s=None), "fp32").link_seconds == 0.0
 
 
-def test_a_kernel_takes_half_a_microsecond_however_little_it_does() -> None:
+def test_a_kernel_takes_at_least_half_a_microsecond() -> None:
     small = Product(count=7, least_flops=10, read_values=10, written_values=10)
-    nothing_else = {"products": (small,), "optimizer_bytes": 0, "gradient_bytes": 0, "batch_bytes": 0}
+    nothing_else = {
+        "products": (small,),
+        "optimizer_bytes": 0,
+        "gradient_bytes": 0,
+        "batch_bytes": 0,
+    }
     floor = least_steps(STEP.model_copy(update=nothing_else), MADE_UP, "fp32")
     assert floor.computing_seconds == floor.kernel_seconds == 7 * LEAST_KERNEL_SECONDS
     assert floor.held_by == "kernels"
 
 
-def test_what_holds_a_step_is_named() -> None:
+def test_the_longest_part_is_named() -> None:
     assert least_steps(STEP, MADE_UP, "fp32").held_by == "arithmetic"
     assert least_steps(STEP, replace(MADE_UP, memory_gb_per_s=1.0), "fp32").held_by == "memory"
     link = least_steps(STEP, replace(MADE_UP, link_gb_per_s=1e-3), "fp32")
@@ -97,25 +106,29 @@ def test_what_holds_a_step_is_named() -> None:
     assert link.seconds == link.link_seconds == pytest.approx(1.0)
 
 
-def test_an_epoch_moves_as_much_as_its_whole_steps_and_computes_for_all_its_images() -> None:
+def test_an_epoch_moves_data_for_its_whole_steps_and_computes_for_all_samples() -> None:
     step, epoch = least_steps(STEP, MADE_UP, "fp32"), least_steps(STEP, MADE_UP, "fp32", 250)
-    assert epoch.computing_seconds == pytest.approx(2 * step.computing_seconds + 0.5 * step.arithmetic_seconds)
+    assert epoch.computing_seconds == pytest.approx(
+        2 * step.computing_seconds + 0.5 * step.arithmetic_seconds
+    )
     assert epoch.arithmetic_seconds == pytest.approx(2.5 * step.arithmetic_seconds)
     assert epoch.memory_seconds == pytest.approx(2 * step.memory_seconds)
     assert epoch.link_seconds == pytest.approx(2.5 * step.link_seconds)
 
 
-def test_a_step_holds_its_weights_and_the_more_of_what_is_kept_and_gradients() -> None:
+def test_a_step_holds_weights_and_the_larger_of_activations_and_gradients() -> None:
     assert least_memory_bytes(STEP, "fp32") == (10 + 10 + 20) * MIB + 10**6
     assert least_memory_bytes(STEP, "fp16") == (10 + 10 + 10) * MIB + 10**6
 
 
 @pytest.mark.parametrize(("precision", "short"), [("fp32", 1), ("fp16", 8), ("bf16", 8)])
-def test_an_estimate_takes_the_rate_of_its_precision_and_bf16_the_error_of_fp16(precision: str, short: int) -> None:
+def test_an_estimate_has_the_rate_of_its_precision(precision: str, short: int) -> None:
     accelerator = replace(MADE_UP, tflops={"fp32": 10.0, "fp16": 80.0, "bf16": 80.0})
     kept_seconds = TIMES_WHAT_IS_KEPT * 30 * MIB / 100e9
     factor = TIMES_THE_ARITHMETIC["fp32" if precision == "fp32" else "fp16"]
-    found = estimated_step_seconds(STEP.model_copy(update={"flops": 10**13}), accelerator, precision)
+    found = estimated_step_seconds(
+        STEP.model_copy(update={"flops": 10**13}), accelerator, precision
+    )
     assert found == pytest.approx(factor / short + kept_seconds)
 
 
@@ -126,7 +139,7 @@ def test_no_published_speed_beats_the_bound(speed: Published) -> None:
     assert speed.step_seconds > speed.floor.seconds
 
 
-def test_the_bound_is_not_idle() -> None:
+def test_the_bound_has_the_documented_distance_from_published_speeds() -> None:
     """docs/before-you-rent.md has these figures."""
     shares = [each.floor.seconds / each.step_seconds for each in published()]
     assert len(shares) == 99
@@ -134,10 +147,12 @@ def test_the_bound_is_not_idle() -> None:
     assert round(max(shares), 2) == 0.47
 
 
-def test_the_constants_and_the_error_of_estimates_are_those_that_published_speeds_give() -> None:
+def test_constants_and_error_of_estimates_fit_published_speeds() -> None:
     """Each accelerator is estimated by constants that were fitted without it."""
     speeds = [each for each in published() if each.accelerator.kind != "cpu"]
-    assert fitted(speeds) == pytest.approx([*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_KEPT], rel=0.01)
+    assert fitted(speeds) == pytest.approx(
+        [*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_KEPT], rel=0.01
+    )
     factors = [factor for _, factor in errors(speeds)]
     assert statistics.median(factors) == pytest.approx(1.18, abs=0.01)
     assert np.quantile(factors, 0.9) == pytest.approx(NINE_OF_TEN_WITHIN, abs=0.01)
@@ -145,7 +160,7 @@ def test_the_constants_and_the_error_of_estimates_are_those_that_published_speed
     assert min(each.step_seconds for each in speeds) == pytest.approx(SHORTEST_SECONDS, rel=0.1)
 
 
-def test_each_accelerator_has_what_a_bound_takes_and_each_price_its_day() -> None:
+def test_each_accelerator_has_the_figures_of_a_bound() -> None:
     assert set(SHORT_LIST) <= {price.accelerator for price in list_prices()} <= set(accelerators())
     for each in accelerators().values():
         assert each.best_tflops("fp32")

@@ -28,7 +28,7 @@ RUNS_WITHOUT = {
         *("training.optimisation", "training.world", "training.torch_device", "training.trainer"),
     ),
     "what only reads files": (
-        *("comparing.pairs", "comparing.renting", "comparing.verdict", "config.loader"),
+        *("comparing.pairs", "comparing.renting", "report.sentences", "config.loader"),
         *("data.local_files", "data.packed", "data.split", "machine.energy"),
         *("machine.fingerprint", "machine.load", "models.weights_download", "plan", "processes"),
         *("report.report", "results.records", "results.references", "runs.run", "runs.stage"),

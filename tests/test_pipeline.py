@@ -101,8 +101,8 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
 
 
 def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
-    verdict = project.root / "src" / "photofinish" / "comparing" / "verdict.py"
-    verdict.write_text(verdict.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    source = project.root / "src" / "photofinish" / "comparing" / "pairs.py"
+    source.write_text(source.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
     project.repro("plan")
     assert project.stages_to_run() == {*_EVERY_TIME, "compare"}
 

@@ -146,9 +146,9 @@ def test_a_machines_folder_is_named_after_its_hardware(make: Make, name: str, fo
 def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
-    (pair,) = paired(here, None, [recorded(gpu_elsewhere)])
-    assert pair.elsewhere[0].against_cpu.ratio == 6.0
-    (row,) = elsewhere_table(pair)
+    (found,) = elsewhere(here, recorded(gpu_elsewhere))
+    assert found.against_cpu.ratio == 6.0
+    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)])[0])
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.0x"
 

@@ -17,15 +17,9 @@ from result_files import changed_history, pair_of, trained, with_timings
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
-from photofinish.report.report import (
-    MOST_MARKDOWN_CHARACTERS,
-    MOST_SHOWN,
-    commands,
-    number_columns,
-    write_for_dvc,
-    write_report,
-)
+from photofinish.report.report import MOST_MARKDOWN_CHARACTERS, MOST_SHOWN, number_columns, write_for_dvc, write_report
 from photofinish.report.rows import COLUMNS
+from photofinish.report.sentences import commands
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
@@ -157,13 +151,14 @@ def test_an_unavailable_gpu_is_listed_with_the_reason(without_gpu: list[Comparis
 def test_each_suggestion_has_a_command_that_tries_it_and_one_for_a_short_trial(
     make_result: MakeResult, tmp_path: Path, key: str, value: object, setting: str
 ) -> None:
-    remedy = Remedy(key, value, None, "")
-    whole = f"dvc exp run --temp -S '{setting}'"
-    expected = f"{whole}\n{whole} -S '++experiments.mlp.epochs=3'"
-    assert commands("mlp", remedy) == expected
-    advised = Diagnosis("an epoch", "input-bound", "it waits", "evidence", remedy, "")
-    write_report([replace(pair_of(make_result("mlp")), diagnoses={"cpu": (advised,)})], tmp_path)
-    assert expected in "".join(Page(tmp_path).words)
+    remedy = Remedy(key, value, None, "batch size")
+    whole, trial = commands("mlp", remedy)
+    assert whole == f"dvc exp run --temp -S '{setting}'"
+    assert trial == f"{whole} -S '++experiments.mlp.epochs=3'"
+    cpu = trained(make_result, "mlp")
+    advised = Diagnosis("an epoch", "input-bound", cpu, remedy)
+    write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
+    assert f"{whole}\n{trial}" in "".join(Page(tmp_path).words)
 
 
 def test_html_in_names_is_shown_as_text_and_formulas_are_not_computed(

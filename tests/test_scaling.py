@@ -1,4 +1,4 @@
-"""Speed-up against size: which experiments are a series, where it crosses 1, and how sure that is."""
+"""Speed-up by size: which experiments are a series, and where it crosses 1."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.scaling import BreakEven, all_series, crossing
+from photofinish.comparing.scaling import Series, all_series, crossing
+from photofinish.report import sentences
 
 Timed = Callable[..., Comparison]
 
 
 @pytest.fixture
 def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
-    """One experiment on both devices: `timed("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
+    """Make an experiment: `timed("b32", (1.0,) * 5, (2.0,) * 5, batch_size=32)`."""
 
-    def make(name: str, cpu: Sequence[float], gpu: Sequence[float] | None, **settings: Any) -> Comparison:
+    def make(
+        name: str, cpu: Sequence[float], gpu: Sequence[float] | None, **settings: Any
+    ) -> Comparison:
         experiment = make_experiment(**{"epochs": len(cpu), **settings})
         results = [
             trained(make_result, name, device, epoch_seconds=tuple(epochs))
@@ -33,26 +36,26 @@ def timed(make_result: MakeResult, make_experiment: MakeExperiment) -> Timed:
 
 
 def with_speedups(timed: Timed, speedups: dict[int, float], epochs: int = 5) -> list[Comparison]:
-    """Batch sizes whose epochs take the GPU a second each time."""
+    """Make batch sizes whose epochs take the GPU a second."""
     return [
         timed(f"small-b{size}", (speedup,) * epochs, (1.0,) * epochs, batch_size=size)
         for size, speedup in speedups.items()
     ]
 
 
-def break_even(pairs: list[Comparison]) -> BreakEven:
+def only(pairs: list[Comparison]) -> Series:
     (series,) = all_series(pairs)
-    return series.break_even
+    return series
 
 
 def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) -> None:
-    """By hand: from a half at 16 to 2 at 64, the line between the logarithms crosses 1 midway: at 32."""
+    """From 0.5 at 16 to 2 at 64, the line between the logarithms crosses 1 midway, at 32."""
     (series,) = all_series(with_speedups(timed, {64: 2.0, 16: 0.5, 256: 4.0}))
     found = series.break_even
     assert found.size == pytest.approx(32)
-    # These epochs don't vary; 5 % is what a whole run may be off, and on this line a ratio goes with the size.
+    # These epochs don't vary, but a whole run may be off by 5 %.
     assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
-    assert found.finding == "the GPU is the faster one from 32 on (95 % interval 30.5 to 33.6)"
+    assert sentences.break_even(series) == "the GPU is faster from 32 on (30.5 to 33.6)"
     assert (series.name, series.x_name) == ("small", "batch size")
 
 
@@ -68,24 +71,30 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
         ((10, 20, 40), (2.0, 2.0, 0.9), np.inf),
     ],
 )
-def test_a_crossing_by_hand(sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float) -> None:
-    other = np.full(len(ratios), 2.0)  # a draw that crosses nowhere, which changes nothing of the other's
+def test_a_crossing_by_hand(
+    sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float
+) -> None:
+    other = np.full(len(ratios), 2.0)  # a draw that crosses nowhere
     assert crossing(sizes, np.array([ratios, other])).tolist() == [pytest.approx(expected), -np.inf]
 
 
 @pytest.mark.parametrize(
-    ("speedups", "told"),
+    ("speedups", "words"),
     [
-        ({16: 1.5, 32: 2.0, 64: 3.0}, "no crossing: the GPU is the faster one at every size tried, from 16 to 64"),
-        ({16: 0.2, 64: 0.9}, "no crossing: the GPU is the slower one at every size tried, from 16 to 64"),
-        ({16: 1.02, 64: 3.0}, "none to be told: at some sizes from 16 to 64 no winner is named"),
-        ({16: 0.2, 64: 0.98}, "none to be told: at some sizes from 16 to 64 no winner is named"),
-        ({16: 2.0, 64: 0.5}, "none: the GPU is the faster one at some sizes from 16 to 64, but not at the largest"),
+        ({16: 1.5, 64: 3.0}, "none: the GPU is faster at all sizes from 16 to 64"),
+        ({16: 0.2, 64: 0.9}, "none: the GPU is slower at all sizes from 16 to 64"),
+        ({16: 1.02, 64: 3.0}, "none between 16 and 64"),
+        ({16: 0.2, 64: 0.98}, "none between 16 and 64"),
+        ({16: 2.0, 64: 0.5}, "none between 16 and 64"),
     ],
-)
-def test_where_nothing_crosses_it_is_said_why(timed: Timed, speedups: dict[int, float], told: str) -> None:
-    found = break_even(with_speedups(timed, speedups))
-    assert (found.size, found.low, found.high, found.finding) == (None, None, None, told)
+)  # fmt: skip
+def test_without_a_break_even_the_reason_is_given(
+    timed: Timed, speedups: dict[int, float], words: str
+) -> None:
+    series = only(with_speedups(timed, speedups))
+    found = series.break_even
+    assert (found.size, found.low, found.high) == (None, None, None)
+    assert sentences.break_even(series) == words
 
 
 def test_one_size_is_no_series(timed: Timed) -> None:
@@ -93,24 +102,23 @@ def test_one_size_is_no_series(timed: Timed) -> None:
 
 
 def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
-    found = break_even(with_speedups(timed, {16: 0.5, 64: 2.0}, epochs=3))
+    series = only(with_speedups(timed, {16: 0.5, 64: 2.0}, epochs=3))
+    found = series.break_even
     assert (found.size, found.low, found.high) == (pytest.approx(32), None, None)
-    assert found.finding == (
-        "by the medians alone, from 32 on; no interval, so none is sure: 3 epochs somewhere, and it takes 5"
+    assert sentences.break_even(series).endswith(
+        "from 32 on (no interval: 3 epochs, and it takes 5)"
     )
 
 
-def test_an_interval_that_leaves_the_sizes_tried_is_open_at_that_end(timed: Timed) -> None:
-    results = [
-        timed("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16),
-        timed("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64),
-    ]
-    found = break_even(results)
+def test_an_interval_beyond_the_sizes_is_open(timed: Timed) -> None:
+    small = timed("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16)
+    series = only([small, timed("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64)])
+    found = series.break_even
     assert found.low is None
-    assert found.high is not None
     assert found.size is not None
+    assert found.high is not None
     assert 16 < found.size < found.high < 64
-    assert "(95 % interval below 16 to " in found.finding
+    assert "(below 16 to " in sentences.break_even(series)
 
 
 def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> None:
@@ -125,7 +133,10 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
         timed("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
         timed("cnn-neither", one, two, model={**cnn, "channels": (16, 9)}),
     ]
-    found = {series.x_name: [point.experiment for point in series.points] for series in all_series(results)}
+    found = {
+        series.x_name: [point.experiment for point in series.points]
+        for series in all_series(results)
+    }
     assert found == {
         "batch size": ["cnn-base", "cnn-batch"],
         "channels of convolution 1": ["cnn-base", "cnn-first"],
@@ -147,14 +158,16 @@ def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed)
     [
         ("lenet_100_adam", "lenet_200_adam", "lenet-adam"),
         ("lenet-100", "lenet-200-long", "lenet"),
-        ("tiny", "huge", "tiny and the like"),
+        ("tiny", "huge", "tiny and similar"),
     ],
 )
 def test_a_series_is_named_by_the_words_that_its_experiments_share(
     timed: Timed, small: str, large: str, name: str
 ) -> None:
     one = (1.0,) * 5
-    (series,) = all_series([timed(large, one, one, batch_size=32), timed(small, one, one, batch_size=16)])
+    (series,) = all_series(
+        [timed(large, one, one, batch_size=32), timed(small, one, one, batch_size=16)]
+    )
     assert series.name == name
 
 
@@ -164,15 +177,19 @@ def test_an_experiment_that_no_gpu_trained_is_left_out(timed: Timed) -> None:
 
 
 @pytest.mark.parametrize("epochs", [5, 10])
-def test_the_interval_holds_the_true_break_even_as_often_as_it_says(timed: Timed, epochs: int) -> None:
-    """Times that vary by 5 %, and a true speed-up of (size / 48) ** 0.7; 95 in 100 is what is promised."""
+def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
+    timed: Timed, epochs: int
+) -> None:
+    """Times vary by 5 %, and the true speed-up is (size / 48) ** 0.7."""
     random, held, tries = np.random.default_rng(3), 0, 100
     for _ in range(tries):
         pairs = []
         for size in (16, 32, 64, 128):
-            cpu, gpu = ((size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, epochs))))
+            cpu, gpu = (
+                (size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, epochs)))
+            )
             pairs.append(timed(f"b{size}", cpu, gpu / (size / 48) ** 0.7, batch_size=size))
-        found = break_even(pairs)
+        found = only(pairs).break_even
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 48 <= found.high

@@ -1,4 +1,4 @@
-"""Each further seed is a training by itself, which is resumed, evaluated and reported."""
+"""Trainings from several seeds: their bits, how they resume, and what they show."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of
+from result_files import pair_of, trained
 from training_process import NoTracker
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.parity import Spread
-from photofinish.comparing.verdict import verdict
+from photofinish.comparing.parity import Spread, over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.report.sentences import chance, verdict
 from photofinish.report.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
@@ -131,12 +131,12 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
     assert any(
-        detail.startswith("From 3 seeds its test accuracy is") for detail in verdict(pair).details
+        detail.startswith("Over 3 seeds the test accuracy is") for detail in verdict(pair).details
     )
 
 
 def with_seeds(result: Trained, *accuracies: float) -> Trained:
-    """Each further one as good, its validation accuracy the same."""
+    """Add seeds whose validation and test accuracies are these."""
     scores, runs = [], []
     for seed, accuracy in enumerate(accuracies, 1):
         given = {
@@ -155,21 +155,33 @@ def with_seeds(result: Trained, *accuracies: float) -> Trained:
     return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
 
 
-def test_the_difference_of_devices_is_compared_with_that_of_seeds(make_result: MakeResult) -> None:
-    """By hand: 0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds, on either device."""
-    cpu = with_seeds(cast(Trained, make_result(accuracy=0.80)), 0.84, 0.88)
-    gpu = with_seeds(cast(Trained, make_result(device="gpu", accuracy=0.83)), 0.87, 0.91)
-    text = verdict(pair_of(cpu, gpu)).text
+def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:
+    """0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds."""
+    cpu = with_seeds(trained(make_result, accuracy=0.80), 0.84, 0.88)
+    gpu = with_seeds(trained(make_result, device="gpu", accuracy=0.83), 0.87, 0.91)
     assert (
-        "Over 3 seeds the test accuracy differs by 3.00% between the devices from the same seed"
-        in text
+        "Over 3 seeds the test accuracy differs by 3.00% between the devices and by 5.33% between two seeds."
+    ) in verdict(pair_of(cpu, gpu)).text
+
+
+def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:
+    result = with_seeds(trained(make_result), 0.5)
+    further = records.SeedScores(seed=1, test_accuracy=None, test_loss=0.5, mean_absolute_error=3.0)
+    changed = {"test_accuracy": None, "metrics": {"mean_absolute_error": 2.0}, "seeds": (further,)}
+    scores = result.scores.model_copy(update=changed)
+    assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
+        "Over 2 seeds the mean absolute error is 2.5 (-3.853 to 8.853). Two seeds differ by 1."
     )
-    assert "by 5.33% between two seeds" in text
-    assert "the devices differ by 0.56 of what two seeds do" in text
+
+
+def test_a_target_that_a_seed_missed_is_left_out(make_result: MakeResult) -> None:
+    cpu, gpu = with_seeds(trained(make_result), 0.95), make_result(device="gpu", unavailable="none")
+    pair = pair_of(cpu, gpu, Comparing(target_accuracy=0.9))
+    assert [row["of"] for row in seeds_table(pair)] == ["test accuracy", "test loss"]
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
-    """By hand, of 1, 2 and 3: a standard deviation of 1, and t is 4.303 of 2 degrees of freedom."""
+    """1, 2 and 3 have a standard deviation of 1, and t is 4.303 with 2 degrees of freedom."""
     assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx(
         (2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5)
     )

@@ -1,4 +1,4 @@
-"""Scaling efficiency of trainings that several devices shared, here and in records."""
+"""Trainings that several devices shared, compared with that of the fewest."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ def shared_by(result: Trained, processes: int, threads: int = 1) -> Trained:
 
 @pytest.fixture
 def pairs(make_result: MakeResult) -> list[Comparison]:
-    """Return a run of one process, and records of two and four, and of another thread count."""
+    """One process here; two and four, and eight with other threads, in records."""
     runs = [
         shared_by(trained(make_result, epoch_seconds=(seconds,) * 6), *sharing)
         for seconds, sharing in ((8.0, (1,)), (5.0, (2,)), (4.0, (4,)), (1.0, (8, 7)))
     ]
     references = [
-        reference_of(run.experiment, run.record, run.timings, run.scores, list(run.history), f"lab-{number}")
+        reference_of(
+            run.experiment, run.record, run.timings, run.scores, list(run.history), f"lab-{number}"
+        )
         for number, run in enumerate(runs)
     ]
     none = make_result(device="gpu", epoch_seconds=(1.0,), unavailable="no driver")
     return paired([runs[0], none], None, references)
 
 
-def test_efficiency_is_the_speed_up_per_device_over_the_fewest(pairs: list[Comparison]) -> None:
+def test_efficiency_is_the_speed_up_per_device(pairs: list[Comparison]) -> None:
     found = shared_trainings(pairs)
     assert [(each.count, each.machine) for each in found] == [
         (1, None),
@@ -62,17 +64,21 @@ def test_the_fewest_need_not_be_one(pairs: list[Comparison]) -> None:
     assert [(each.count, each.efficiency) for each in found] == [(2, 1.0), (4, 5 / 8 * 2 / 4)]
 
 
-def test_gpus_are_compared_at_any_number_of_threads(make_result: MakeResult) -> None:
+def test_gpus_are_compared_across_numbers_of_threads(make_result: MakeResult) -> None:
     cpu = trained(make_result)
     one, two = (
         shared_by(trained(make_result, device="gpu", device_name="NVIDIA T4"), count, threads)
         for count, threads in ((1, 4), (2, 2))
     )
-    record = reference_of(two.experiment, two.record, two.timings, two.scores, list(two.history), "lab")
+    record = reference_of(
+        two.experiment, two.record, two.timings, two.scores, list(two.history), "lab"
+    )
     assert [each.count for each in shared_trainings(paired([cpu, one], None, [record]))] == [1, 2]
 
 
-def test_the_report_shows_sharing_if_several_numbers_were_tried(pairs: list[Comparison], tmp_path: Path) -> None:
+def test_the_report_shows_sharing_if_several_numbers_were_tried(
+    pairs: list[Comparison], tmp_path: Path
+) -> None:
     write_report(pairs, tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "1.60x that of 1</td>" in page

@@ -146,7 +146,7 @@ def _compare(findings: Findings, project: Path) -> None:
         findings.skip("parity, diagnosis and records", f"not installed here: {', '.join(missing)}")
         return
     from photofinish.comparing.pairs import read_pair
-    from photofinish.comparing.verdict import verdict
+    from photofinish.report.sentences import layer_finding, verdict
     from photofinish.results.references import record_all
 
     for name in _EXPERIMENTS:
@@ -158,8 +158,10 @@ def _compare(findings: Findings, project: Path) -> None:
         pair = read_pair(name, project / "results" / name)
         findings.add("verdict", verdict(pair).text, variant=name)
         if pair.compared:
-            for layer in pair.compared.parity.layers:
-                findings.add(f"parity: {layer.name}", layer.finding, variant=name)
+            parity = pair.compared.parity
+            for layer in parity.layers:
+                finding = layer_finding(layer, parity)
+                findings.add(f"parity: {layer.name}", finding, variant=name)
     reference = project / "reference"
     record_all(project / "experiments", project / "results", reference, None)
     count = len(list(reference.rglob("*.json")))

@@ -1,5 +1,4 @@
-"""What each device left of an experiment, read from results/: its training, what a step of it cost, and what its model
-made of test items."""
+"""Results of both devices, read from results/, with the costs of their steps."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
@@ -29,16 +29,17 @@ PARTS = {
     "optimiser": "optimizer_seconds",
     "the rest": "rest_seconds",
 }
-"""of a step, in their order: in words, and in the record"""
+"""Parts of a step in their order, with their names in the record."""
 _HIDDEN_SHARE = 0.8
-"""A host that hands out a step in less of the step's time is clearly ahead of the device. Then the step on few images
-may wait for the host, and the one on the batch doesn't: no line goes through the two."""
+"""Launching that takes a smaller share of a step is hidden behind the device's work.
+
+A small batch may then wait for the host while the training's batch does not, so no line goes
+through the two."""
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What an epoch is made of, all in seconds a step: medians, or means over an epoch where its first step is like no
-    other."""
+    """Seconds per step, as medians; or as means over an epoch where the first step differs."""
 
     experiment: Experiment
     timings: records.Timings
@@ -46,17 +47,15 @@ class StepCosts:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The last of them may be smaller."""
         return -(-self.timings.training_image_count // self.experiment.batch_size)
 
     @property
     def loads_ahead(self) -> bool:
-        """Worker processes load the next batches during a step."""
+        """True if worker processes load the next batches during a step."""
         return self.experiment.input.name == "loader" and self.experiment.input.workers > 0
 
     @property
     def epoch_share_seconds(self) -> float:
-        """The median epoch's training time over its steps: what a step takes with all that belongs to it."""
         return self.timings.median_epoch_seconds / self.steps_per_epoch
 
     @cached_property
@@ -66,18 +65,16 @@ class StepCosts:
 
     @cached_property
     def parts_seconds(self) -> dict[str, float]:
-        """Seconds of each part of a step that was taken apart after the training."""
-        return {name: self._over_an_epoch(getattr(self.attribution.parts, field)) for name, field in PARTS.items()}
+        parts = self.attribution.parts
+        return {name: self._over_an_epoch(getattr(parts, field)) for name, field in PARTS.items()}
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each part in the whole step."""
         whole_seconds = sum(self.parts_seconds.values())
         return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
 
     @property
     def copying_seconds(self) -> float:
-        """Seconds for copying a batch to the device."""
         return self.parts_seconds["copying to the device"]
 
     @cached_property
@@ -86,81 +83,74 @@ class StepCosts:
         alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
         if self.loads_ahead:
             return alone_seconds
-        # Both passes took the same, and what else goes on in a machine only ever slows one.
+        # Both passes do the same work. Other load only slows one down, so the faster one counts.
         return min(alone_seconds, self.parts_seconds["waiting for data"])
 
     @property
     def input_seconds(self) -> float:
-        """Seconds an epoch would take a step if the steps themselves took no time."""
+        """Seconds per step of an epoch whose steps take no time."""
         if self.loads_ahead:
             return max(self.batch_alone_seconds, self.copying_seconds)
         return self.batch_alone_seconds + self.copying_seconds
 
     @cached_property
     def step_alone_seconds(self) -> float:
-        """Seconds of a step whose batch lies on the device already: the steady state."""
+        """Steady-state seconds of a step whose batch is on the device."""
         return statistics.median(self.timings.steady_state.step_seconds)
 
     @property
     def busy_share(self) -> float:
-        """Of an epoch: how much of it the device would need for its steps alone. An accelerator waits for the host
-        within its steps too, so for one this is the most that it may be."""
+        """Share of an epoch that the device needs for its steps.
+
+        An upper bound for accelerators, which also wait for the host within a step.
+        """
         return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
 
     @property
     def beside_step_seconds(self) -> float:
-        """Seconds a step of an epoch waits for its data."""
+        """Seconds that a step of an epoch waits for its data."""
         return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
-
-    @property
-    def issuing_is_hidden(self) -> bool:
-        """True if an accelerator works longer on a step than the host takes to launch it."""
-        launch_seconds = self.attribution.launch_seconds
-        step_seconds = min(self.attribution.same_batch.step_seconds)
-        return bool(launch_seconds) and min(launch_seconds) < _HIDDEN_SHARE * step_seconds
 
     @cached_property
     def fixed_seconds(self) -> float:
-        """Of the step alone, what it takes however few images it has; nothing where the device hides what the host
-        takes. From the quickest steps: what else goes on in a machine only ever makes some of them slower."""
-        if self.issuing_is_hidden:
-            return 0.0
-        images = min(self.experiment.batch_size, self.timings.training_image_count)
-        seconds, other_seconds = (
-            min(tried.step_seconds) for tried in (self.attribution.same_batch, self.attribution.other_batch)
-        )
-        return self.step_alone_seconds * fixed_share(
-            images, seconds, self.attribution.other_batch_images, other_seconds
-        )
+        """Seconds of a step that do not depend on its number of samples.
 
-    @property
-    def images_seconds(self) -> float:
-        """Seconds of a step that grow with the images of its batch."""
-        return self.step_alone_seconds - self.fixed_seconds
+        Taken from the fastest steps, because other load only slows steps down.
+        """
+        seconds = min(self.attribution.same_batch.step_seconds)
+        launch_seconds = self.attribution.launch_seconds  # of an accelerator
+        if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
+            return 0.0
+        samples = min(self.experiment.batch_size, self.timings.training_image_count)
+        other_seconds = min(self.attribution.other_batch.step_seconds)
+        other_samples = self.attribution.other_batch_images
+        return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
 
     def _over_an_epoch(self, values: Sequence[float]) -> float:
         return over_an_epoch(values, self.steps_per_epoch, are_uneven=self.loads_ahead)
 
 
-def fixed_share(images: int, seconds: float, other_images: int, other_seconds: float) -> float:
-    """Return the share of a step that is left with no images, by the line through two batch sizes."""
-    if images == other_images:
+def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
+    """Return the share of a step that would be left with no samples.
+
+    Extrapolates the line through two batch sizes.
+    """
+    if samples == other_samples:
         return 0.0
-    an_image_seconds = (seconds - other_seconds) / (images - other_images)
-    return min(1.0, max(0.0, 1 - images * an_image_seconds / seconds))
+    sample_seconds = (seconds - other_seconds) / (samples - other_samples)
+    return min(1.0, max(0.0, 1 - samples * sample_seconds / seconds))
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the tenth and the ninetieth percentile."""
-    if len(values) == 1:
-        return values[0], values[0]
-    low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
-    return low, high
+    low, high = np.quantile(values, [0.1, 0.9])
+    return float(low), float(high)
 
 
 def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:
-    """The mean over so many steps, of which the first is the first here and the others are like the others here: their
-    median, but their mean where it belongs to them to be uneven. Of two workers' batches, every other comes at once.
+    """Return the mean over an epoch, whose first step is the first value.
+
+    The other steps count by their median. If they are uneven by design, as batches of several
+    workers are, they count by their mean.
     """
     first, *others = values
     if not others:
@@ -171,7 +161,7 @@ def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> floa
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions and truth, a row for each test item, or for each value or label of it."""
+    """Predictions and truth, a row for each test item, or for each of its values or labels."""
 
     actual: npt.NDArray[Any]
     predicted: npt.NDArray[Any]
@@ -188,12 +178,10 @@ class Recorded:
 
     @property
     def device(self) -> DeviceLabel:
-        """Label of the device."""
         return self.record.device
 
     @cached_property
     def costs(self) -> StepCosts | None:
-        """Costs of a step, or None if its steps were not taken apart."""
         attribution = self.timings.attribution
         return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
 
@@ -206,19 +194,15 @@ class Trained(Recorded):
     first_step: records.FirstStep
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
-    """the same training from further seeds"""
 
 
 @dataclass(frozen=True)
 class NotTrained:
-    """Result of a training stage whose device was unavailable."""
-
     experiment: str
     record: records.Unavailable
 
     @property
     def device(self) -> DeviceLabel:
-        """Label of the device."""
         return self.record.device
 
 
@@ -226,45 +210,55 @@ DeviceResult = Trained | NotTrained
 
 
 def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    """Read the result of a training stage."""
     record = records.read_training(folder / records.MODEL)
     if isinstance(record, records.Unavailable):
         return NotTrained(name, record)
-    timings = records.read_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
+    path = folder / records.TIMINGS_FOLDER / records.TIMINGS
+    timings = records.read_record(path, records.Timings)
     return Recorded(name, record, timings, records.read_history(folder / records.MODEL))
 
 
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
-    runs = {device: read_run(name, folder / device) for device in records.DEVICE_LABELS}
-    results: dict[DeviceLabel, DeviceResult] = {
-        each.device: each for each in runs.values() if isinstance(each, NotTrained)
-    }
-    trained = [run for run in runs.values() if isinstance(run, Recorded)]
+    results: dict[DeviceLabel, DeviceResult] = {}
+    trained: dict[DeviceLabel, tuple[Recorded, tuple[records.SeedRun, ...]]] = {}
+    for device in records.DEVICE_LABELS:
+        run = read_run(name, folder / device)
+        if isinstance(run, NotTrained):
+            results[device] = run
+        else:
+            model = folder / device / records.MODEL
+            trained[device] = run, records.read_seeds(model, run.record.experiment)
     if not trained:
         return results
-    evaluated, devices = folder / records.EVALUATED, [run.device for run in trained]
-    seeds = {
-        run.device: records.read_seeds(folder / run.device / records.MODEL, run.record.experiment) for run in trained
-    }
-    scores = records.read_scores(evaluated / records.EVALUATION, [(run.record, seeds[run.device]) for run in trained])
-    predictions = _read_predictions(evaluated / records.PREDICTIONS, devices, trained[0].record.task)
-    for run in trained:
-        learned = folder / run.device / records.MODEL
-        results[run.device] = Trained(
+    evaluated = folder / records.EVALUATED
+    judged = [(run.record, seeds) for run, seeds in trained.values()]
+    scores = records.read_scores(evaluated / records.EVALUATION, judged)
+    predictions = _read_predictions(
+        evaluated / records.PREDICTIONS, list(trained), judged[0][0].task
+    )
+    for device, (run, seeds) in trained.items():
+        first_step = folder / device / records.MODEL / records.FIRST_STEP
+        results[device] = Trained(
             **vars(run),
-            scores=scores[run.device],
-            first_step=records.read_record(learned / records.FIRST_STEP, records.FirstStep),
-            predictions=predictions[run.device],
-            seed_runs=seeds[run.device],
+            scores=scores[device],
+            first_step=records.read_record(first_step, records.FirstStep),
+            predictions=predictions[device],
+            seed_runs=seeds,
         )
     return results
 
 
-def _read_predictions(path: Path, devices: list[DeviceLabel], task: Task) -> dict[DeviceLabel, Predictions]:
+def _read_predictions(
+    path: Path, devices: list[DeviceLabel], task: Task
+) -> dict[DeviceLabel, Predictions]:
     dtype = "float64" if task == "values" else "int64"
     try:
-        table = pd.read_csv(io.BytesIO(path.read_bytes()), usecols=["actual", *devices], dtype=dtype)
+        content = io.BytesIO(path.read_bytes())
+        table = pd.read_csv(content, usecols=["actual", *devices], dtype=dtype)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})") from error
-    return {device: Predictions(table["actual"].to_numpy(), table[device].to_numpy()) for device in devices}
+        raise UserError(
+            f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
+        ) from error
+    actual = table["actual"].to_numpy()
+    return {device: Predictions(actual, table[device].to_numpy()) for device in devices}

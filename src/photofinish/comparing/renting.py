@@ -1,6 +1,6 @@
-"""Which accelerator to rent: of each the least time and money that this training could take on it, and whether it fits.
+"""Least time and cost of a training on rented accelerators, and whether it fits their memory.
 
-The accelerator is put into this machine in thought: what the CPU is sure to do beside it (see bounds.py) stays.
+Each accelerator is assumed to be in this machine, so what must stay on its CPU stays (bounds.py).
 """
 
 from __future__ import annotations
@@ -18,129 +18,87 @@ from photofinish.comparing.bounds import (
     least_steps,
 )
 from photofinish.comparing.device_results import Recorded, spread
+from photofinish.comparing.diagnosis import NotKnown
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
-from photofinish.wording import listed, money, seconds
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
 _GIB = 2**30
-_OWN_BYTES = 2**30
-"""what a driver and its libraries take of the memory for themselves, generously"""
-NEXT_TO_NOTHING = 1e-4
-"""of a currency"""
+_DRIVER_BYTES = 2**30
+"""Generous size of a driver and its libraries in the device's memory."""
 _ROOM = 1.5
-"""times what a step surely holds, for all that it holds besides"""
+"""Factor on what a step surely holds, for everything else that it holds."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """Price of an hour of a machine with the accelerator."""
-
     amount: float
     currency: str
     where: str
     as_of: date | None
-    """of a list; None of the user's own"""
+    """Date of a list price; None for a price in the settings."""
 
     def is_old(self, at: date) -> bool:
-        """More than half a year before that day."""
         return self.as_of is not None and at - self.as_of > _OLD
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """About, where a step is like those that were fitted; see bounds.py for how far off it may be."""
+    """Estimated times and cost; bounds.NINE_OF_TEN_WITHIN is their error."""
 
     epoch_seconds: float
     job_seconds: float
-    """with this machine's start-up and loading, as they were measured"""
+    """Time with this machine's start-up and loading as they were measured."""
     cost: float | None
 
 
 @dataclass(frozen=True)
 class RentalOption:
-    """One accelerator for one training: bounds, but for the estimate."""
+    """One accelerator for one training. All figures but the estimate are bounds."""
 
     accelerator: Accelerator
     step: MinimumStepTime
     epoch_seconds: float
-    """at least, its loading included"""
+    """Least time, with loading."""
     job_seconds: float
-    """at least, start-up included"""
+    """Least time, with start-up."""
     epoch_at_most: float
-    """times as fast as here"""
     job_at_most: float
     needed_bytes: int
-    """at least, of its memory"""
     fits: Literal["yes", "perhaps", "no"]
     price: Price | None
     cost: float | None
-    """of the job, at least"""
     target_seconds: float | None
-    """at least, to the accuracy that is aimed at; None where it wasn't reached here"""
+    """Least time to the target accuracy; None if it was not reached here."""
     target_cost: float | None
     estimate: Estimate | None
 
 
 @dataclass(frozen=True)
 class RentalComparison:
-    """Offers of all accelerators in the settings."""
-
     offers: tuple[RentalOption, ...]
     trained_on: date
-    """the day that prices are held against"""
-    untold: str | None
-    """why there are none"""
-    without: str | None
-    """why start-up and loading, which stay on the CPU, aren't in them"""
-
-    @property
-    def prices(self) -> str:
-        """Whose are used, of when those of lists are, and which are old."""
-        used = [(offer.accelerator.name, offer.price) for offer in self.offers if offer.price]
-        told = ["your own prices"] if any(price.as_of is None for _, price in used) else []
-        if days := sorted({f"{price.as_of}" for _, price in used if price.as_of}):
-            told.append(f"list prices of {' to '.join(dict.fromkeys([days[0], days[-1]]))}")
-        old = [name for name, price in used if price.is_old(self.trained_on)]
-        looked_up = f"; over half a year old when this was trained, and to be looked up: {', '.join(old)}"
-        return listed(told) + (looked_up if old else "")
-
-    @property
-    def sentence(self) -> str | None:
-        """The quickest that may be had and the cheapest, by their bounds; or why there are none."""
-        if self.untold:
-            return f"Of the accelerators asked for, nothing is told by their data sheets: {self.untold}."
-        fitting = [offer for offer in self.offers if offer.fits != "no"]
-        if not fitting:
-            return None
-        least_seconds = min(offer.job_seconds for offer in fitting)
-        quickest = [offer.accelerator.name for offer in fitting if offer.job_seconds == least_seconds]
-        told = f"the job would take at least {seconds(least_seconds)} on {listed(quickest)}"
-        costs = [(offer.cost, offer.accelerator.name, offer.price) for offer in fitting if offer.cost is not None]
-        if costs:
-            cost, name, price = min(costs, key=lambda each: each[0])
-            amount = at_least(cost, price.currency if price else "")
-            sheets = "its data sheet" if len(quickest) == 1 else "their data sheets"
-            told += f", the quickest by {sheets}, and cost {amount} on {name}, the cheapest ({self.prices})"
-        told = f"Of the accelerators asked for, {told}: bounds, which no PyTorch program beats there, and no estimates."
-        if self.without:
-            told += f" The CPU's start-up and loading, not known ({self.without}), come on top."
-        return told
+    not_counted: str | None
+    """Reason why there are no offers, from the training's record."""
+    without: NotKnown | None
+    """Reason why start-up and loading, which stay on the CPU, are not included."""
 
 
-def renting(run: Recorded, stays: SpeedupBounds, target: TimeToTarget | None, settings: Comparing) -> RentalComparison:
-    """Return what a training on the CPU would at least take on each accelerator in the settings."""
-    trained_on, operations = datetime.fromtimestamp(run.timings.started_at_unix_seconds, UTC), run.timings.operations
-    offers = [
-        _offer(run, operations, stays, target, accelerators()[name], price_of(name, settings.prices))
-        for name in settings.accelerators
-        if operations
-    ]
-    why_none = run.timings.not_counted or "a step's operations were not counted"
-    untold = why_none if settings.accelerators and not operations else None
-    return RentalComparison(tuple(offers), trained_on.date(), untold, stays.untold)
+def renting(
+    run: Recorded, stays: SpeedupBounds, target: TimeToTarget | None, settings: Comparing
+) -> RentalComparison:
+    """Return the least time and cost of a training on each accelerator in the settings."""
+    timings, offers, not_counted = run.timings, [], None
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+    if operations := timings.operations:
+        for name in settings.accelerators:
+            price = price_of(name, settings.prices)
+            offers.append(_offer(run, operations, stays, target, accelerators()[name], price))
+    elif settings.accelerators:
+        not_counted = timings.not_counted or "a step's operations were not counted"
+    return RentalComparison(tuple(offers), trained_on, not_counted, stays.not_known)
 
 
 def _offer(
@@ -152,84 +110,79 @@ def _offer(
     price: Price | None,
 ) -> RentalOption:
     timings, precision = run.timings, run.record.experiment.precision
-    device = least_steps(operations, accelerator, precision, timings.training_image_count)
-    startup_seconds, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "staying_seconds", device.seconds)
+    samples, epochs = timings.training_image_count, len(timings.epochs)
+
+    startup_seconds, loading_seconds = _on_cpu(stays, epochs, "staying_seconds")
+    device_seconds = least_steps(operations, accelerator, precision, samples).seconds
+    epoch_seconds = max(device_seconds, loading_seconds)
+    job_seconds = startup_seconds + epochs * epoch_seconds
+    target_seconds = None
+    if target and target.epoch:
+        target_seconds = startup_seconds + target.epoch * epoch_seconds
+
+    estimate = None
+    if step_seconds := estimated_step_seconds(operations, accelerator, precision):
+        startup, loading = _on_cpu(stays, epochs, "measured_seconds")
+        epoch = max(samples / operations.images * step_seconds, loading)
+        job = startup + epochs * epoch
+        estimate = Estimate(epoch, job, cost_of(job, price))
+
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
-    target_seconds = startup_seconds + target.epoch * epoch_seconds if target and target.epoch else None
     needed_bytes = least_memory_bytes(operations, precision)
     return RentalOption(
-        accelerator,
-        least_steps(operations, accelerator, precision),
-        epoch_seconds,
-        job_seconds,
-        slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
-        slow_job_seconds / job_seconds if job_seconds else math.inf,
-        needed_bytes,
-        _fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
-        price,
-        cost_of(job_seconds, price),
-        target_seconds,
-        cost_of(target_seconds, price),
-        _estimate(run, operations, stays, accelerator, price),
+        accelerator=accelerator,
+        step=least_steps(operations, accelerator, precision),
+        epoch_seconds=epoch_seconds,
+        job_seconds=job_seconds,
+        epoch_at_most=slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
+        job_at_most=slow_job_seconds / job_seconds if job_seconds else math.inf,
+        needed_bytes=needed_bytes,
+        fits=_fits(operations, needed_bytes, accelerator.memory_gib * _GIB),
+        price=price,
+        cost=cost_of(job_seconds, price),
+        target_seconds=target_seconds,
+        target_cost=cost_of(target_seconds, price),
+        estimate=estimate,
     )
 
 
-def _with_the_cpu(run: Recorded, stays: SpeedupBounds, which: str, device_seconds: float) -> tuple[float, float, float]:
-    """Start-up, an epoch that takes the device so long, and the job. What the CPU does whatever computes, start-up and
-    an epoch's loading, is nothing where it can't be told."""
-    epochs, loading_seconds = len(run.timings.epochs), getattr(stays.epoch, which) if stays.epoch else 0.0
-    startup_seconds = getattr(stays.job, which) - epochs * loading_seconds if stays.job else 0.0
-    epoch_seconds = max(device_seconds, loading_seconds)
-    return startup_seconds, epoch_seconds, startup_seconds + epochs * epoch_seconds
-
-
-def _estimate(
-    run: Recorded, operations: Operations, stays: SpeedupBounds, accelerator: Accelerator, price: Price | None
-) -> Estimate | None:
-    step_seconds = estimated_step_seconds(operations, accelerator, run.record.experiment.precision)
-    if step_seconds is None:
-        return None
-    device_seconds = run.timings.training_image_count / operations.images * step_seconds
-    _, epoch_seconds, job_seconds = _with_the_cpu(run, stays, "measured_seconds", device_seconds)
-    return Estimate(epoch_seconds, job_seconds, cost_of(job_seconds, price))
+def _on_cpu(
+    stays: SpeedupBounds, epochs: int, which: Literal["staying_seconds", "measured_seconds"]
+) -> tuple[float, float]:
+    """Return the start-up and an epoch's loading; 0 for what is unknown."""
+    loading: float = getattr(stays.epoch, which, 0.0)
+    job: float = getattr(stays.job, which, epochs * loading)
+    return job - epochs * loading, loading
 
 
 def cost_of(seconds: float | None, price: Price | None) -> float | None:
-    """Return the cost of so many seconds, or None if it is unknown."""
-    return price.amount * seconds / SECONDS_AN_HOUR if price and seconds is not None else None
+    if price is None or seconds is None:
+        return None
+    return price.amount * seconds / SECONDS_AN_HOUR
 
 
-def _fits(operations: Operations, needed_bytes: int, memory_bytes: float) -> Literal["yes", "perhaps", "no"]:
-    """Return no only if that is sure, and yes only with room for what the CPU's step kept and for a driver."""
+def _fits(
+    operations: Operations, needed_bytes: int, memory_bytes: float
+) -> Literal["yes", "perhaps", "no"]:
+    """Return no only if that is sure, and yes only with room to spare."""
     if needed_bytes > memory_bytes:
         return "no"
     likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
-    return "yes" if _ROOM * likely_bytes + _OWN_BYTES <= memory_bytes else "perhaps"
+    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"
 
 
 def price_of(name: str, prices: Prices) -> Price | None:
-    """The user's own; else the lowest that is known of a whole machine, in dollars like the user's prices."""
+    """Return the price in the settings, or else the lowest list price of a whole machine.
+
+    List prices are in dollars, so there are none beside prices in another currency.
+    """
     if name in prices.accelerator_hour:
         return Price(prices.accelerator_hour[name], prices.currency, "compare.prices", None)
-    known = [each for each in list_prices() if each.accelerator == name]
+    known = [price for price in list_prices() if price.accelerator == name]
     if not known or prices.currency != _LIST_CURRENCY:
         return None
-    lowest = min(known, key=lambda each: each.usd_per_hour)
+    lowest = min(known, key=lambda price: price.usd_per_hour)
     together = f", {lowest.gpus} of them together" if lowest.gpus > 1 else ""
     where = f"{lowest.cloud} {lowest.instance}, {lowest.region}{together}"
     return Price(lowest.usd_per_hour, _LIST_CURRENCY, where, lowest.as_of)
-
-
-def at_least(amount: float, currency: str) -> str:
-    """Format a cost that is a bound."""
-    return "next to nothing" if amount < NEXT_TO_NOTHING else f"at least {money(amount, currency)}"
-
-
-def pareto_front(offers: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the Pareto front of pairs of time and cost, by their time."""
-    best: list[tuple[float, float]] = []
-    for time, cost in sorted(offers):
-        if not best or cost < best[-1][1]:
-            best.append((time, cost))
-    return best

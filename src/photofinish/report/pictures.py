@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from photofinish.comparing.speedups import NAMES
 from photofinish.report.rows import Rows, grouped
+from photofinish.report.sentences import NAMES
 from photofinish.wording import listed, ratio, seconds
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"

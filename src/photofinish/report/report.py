@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -16,10 +15,10 @@ from markupsafe import Markup, escape
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, shared_trainings
-from photofinish.comparing.verdict import Verdict, verdict
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, tables
 from photofinish.report.pictures import Picture
+from photofinish.report.sentences import Verdict, commands, prediction, remedy_line, verdict
 from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 
@@ -69,12 +68,13 @@ class Details:
     """What the page shows of one experiment."""
 
     verdict: Verdict
-    remedies: list[tuple[Remedy, str]]
-    """each suggestion, with the commands that try it"""
+    remedies: list[tuple[str, str, str]]
+    """each suggestion: line of params.yaml, predicted gain, commands that try it"""
     tables: list[tuple[str, Table, str]]
     """title, table and note"""
     curves: Picture
     steps: Table
+    steps_note: str
 
 
 def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
@@ -125,33 +125,17 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
     return Details(
         answer,
-        [
-            (each.remedy, commands(pair.experiment, each.remedy))
-            for each in diagnoses
-            if each.remedy
-        ],
+        [_suggestion(pair.experiment, each.remedy) for each in diagnoses if each.remedy],
         [section for section in sections if section[1]],
         pictures.learning_curves(rows.history_rows([pair])),
         tables.steps_table(pair),
+        tables.steps_note(pair),
     )
 
 
-def commands(experiment: str, remedy: Remedy) -> str:
-    """Return two commands that try a remedy: with all epochs, and with three.
-
-    `++` sets a key that the experiment has, and adds one that it inherits.
-    """
-    setting = f"dvc exp run --temp -S '++{remedy.key}={_hydra(remedy.value)}'"
-    return f"{setting}\n{setting} -S '++experiments.{experiment}.epochs=3'"
-
-
-def _hydra(value: Any) -> str:
-    """Return a value as `dvc exp run -S` reads it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_hydra(item)}" for key, item in value.items()) + "}"
-    if value is None or isinstance(value, bool):
-        return to_json(value).strip()
-    return str(value)
+def _suggestion(experiment: str, remedy: Remedy) -> tuple[str, str, str]:
+    tries = "\n".join(commands(experiment, remedy))
+    return remedy_line(remedy), prediction(remedy), tries
 
 
 def write_for_dvc(pairs: list[Comparison], folder: Path, metrics: Path, plots: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
-from photofinish.comparing.verdict import in_words
 from photofinish.machine.load import load_warnings
+from photofinish.report.sentences import in_words
 from photofinish.results import EpochMetrics
 from photofinish.wording import at_most, seconds, utc_minute
 

@@ -11,14 +11,15 @@ import numpy as np
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.parity import THE_SAME, Spread
+from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import NAMES, Kind, ResourceUse
-from photofinish.comparing.verdict import in_words, verdict
+from photofinish.comparing.speedups import Kind, ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
+from photofinish.report import sentences
 from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
+from photofinish.report.sentences import NAMES, THE_SAME, in_words, verdict
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
@@ -77,7 +78,7 @@ def _speedup(pair: Comparison, kind: Kind, bound: SpeedupBound | None) -> str:
 def series_table(series: Iterable[Series]) -> Table:
     """Return a row for each series of sizes."""
     return [
-        {"series": each.name, "by": each.x_name, "break-even": each.break_even.finding}
+        {"series": each.name, "by": each.x_name, "break-even": sentences.break_even(each)}
         for each in series
     ]
 
@@ -104,16 +105,15 @@ def why_table(pair: Comparison) -> Table:
     rows = []
     for device, diagnoses in pair.diagnoses.items():
         for diagnosis in diagnoses:
-            change, gain = f"none: {diagnosis.no_remedy}", NOTHING
-            if diagnosis.no_remedy == diagnosis.evidence:
-                change = "none"
+            change, gain = f"none: {sentences.no_remedy(diagnosis)}", NOTHING
             if remedy := diagnosis.remedy:
-                change, gain = f"`{remedy.line}` ({remedy.why})", remedy.prediction
+                change = f"`{sentences.remedy_line(remedy)}`"
+                gain = sentences.prediction(remedy)
             row = {
                 "device": device,
                 "of": diagnosis.of,
                 "cause": diagnosis.cause,
-                "evidence": f"{diagnosis.sentence}; {diagnosis.evidence}",
+                "evidence": sentences.cause(diagnosis),
                 "change": change,
                 "predicted gain": gain,
             }
@@ -142,17 +142,18 @@ def parity_table(pair: Comparison) -> Table:
     """Return what is equal in one row, then the rest, from the training's start to its end."""
     if not pair.compared:
         return []
-    layers = pair.compared.parity.layers
-    equal = listed([layer.name for layer in layers if layer.finding == THE_SAME])
+    parity = pair.compared.parity
+    findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]
+    equal = listed([layer.name for layer, finding in findings if finding == THE_SAME])
     rows = [{"compared": equal, "result": "bit for bit", "verdict": THE_SAME}] if equal else []
-    for layer in layers:
-        if layer.finding == THE_SAME:
+    for layer, finding in findings:
+        if finding == THE_SAME:
             continue
         likeness = "within rounding" if layer.within_rounding else "different"
         rows.append(
             {
                 "compared": layer.name,
-                "result": layer.finding,
+                "result": finding,
                 "verdict": THE_SAME if layer.same else likeness,
             }
         )
@@ -192,7 +193,7 @@ def paying_table(pair: Comparison) -> Table:
     by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
     if pair.compared:
         for result in pair.trained:
-            repaid = seconds(result.timings.startup_seconds), pair.compared.payback.finding
+            repaid = seconds(result.timings.startup_seconds), sentences.payback(pair.compared.payback)
             device = result.device.upper()
             by_device[device] = {"start-up repaid": repaid, **by_device[device]}
     rows = []
@@ -383,3 +384,10 @@ def steps_table(pair: Comparison) -> Table:
             row[device] = f"{seconds(part_seconds)} ({costs.shares[part]:.0%})"
         rows.append(row)
     return rows
+
+
+def steps_note(pair: Comparison) -> str:
+    """Return how to read the parts of a step."""
+    taken = [result.timings.steps_taken for result in pair.trained]
+    is_captured = any(steps and steps.kind == "graph" for steps in taken)
+    return sentences.IN_GRAPHS if is_captured else ""

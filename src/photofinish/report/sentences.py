@@ -1,0 +1,494 @@
+"""Findings of one experiment as sentences: the answer, its evidence, causes and suggestions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
+from photofinish.comparing.device_results import NotTrained
+from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
+from photofinish.comparing.pairs import Compared, Comparison
+from photofinish.comparing.parity import Layer, OverSeeds, Parity
+from photofinish.comparing.renting import RentalComparison
+from photofinish.comparing.scaling import Series
+from photofinish.comparing.speedups import (
+    LEAST_VALUES,
+    BreakEvenEpochs,
+    Interval,
+    Kind,
+    Speedup,
+    run_margin,
+)
+from photofinish.machine.host import allowed_cores
+from photofinish.machine.load import load_warnings
+from photofinish.wording import listed, money
+
+NAMES: dict[Kind, str] = {
+    "step": "a step, its data on the device",
+    "epoch": "an epoch with its data",
+    "end_to_end": "the whole job with start-up",
+}
+THE_SAME = "the same"
+WORTHWHILE = 3.0
+"""Smallest bound of a GPU that may be worth it."""
+HIGH = 20.0
+"""Largest bound that is worth a number."""
+IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
+_UNITS: dict[Kind, str] = {"step": "sample", "epoch": "epoch", "end_to_end": "repeat"}
+_NO_REMEDY = {
+    "start-up": "start-up happens once, so a longer training feels it less",
+    "resident": "the samples are on the device already",
+    "copies": "the samples don't fit into the device's memory, and copies are pinned already",
+    "workers": "the samples don't fit into the device's memory, and each core has a worker",
+    "small job": "the job is small, and a faster device would not help",
+    "used well": "only a faster device or a smaller network would",
+    "container": "raise the container's limit",
+    "no gain": "what was tried gains less than a tenth",
+}
+_REMEDIES = {
+    "resident": "tried; keeps the bits",
+    "pinned": "copies from pinned memory need not be waited for",
+    "workers": "if workers share the loading evenly",
+    "batch size": "tried; changes what is learned, so compare the accuracy",
+    "bf16": "tried; changes what is learned, so compare the accuracy",
+    "fewer threads": "threads that share a core wait for each other",
+    "more threads": "by Amdahl's law; changes the last bits",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer for one experiment."""
+
+    experiment: str
+    short: str
+    """The answer in a word or two."""
+    answer: str
+    """The answer, a number and a reason."""
+    details: tuple[str, ...]
+    """Evidence, a paragraph each."""
+    cautions: tuple[str, ...]
+    """Reasons for doubt."""
+    missing: str | None = None
+    """Reason why no GPU trained."""
+
+    @property
+    def text(self) -> str:
+        """Answer, details and cautions."""
+        return " ".join([self.answer, *self.details, *self.cautions])
+
+
+def verdict(pair: Comparison) -> Verdict:
+    """Answer whether the GPU is worth it, by what was measured, recorded, estimated or bounded."""
+    missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
+    if compared := pair.compared:
+        short, reason = _measured(compared)
+        details = _evidence_of_both(compared, pair.diagnoses["gpu"])
+    else:
+        short, reason = _recorded(pair) or _estimated(pair) or _bounded(pair)
+        details = _evidence_of_cpu(pair)
+    if "cpu" in pair.seeds:
+        details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
+    answer = f"{short}{'. ' if reason[0].isupper() else ': '}{reason}"
+    return Verdict(pair.experiment, short, answer, tuple(details), _cautions(pair), missing)
+
+
+def _measured(compared: Compared) -> tuple[str, str]:
+    """Answer by the whole job; by its epochs if the job was timed too seldom."""
+    whole, epoch = compared.speedups["end_to_end"], compared.speedups["epoch"]
+    reason = (
+        f"The job takes {duration(whole.device_seconds)} on the GPU and "
+        f"{duration(whole.cpu_seconds)} on the CPU. The models are {compared.parity.likeness}."
+    )
+    if whole.interval:
+        answers = {True: "Yes", False: "No", None: "No difference"}
+        return answers[whole.is_faster], f"{_faster(whole)}. {reason}"
+    if not epoch.interval:
+        return "Can't tell", f"no interval of an epoch ({no_interval(epoch)}). {reason}"
+    reason = f"an epoch is {_faster(epoch)}. {reason}"
+    reason += f" The job has no interval: {no_interval(whole)}."
+    if epoch.is_faster is False and whole.ratio > 1:  # slower epochs in a job that took less time
+        return "Can't tell", reason
+    return "Probably yes" if epoch.is_faster and whole.ratio > 1 else "Probably no", reason
+
+
+def _recorded(pair: Comparison) -> tuple[str, str] | None:
+    """Answer by the fastest record of a GPU elsewhere, if it shows a difference."""
+    records = [each for each in pair.elsewhere if each.reference.training.device == "gpu"]
+    if not records:
+        return None
+    best = min(records, key=lambda each: each.reference.timings.total_seconds)
+    here, there = pair.cpu.timings, best.reference.timings
+    ratio, margin = here.total_seconds / there.total_seconds, run_margin(here, there)
+    if 1 / margin <= ratio <= margin:
+        return None
+    return "Probably yes" if ratio > 1 else "Probably no", (
+        f"{faster(ratio)}. The job took {duration(there.total_seconds)} on {best.hardware}, "
+        f"recorded elsewhere, and {duration(here.total_seconds)} on this CPU."
+    )
+
+
+def _estimated(pair: Comparison) -> tuple[str, str] | None:
+    """Answer by the fastest estimate, if its error leaves no doubt."""
+    estimates = [
+        (offer.estimate.job_seconds, offer.accelerator.name)
+        for offer in pair.renting.offers
+        if offer.estimate and offer.fits != "no"
+    ]
+    if not estimates or pair.renting.without:
+        return None
+    (job_seconds, name), here_seconds = min(estimates), pair.cpu.timings.total_seconds
+    ratio = here_seconds / job_seconds
+    if 1 / NINE_OF_TEN_WITHIN <= ratio <= NINE_OF_TEN_WITHIN:
+        return None
+    return "Probably yes" if ratio > 1 else "Probably no", (
+        f"{faster(ratio)}. By estimate the job takes {duration(job_seconds)} on {name} and "
+        f"{duration(here_seconds)} on this CPU. Nine in ten estimates are within a factor of "
+        f"{NINE_OF_TEN_WITHIN}."
+    )
+
+
+def _bounded(pair: Comparison) -> tuple[str, str]:
+    """Answer No if no GPU can be much faster in this machine."""
+    job, epoch, resident = pair.ceiling.job, pair.ceiling.epoch, pair.ceiling.job_if_resident
+    if job is None:
+        unknown = pair.ceiling.not_known
+        return "Can't tell", f"no GPU trained it{f' ({not_known(unknown)})' if unknown else ''}."
+    staying, whole = duration(job.staying_seconds), duration(job.whole_seconds)
+    staying = staying.removesuffix(f" {whole.split()[1]}")
+    epochs = len(pair.cpu.timings.epochs)
+    is_loading = epoch and 2 * epochs * epoch.staying_seconds > job.staying_seconds
+    limit = f"{staying} of its {whole} stay on the CPU, so no GPU makes it more than "
+    limit += f"{bound(job.at_most)} faster."
+    if is_loading and resident:
+        limit += f" With `input: resident` it is {bound(resident.at_most)}."
+    if job.at_most <= WORTHWHILE:
+        return "No", f"The job is mostly {'loading data' if is_loading else 'start-up'}: {limit}"
+    if job.at_most <= HIGH:
+        return "Can't tell", f"no GPU trained it. {limit}"
+    return "Can't tell", "no GPU trained it, and nothing measured here keeps one from being fast."
+
+
+def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
+    cpu, gpu, (name, score) = compared.cpu, compared.gpu, compared.cpu.scores.figure
+    epoch, parted = compared.speedups["epoch"], ""
+    if divergence := compared.parity.first_divergence:
+        finding = layer_finding(divergence, compared.parity)
+        parted = f"The models first differ at the {divergence.name}: {finding}. "
+    question = "Why the GPU is not faster" if epoch.interval else "What the GPU's epoch waits for"
+    return [
+        f"An epoch takes {duration(epoch.device_seconds)} on {gpu.timings.device_name} and "
+        f"{duration(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
+        f"{in_words(epoch)}.",
+        *_why(question, diagnoses),
+        f"The GPU's start-up is repaid {payback(compared.payback)}.",
+        f"{parted}{name.capitalize()} is {gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
+    ]
+
+
+def _evidence_of_cpu(pair: Comparison) -> list[str]:
+    cpu, timings = pair.cpu, pair.cpu.timings
+    trained = (
+        f"{timings.device_name} trained it to {cpu.scores.in_words} in "
+        f"{duration(timings.total_seconds)}, {duration(timings.startup_seconds)} of it start-up."
+    )
+    if pair.ceiling.job:
+        trained += (
+            " This is an upper bound: no GPU in this machine can exceed it, and a real one may "
+            "fall well short."
+        )
+    rent = rental(pair.renting)
+    why = _why("Why it takes so long", pair.diagnoses["cpu"])
+    return [trained, rent, *why] if rent else [trained, *why]
+
+
+def _faster(speedup: Speedup) -> str:
+    interval = f" ({interval_text(speedup.interval)})" if speedup.interval else ""
+    return f"{faster(speedup.ratio)}{interval}"
+
+
+def faster(ratio: float) -> str:
+    """Return `12x faster`, or `0.50x as fast`."""
+    return f"{times(ratio)} faster" if ratio >= 1 else f"{times(ratio)} as fast"
+
+
+def interval_text(interval: Interval) -> str:
+    """Return `1.9 to 2.1`."""
+    return " to ".join(times(end).removesuffix("x") for end in interval)
+
+
+def in_words(speedup: Speedup) -> str:
+    """Return which device is faster, if that is known."""
+    if speedup.interval is None:
+        return f"no winner without an interval ({no_interval(speedup)})"
+    if speedup.is_faster is None:
+        return "no clear difference"
+    return "the GPU is faster" if speedup.is_faster else "the CPU is faster"
+
+
+def no_interval(speedup: Speedup) -> str:
+    """Return why a speed-up has no interval."""
+    if speedup.values >= LEAST_VALUES:
+        return "most of it is start-up, which happened once"
+    return _too_few(speedup.values, _UNITS[speedup.kind])
+
+
+def payback(found: BreakEvenEpochs) -> str:
+    """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
+    when = "never, because its epochs are no shorter"
+    if not found.epochs:
+        when = "at once"
+    elif math.isfinite(found.epochs):
+        when = f"after {_count(math.ceil(found.epochs), 'epoch')}"
+    if found.interval is None:
+        return f"{when} (no interval: {_too_few(found.values, 'epoch')})"
+    low, high = (f"{math.ceil(end):,}" if math.isfinite(end) else "never" for end in found.interval)
+    return when if low == high else f"{when} ({low} to {high})"
+
+
+def break_even(series: Series) -> str:
+    """Return from which size on the GPU is faster."""
+    found, (first, last) = series.break_even, (series.points[0].x, series.points[-1].x)
+    if found.size is None:
+        winners = {point.speedup.is_faster for point in series.points}
+        if len(winners) == 1 and None not in winners:
+            which = "faster" if True in winners else "slower"
+            return f"none: the GPU is {which} at all sizes from {first:,} to {last:,}"
+        return f"none between {first:,} and {last:,}"
+    size = f"the GPU is faster from {found.size:,.3g} on"
+    if series.values < LEAST_VALUES:
+        return f"{size} (no interval: {_too_few(series.values, 'epoch')})"
+    low = f"below {first:,}" if found.low is None else f"{found.low:,.3g}"
+    high = f"above {last:,}" if found.high is None else f"{found.high:,.3g}"
+    return f"{size} ({low} to {high})"
+
+
+def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
+    """Return how much two seeds differ, and whether the devices differ by more."""
+    of_score, spread = f"Over {len(cpu.seeds)} seeds the {cpu.score_name}", cpu.score
+    if gpu is None:
+        interval = " to ".join(map(cpu.in_words, spread.interval))
+        two_seeds = cpu.in_words(spread.between_two)
+        mean = cpu.in_words(spread.mean)
+        return f"{of_score} is {mean} ({interval}). Two seeds differ by {two_seeds}."
+    both = zip(spread.values, gpu.score.values, strict=True)
+    apart = cpu.in_words(statistics.fmean(abs(one - other) for one, other in both))
+    two_seeds = cpu.in_words((spread.between_two + gpu.score.between_two) / 2)
+    return (
+        f"{of_score} differs by {apart} between the devices and by {two_seeds} between two seeds."
+    )
+
+
+def layer_finding(layer: Layer, parity: Parity) -> str:
+    """Return how much a layer of two trainings differs."""
+    if layer.cpu is not None and layer.gpu is not None:
+        if layer.name == "test error":
+            return f"mean absolute error {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
+        p_value = "" if parity.mcnemar_p is None else f"; McNemar's p = {parity.mcnemar_p:.2g}"
+        return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{p_value}"
+    if layer.same:
+        return THE_SAME
+    if layer.unequal is not None:
+        return f"other predictions for {_count(layer.unequal, 'item')} ({layer.difference:.2%})"
+    if layer.difference is not None:
+        where = f" in {layer.at}" if layer.at else ""
+        return f"a relative difference of {layer.difference:.1g}{where}"
+    return f"only one has {layer.at}" if layer.at else "they differ"
+
+
+def rental(found: RentalComparison) -> str | None:
+    """Return the fastest and the cheapest accelerator by their bounds, or why there is none."""
+    if found.not_counted:
+        return f"There are no bounds by data sheets: {found.not_counted}."
+    options = [offer for offer in found.offers if offer.fits != "no"]
+    if not options:
+        return None
+    best = min(options, key=lambda offer: offer.job_seconds)
+    text = f"By data sheets the job takes at least {duration(best.job_seconds)} on "
+    text += best.accelerator.name
+    costs = [
+        (offer.cost, offer.accelerator.name, offer.price.currency)
+        for offer in options
+        if offer.price and offer.cost is not None
+    ]
+    if costs:
+        cost, name, currency = min(costs)
+        text += f", and costs {least_cost(cost, currency)} on {name}"
+    if found.without:
+        text += f". Start-up and loading are not included ({not_known(found.without)})"
+    return f"{text}. A real GPU takes longer."
+
+
+def least_cost(amount: float, currency: str) -> str:
+    """Return a cost that is a lower bound."""
+    return f"at least {money(amount, currency)}" if amount >= 0.01 else f"under 0.01 {currency}"
+
+
+def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
+    """Return why an epoch takes its time, then why the job does."""
+    if not diagnoses:
+        return []
+    found = diagnoses[-1]
+    if found.not_known:
+        sentences = [f"{question} is not known: {cause(found)}."]
+    else:
+        sentences = [f"{question}: {cause(found)} ({found.cause}).", advice(found)]
+    sentences += [f"And {cause(other)}." for other in diagnoses[:-1]]
+    return [" ".join(sentences)]
+
+
+def cause(found: Diagnosis) -> str:
+    """Return what a job or an epoch waits for, with its times."""
+    run, timings, costs = found.run, found.run.timings, found.run.costs
+    if found.cause == "start-up-bound":
+        share = timings.startup_seconds / timings.total_seconds
+        return f"start-up is {share:.0%} of the job's {duration(timings.total_seconds)}"
+    if found.not_known:
+        return not_known(found.not_known)
+    if costs is None:
+        return found.cause
+    step = duration(costs.step_alone_seconds)
+    if found.cause in ("copy-bound", "input-bound"):
+        what, batch_seconds = "copying to the device", costs.copying_seconds
+        if found.cause == "input-bound":
+            loads = run.record.experiment.input.name == "loader"
+            what = "the loader" if loads else "gathering batches"
+            batch_seconds = costs.input_seconds
+        share = min(1.0, batch_seconds / costs.epoch_share_seconds)
+        batch = duration(batch_seconds)
+        return f"{what} takes {share:.0%} of an epoch: {batch} per batch, and a step takes {step}"
+    if found.cause == "launch-bound":
+        return (
+            f"{duration(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
+            f"launching operations and updating {run.record.parameter_count:,} weights"
+        )
+    computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
+    if found.cause == "compute-bound":
+        return computing
+    cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
+    threads = _count(timings.host.threads or 1, "thread")
+    return f"{computing}, with {threads} for {_count(cores, 'core')}"
+
+
+def advice(found: Diagnosis) -> str:
+    """Return what to change in params.yaml, or why nothing helps."""
+    if found.remedy:
+        return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
+    return f"No setting helps: {no_remedy(found)}."
+
+
+def no_remedy(found: Diagnosis) -> str:
+    """Return why no change to params.yaml is suggested."""
+    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+
+
+def remedy_line(remedy: Remedy) -> str:
+    """Return the line of params.yaml, with dots for its levels."""
+    return f"{remedy.key}: {_yaml(remedy.value)}"
+
+
+def prediction(remedy: Remedy) -> str:
+    """Return the predicted gain of an epoch, and where it comes from."""
+    if remedy.predicted is None:
+        gain = "gain unknown"
+    elif remedy.predicted.low == 1:
+        gain = f"an epoch gets at most {bound(remedy.predicted.high)} faster"
+    else:
+        gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
+    return f"{gain} ({_REMEDIES[remedy.by]})"
+
+
+def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
+    """Return the commands that try a suggestion: with all epochs, and with three.
+
+    `++` sets a key that the experiment has, and adds one that it inherits.
+    """
+    command = f"dvc exp run --temp -S '++{remedy.key}={_yaml(remedy.value)}'"
+    return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
+
+
+def _yaml(value: Any) -> str:
+    """Return a value on one line, as params.yaml and `dvc exp run -S` read it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
+def not_known(found: NotKnown) -> str:
+    """Return why the figures show no cause and no bound."""
+    apart, whole = duration(found.apart_seconds), duration(found.whole_seconds)
+    return {
+        "not taken apart": found.recorded or "no step was taken apart",
+        "busy": "the machine was busy",
+        "few steps": f"steps are so slow that fewer than {LEAST_STEPS} were timed",
+        "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
+        "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
+    }[found.reason]
+
+
+def _cautions(pair: Comparison) -> tuple[str, ...]:
+    """Return reasons to doubt the figures."""
+    cautions = []
+    for result in pair.trained:
+        device, load = result.device.upper(), result.timings.load
+        if warnings := load_warnings(load):
+            # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
+            stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"
+            cautions.append(
+                f"The machine was busy ({listed(warnings)}), so the {device}'s times are "
+                f"unreliable. `dvc repro --force --single-item {stage}` measures them again."
+            )
+        elif warnings := load_warnings(load[-1:]):
+            cautions.append(
+                f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
+                "times of its steps are unreliable."
+            )
+        if fallbacks := result.first_step.cpu_fallbacks:
+            names = listed([f"{name} ({count} per step)" for name, count in fallbacks.items()])
+            cautions.append(f"The CPU computed some of the {device}'s step: {names}.")
+    if any(result.timings.resumed_at_epochs for result in pair.trained):
+        cautions.append("A training was interrupted, so its time is the sum of its parts.")
+    if not pair.cpu.record.experiment.deterministic:
+        cautions.append("With `deterministic: false` the results don't repeat bit for bit.")
+    hosts = [result.timings.host_name for result in pair.trained]
+    if len(set(hosts)) > 1:
+        cautions.append(f"The devices are in different machines: {listed(hosts)}.")
+    return tuple(cautions)
+
+
+def duration(seconds: float) -> str:
+    """Return a time with two significant digits below ten: `1.9 s`, `22 ms`, `418 ms`."""
+    value, unit = seconds * 1e6, "µs"
+    if seconds >= 1:
+        value, unit = seconds, "s"
+    elif seconds >= 1e-3:
+        value, unit = seconds * 1e3, "ms"
+    return f"{value:,.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
+
+
+def times(ratio: float) -> str:
+    """Return `12x`, `6.0x`, `1.04x` or `0.02x`."""
+    if ratio >= 9.95:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
+
+
+def bound(ratio: float) -> str:
+    """Return an upper bound of a ratio with two significant digits, rounded up."""
+    if ratio > 9.9:
+        return f"{math.ceil(ratio):,}x"
+    return f"{math.ceil(10 * ratio - 1e-9) / 10:.1f}x"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _too_few(number: int, noun: str) -> str:
+    return f"{_count(number, noun)}, and it takes {LEAST_VALUES}"
