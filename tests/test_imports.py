@@ -29,7 +29,7 @@ RUNS_WITHOUT = {
     ),
     "what only reads files": (
         *("comparing.pairs", "comparing.renting", "report.sentences", "config.loader"),
-        *("data.local_files", "data.packed", "data.split", "machine.energy"),
+        *("data.local_files", "data.packed", "machine.energy"),
         *("machine.fingerprint", "machine.load", "models.weights_download", "plan", "processes"),
         *("report.report", "results.records", "results.references", "runs.run", "runs.stage"),
         "tracking.client",

@@ -167,7 +167,7 @@ def test_the_report_has_bounds_and_the_dates_of_their_prices(
     write_report([pair], tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert all(
-        shown in page for shown in ("Which to rent", "the job at least", "0.526 USD, 2026-07-20")
+        shown in page for shown in ("Which to rent", "the job at least", "0.53 USD, 2026-07-20")
     )
     header, *rows = (tmp_path / "renting.csv").read_text(encoding="utf-8").splitlines()
     assert header.split(",") == list(COLUMNS["renting.csv"])
