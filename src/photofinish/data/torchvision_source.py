@@ -26,6 +26,7 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     dataset = plan.dataset
     assert isinstance(dataset, TorchvisionDataset)
     channels = known_images(dataset).channels
+    assert channels is not None
     arguments: dict[str, Any] = {
         "transform": partial(to_pixels, size=dataset.size, channels=channels)
     }

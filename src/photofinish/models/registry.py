@@ -61,7 +61,7 @@ def count_parameters(network: nn.Module) -> int:
 
 
 def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
-    """Return convolutions, each with max-pooling and ReLU, then linear layers with ReLU between them."""
+    """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     kernel_size, padding = 1, 0
