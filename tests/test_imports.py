@@ -27,7 +27,7 @@ THE_REST = (
 FREE_OF_TORCH = (
     "comparing.device_results", "comparing.diagnosis", "comparing.pairs", "comparing.parity", "comparing.scaling",
     "comparing.speedups", "comparing.renting", "comparing.verdict",
-    "data.packed", "data.split", "machine.energy", "machine.fingerprint",
+    "data.packed", "machine.energy", "machine.fingerprint",
     "machine.load", "config.networks", "models.weights_download", "config.reader", "data.local_files",
     "plan", "processes", "report.report", "results.records", "results.references", "tracking.client", "runs.run",
     "runs.stage",
