@@ -27,9 +27,8 @@ def main() -> None:
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    print(
-        f"{len(manifest.class_names)} {manifest.task}: {all_or_some([*map(printable, manifest.class_names)])}"
-    )
+    names = [printable(name) for name in manifest.class_names]
+    print(f"{len(names)} {manifest.task}: {all_or_some(names)}")
 
 
 if __name__ == "__main__":

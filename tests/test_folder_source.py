@@ -31,7 +31,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def in_parts(photos: Path) -> Path:
-    """The same photos for training, and two others to test on."""
+    """A project's folder with four training photos and two test photos."""
     (photos / "train").mkdir()
     for name in ("owl", "cat"):
         (photos / name).rename(photos / "train" / name)

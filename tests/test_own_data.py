@@ -119,7 +119,8 @@ def test_a_fault_is_reported_with_the_index_and_nothing_is_written(
 
 
 OPEN_FILE = (
-    "    def __init__(self): self.file, self.lock, self.f = open(__file__), threading.Lock(), lambda i: i\n"
+    "    def __init__(self):\n"
+    "        self.file, self.lock, self.f = open(__file__), threading.Lock(), lambda i: i\n"
     "    def __del__(self): self.file.close()\n"
 )
 KINDS = {
@@ -176,7 +177,8 @@ BY_PART = items(
     "return np.array([float(self.start + i)]), i % 2",
     count="self.count",
     more="    def __init__(self, part, seed, root='.'):\n"
-    "        self.start, self.count = {'train': (0, 20), 'validation': (100, 6), 'test': (200, 4)}[part]\n",
+    "        sizes = {'train': (0, 20), 'validation': (100, 6), 'test': (200, 4)}\n"
+    "        self.start, self.count = sizes[part]\n",
 )
 
 

@@ -46,9 +46,9 @@ def plan_of(source: str, root: Path | None, **settings: Any) -> DatasetPlan:
     variant = {"variant": "letters"} if source == "EMNIST" else {}
     own = DATASETS.get(source, ())
     drawn = {part: 0.2 for part in ("validation", "test") if part not in own}
-    given = {"source": source, "root": root and str(root), **variant, **drawn, **settings}
+    values = {"source": source, "root": root and str(root), **variant, **drawn, **settings}
     return DatasetPlan(
-        name="mine", dataset=TypeAdapter(Dataset).validate_python(given), local_files=None
+        name="mine", dataset=TypeAdapter(Dataset).validate_python(values), local_files=None
     )
 
 

@@ -1,4 +1,4 @@
-"""Small archives in the formats of the real data sets, laid out as torchvision keeps them below its root folder."""
+"""Small archives in the real formats, laid out as below torchvision's root folder."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def emnist(_: Patch) -> Files:
 
 
 def as_numpy_1_pickled(batch: dict[str, Any]) -> bytes:
-    """As the published files are: numbers where NumPy wants booleans by now."""
+    """Pickle like the published files: integers where NumPy now writes booleans."""
     pickled = pickle.dumps(batch, protocol=2)
     old = pickled.replace(b"\x89\x88\x87", b"K\x00K\x01\x87")
     assert old != pickled
@@ -201,7 +201,6 @@ def accept(patch: Patch, made: Files) -> None:
     checked = {name.rsplit("/", 1)[-1]: md5_of(data) for name, data in made.items()}
 
     def check_md5(path: str | Path, md5: str) -> bool:
-        found = md5_of(Path(path).read_bytes())
-        return found == checked.get(Path(path).name, md5)
+        return md5_of(Path(path).read_bytes()) == checked.get(Path(path).name, md5)
 
     patch.setattr("torchvision.datasets.utils.check_md5", check_md5)

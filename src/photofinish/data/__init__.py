@@ -11,6 +11,6 @@ MANIFEST = "manifest.json"
 """File that describes a packed split."""
 PartName = Literal["train", "validation", "test"]
 Task = Literal["classes", "values", "labels"]
-"""What a network predicts for a sample: a class, floats, or yes or no for each of several labels."""
+"""Target of a sample: a class, floats, or yes or no for each of several labels."""
 Dtype = Literal["uint8", "float32", "int64"]
 """Dtype that samples are packed in: uint8 for images, else what networks take."""

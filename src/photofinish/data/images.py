@@ -22,7 +22,8 @@ _FEWEST_16_BIT_SHADES = 1 << 14
 _MOST_PROCESSES = 8
 _IMAGES_PER_PROCESS = 100
 UNREADABLE = (
-    OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError,
+    OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
 )  # fmt: skip
 """Errors that PIL raises on damaged files."""
 

@@ -47,15 +47,17 @@ class PackedSplit:
 
     def images(self, part: PartName) -> npt.NDArray[Any]:
         """Return a part's inputs, (count, *shape), memory-mapped."""
-        return np.load(self._checked(part_file(part, "images")), mmap_mode="r")  # type: ignore[no-any-return]
+        images: npt.NDArray[Any] = np.load(self._checked(part, "images"), mmap_mode="r")
+        return images
 
     def labels(self, part: PartName) -> npt.NDArray[Any]:
         """Return a part's class numbers; for other tasks, float32 (count, numbers)."""
-        return np.load(self._checked(part_file(part, "labels")))  # type: ignore[no-any-return]
+        labels: npt.NDArray[Any] = np.load(self._checked(part, "labels"))
+        return labels
 
-    def _checked(self, name: str) -> Path:
-        path = self.folder / name
-        if not is_as_recorded(path, self.manifest.sha256.get(name)):
+    def _checked(self, part: PartName, content: Literal["images", "labels"]) -> Path:
+        path = self.folder / part_file(part, content)
+        if not is_as_recorded(path, self.manifest.sha256.get(path.name)):
             raise UserError(f"{path} is missing or damaged: run `dvc repro --force split`")
         return path
 

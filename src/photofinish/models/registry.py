@@ -6,7 +6,6 @@ Built-in ones have PyTorch's modules only, so that their pickles load without ph
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -18,7 +17,7 @@ from torch import nn
 
 from photofinish.config.catalogue import input_problem
 from photofinish.custom_code import is_reference
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.models.own import Shape, blank, build_own, generators_seeded
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def count_parameters(network: nn.Module) -> int:
 
 
 def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
-    """Return convolutions, each with max-pooling and ReLU, then linear layers with ReLU between them."""
+    """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     kernel_size, padding = 1, 0
@@ -153,16 +152,13 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
 
 
 def _load_published(network: nn.Module, weights: Path) -> None:
-    try:
-        state = torch.load(weights, map_location="cpu", weights_only=True)
-        for name in list(state):  # in place: it also has the modules' versions
-            if name.startswith(_AUXILIARY):
-                del state[name]
-            elif _OLD_DENSENET_NAME.search(name):
-                state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
-        network.load_state_dict(state)
-    except (OSError, RuntimeError, AttributeError, TypeError, pickle.UnpicklingError) as error:
-        raise UserError(f"{weights} doesn't hold this network's weights: {error}") from error
+    state = torch.load(weights, map_location="cpu", weights_only=True)
+    for name in list(state):  # in place: it also has the modules' versions
+        if name.startswith(_AUXILIARY):
+            del state[name]
+        elif _OLD_DENSENET_NAME.search(name):
+            state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
+    network.load_state_dict(state)
 
 
 def check_batch_norm(
