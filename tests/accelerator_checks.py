@@ -182,7 +182,7 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     assert all(seconds > 0 for seconds in there.steady_state.sample_seconds)
 
 
-def test_the_device_tells_when_the_parts_of_a_step_end_and_the_host_waits_for_none_of_them(make_job: MakeJob) -> None:
+def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, precision="fp16"))
     found = []
 
@@ -262,7 +262,7 @@ def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.devic
     assert counted(on_cpu.now_seconds).waits == 0
 
 
-def test_memory_that_the_device_does_not_count_is_told_as_unknown(device: torch.device) -> None:
+def test_memory_that_the_device_does_not_count_is_unknown(device: torch.device) -> None:
     assert peak_memory_bytes(device) is None
 
 
@@ -280,7 +280,7 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_jo
     [({"model": {"name": "linear"}}, 2), ({"model": CNN, "optimizer": ADAM}, 2), ({"input": LOADER}, 1)],
     ids=["linear", "cnn, Adam", "loader"],
 )
-def test_recorded_steps_learn_the_same_bits_and_the_host_only_hands_them_out(
+def test_captured_steps_learn_the_same_bits_without_waiting(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at_once: int
 ) -> None:
     recorder = OperationRecorder()
@@ -339,9 +339,9 @@ class _ImagesStay:
 
 def _explained(job: Setup, act: Callable[[], object]) -> str:
     run = job.run
-    with pytest.raises(UserError) as told, failures_explained(run.name, run.experiment, job.team):
+    with pytest.raises(UserError) as raised, failures_explained(run.name, run.experiment, job.team):
         act()
-    return str(told.value)
+    return str(raised.value)
 
 
 TWO_DEVICES = r"Expected all tensors to be on the same device, but got (mat1|mat2|target) is on "
@@ -358,22 +358,22 @@ def test_a_batch_left_on_the_cpu_is_refused_in_words(
 ) -> None:
     job = make_job(**settings)
     job.training = _ImagesStay(job.training)  # type: ignore[assignment]
-    told = _explained(job, lambda: warm_up(job.new_trainer()))
-    assert re.search(rf"one step had tensors on two devices \({cause}", told), told
-    assert told.startswith("experiments.small: ")
-    assert "on rehearsal:0" in told
+    message = _explained(job, lambda: warm_up(job.new_trainer()))
+    assert re.search(rf"one step had tensors on two devices \({cause}", message), message
+    assert message.startswith("experiments.small: ")
+    assert "on rehearsal:0" in message
 
 
 def test_a_constant_left_on_the_cpu_is_refused_in_words(make_job: MakeJob) -> None:
     job, shift = make_job(), torch.zeros(16)
     trainer = job.new_trainer()
     trainer.network.register_forward_pre_hook(lambda _network, inputs: (inputs[0] + shift,))
-    told = _explained(job, lambda: warm_up(trainer))
-    assert "found at least two devices, rehearsal:0 and cpu" in told
-    assert "model mlp must create its tensors" in told
+    message = _explained(job, lambda: warm_up(trainer))
+    assert "found at least two devices, rehearsal:0 and cpu" in message
+    assert "model mlp must create its tensors" in message
 
 
-def test_what_lies_on_another_accelerator_is_refused_too(make_job: MakeJob, device: torch.device) -> None:
+def test_a_network_on_another_accelerator_is_refused(make_job: MakeJob, device: torch.device) -> None:
     job = make_job()
     trainer = job.new_trainer()
     trainer.network.to(torch.device(device.type, 1))

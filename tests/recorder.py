@@ -57,7 +57,7 @@ class Operation:
     results: list[Any]
     """None for what it did not make"""
     numbers: list[Any]
-    """all that it was given besides tensors"""
+    """arguments that are no tensors"""
 
 
 @dataclass

@@ -25,7 +25,7 @@ EVENLY_DRAWN_BELOW = 5.0
 
 @pytest.fixture(autouse=True)
 def _only_what_repeats_bit_for_bit() -> Iterator[None]:
-    """As in training, torch refuses whatever does not."""
+    """Torch raises on nondeterministic operations, as in training."""
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     yield
@@ -107,7 +107,7 @@ def test_validation_images_and_images_in_order_are_left_as_they_are(batches: Cal
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.1, 0.5, 1.0])
-def test_so_many_images_are_mirrored_as_the_setting_says(flip: float) -> None:
+def test_the_share_of_mirrored_images_is_as_set(flip: float) -> None:
     deviation = np.sqrt(flip * (1 - flip) / MANY)
     mirrored = draws_of(flip, 0)[:, 2].double().mean().item()
     assert abs(mirrored - flip) <= EVENLY_DRAWN_BELOW * deviation

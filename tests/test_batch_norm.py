@@ -49,8 +49,8 @@ ONE_DEVICE = World(CPU).normalised_images
 def test_a_batch_size_that_leaves_one_image_is_refused_and_another_named_if_there_is_one(
     images: int, batch_size: int, normalised: Callable[[int], int], fitting: int | None
 ) -> None:
-    told = rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance" if fitting else "too few"
-    with pytest.raises(ConfigError, match=told):
+    message = rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance" if fitting else "too few"
+    with pytest.raises(ConfigError, match=message):
         check_batch_norm(network(), SHAPE, images, batch_size, normalised)
     if fitting:
         check_batch_norm(network(), SHAPE, images, fitting, normalised)

@@ -135,7 +135,7 @@ class _FullSharedMemory(Normaliser):
 
 
 def train_until_the_fault(fault: str, output: Path) -> None:
-    """In a process of its own, as a training has."""
+    """Train in a separate process."""
     multiprocessing.set_start_method("fork", force=True)  # as a training's, whose workers are its own children
     with output.open("wb") as file:
         for descriptor in (1, 2):

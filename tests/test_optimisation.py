@@ -118,7 +118,7 @@ def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
     [*OPTIMIZERS.items(), *((name, {}) for name in OPTIMIZERS), ("sgd", {"momentum": 0.9, "nesterov": True})],
     ids=str,
 )
-def test_an_optimizer_is_pytorchs_with_every_setting_handed_on_and_pytorchs_defaults_otherwise(
+def test_an_optimizer_gets_every_setting_and_pytorchs_defaults(
     name: str, settings: dict[str, Any]
 ) -> None:
     ours, theirs = built(name, **settings), CLASSES[name](a_weight(), lr=LR, **HOW[name], **settings)
@@ -237,7 +237,7 @@ def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None
     assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [False, False, True]
 
 
-def test_a_loss_of_ones_own_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+def test_a_custom_loss_that_cant_be_made_is_named(tmp_path: Path) -> None:
     file = tmp_path / "loss.py"
     file.write_text("class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n", encoding="utf-8")
     settings = params.OwnLoss.model_validate({"name": f"{file}:Mine"})

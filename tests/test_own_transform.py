@@ -56,7 +56,7 @@ def changes(batches: Batches, epoch: int) -> dict[int, int]:
     return {int(row): round(float(shade)) - int(row) for row, shade in sorted(pairs, key=lambda pair: int(pair[0]))}
 
 
-def test_an_item_is_changed_anew_each_epoch_and_alike_by_any_number_of_workers(load: Load) -> None:
+def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load: Load) -> None:
     alone, beside = load(NOISE), load(NOISE, workers=2)
     first, second = changes(alone, 0), changes(alone, 1)
     assert len(set(first.values())) > 6
@@ -72,13 +72,13 @@ BY_A_CLASS = (
 
 
 @pytest.mark.parametrize(("source", "arguments", "change"), [(NOISE, {"strength": 0}, 0), (BY_A_CLASS, {"by": 3}, 3)])
-def test_arguments_lie_beside_the_name_and_a_class_is_made_first(
+def test_arguments_reach_a_function_or_a_class(
     load: Load, source: str, arguments: dict[str, int], change: int
 ) -> None:
     assert set(changes(load(source, **arguments), 0).values()) == {change}
 
 
-def test_a_class_that_cant_be_made_is_told_of(load: Load) -> None:
+def test_a_class_that_cant_be_made_is_named(load: Load) -> None:
     with pytest.raises(UserError, match=r"^transform \./t\.py:noise can't be made:\n  File .*t\.py"):
         load("class noise:\n    def __init__(self): 1 / 0\n")
 
@@ -117,9 +117,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(("result", "told"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_told_with_the_item(load: Load, result: str, told: str, workers: int) -> None:
-    with pytest.raises(UserError, match=told):
+@pytest.mark.parametrize(("result", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_names_the_sample(load: Load, result: str, message: str, workers: int) -> None:
+    with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
 
 
@@ -142,7 +142,7 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"name": "loader", "transform": "./t.py:nose"}, "./t.py has no nose; did you mean 'noise'?"),
         ({"name": "loader", "workers": "2", "transform": "./t.py:nose"}, "./t.py has no nose"),
@@ -151,7 +151,7 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
         ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
     ],
 )  # fmt: skip
-def test_plan_tells_what_is_wrong_with_it(own_files: OwnFiles, given: dict[str, Any], told: str) -> None:
+def test_plan_reports_problems_with_it(own_files: OwnFiles, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_params(params_with(own_files, **given), faults_in_own_code)
-    assert told in str(error.value)
+    assert message in str(error.value)

@@ -30,7 +30,7 @@ SCHEDULES: list[dict[str, Any]] = [
 
 
 def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
-    """In another process the random stream is anywhere, and the network is warmed up anew."""
+    """Continue as in another process, where the random stream differs."""
     state = store.load_latest(pytest.fail)
     assert state is not None
     trainer.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Steps that are recorded and done again learn the same bits as steps one by one, and what can't be recorded isn't."""
+"""Captured steps learn the same bits as eager ones, and fall back to them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -27,11 +28,20 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
+from photofinish import machine
 from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.profiling import scratch
+from photofinish.profiling.attribution import (
+    AttributionPlan,
+    SamplePlan,
+    measure_batches_alone,
+    measure_by_turns,
+    profile_step,
+)
 from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
+from photofinish.training import batches as batches_module
 from photofinish.training import steps
 from photofinish.training.trainer import Trainer
 
@@ -105,14 +115,12 @@ def test_every_optimizer_learns_the_same_bits(
     ],
     ids=str,
 )
-def test_under_every_setting_the_same_bits_are_learned(
-    make_job: MakeJob, settings: dict[str, Any]
-) -> None:
+def test_every_setting_learns_the_same_bits(make_job: MakeJob, settings: dict[str, Any]) -> None:
     assert_same_bits(make_job, **settings)
 
 
 @pytest.mark.parametrize("reads", ["freed", "held"])
-def test_a_replay_sees_what_lies_where_it_read_and_fails_where_that_was_freed(reads: str) -> None:
+def test_a_replay_reads_current_memory_and_fails_if_it_was_freed(reads: str) -> None:
     """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
     found = torch.ones(2)
     captured = OperationRecorder().record(lambda: found + 1)
@@ -132,7 +140,7 @@ FOR_STATE: dict[str, Any] = {
 }  # of one image alone nothing can be normalised
 
 
-def test_dropout_draws_and_normalisation_counts_as_one_by_one(make_job: MakeJob) -> None:
+def test_dropout_and_batch_norm_learn_the_same_bits(make_job: MakeJob) -> None:
     assert_same_bits(make_job, network_with_state(), **FOR_STATE)
 
 
@@ -169,7 +177,7 @@ def test_steps_are_captured_again_after_a_checkpoint_is_loaded(make_job: MakeJob
 
 
 @pytest.mark.parametrize("kind", ["off", "auto"])
-def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: str) -> None:
+def test_an_unused_trainer_is_freed_at_once(make_job: MakeJob, kind: str) -> None:
     """Else its memory, and its loader's workers, would stay until Python looks for circles, in whichever process."""
     trainer = trained(make_job(cuda_graphs=kind))
     seen = weakref.ref(trainer)
@@ -181,12 +189,12 @@ def test_a_trainer_that_nobody_needs_is_gone_at_once(make_job: MakeJob, kind: st
 
 
 def reads_back(_network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
-    """Goes by a value that was computed."""
+    """Depends on a computed value."""
     return outputs if outputs.sum() > 0 else outputs * 2
 
 
 def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
-    """Goes by how often it ran."""
+    """Depends on how often it ran."""
     network.calls = getattr(network, "calls", 0) + 1
     return outputs * network.calls
 
@@ -202,7 +210,7 @@ def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.
     ],
     ids=["reads back", "counts"],
 )
-def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
+def test_steps_with_other_bits_in_the_trial_are_eager(
     make_job: MakeJob, python: Callable[..., torch.Tensor], why: str
 ) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
@@ -216,7 +224,7 @@ def test_what_gives_no_or_other_bits_when_tried_is_taken_one_by_one(
         trained(make_job(network, cuda_graphs="on"))
 
 
-def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
+def test_steps_are_eager_if_the_capture_fails(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_job()
@@ -232,7 +240,7 @@ def test_where_recording_fails_in_the_end_steps_are_taken_one_by_one(
     assert weights_of(trainer.network) == weights_of(trained(make_job(cuda_graphs="off")).network)
 
 
-def test_a_capture_that_fails_within_an_optimizers_step_leaves_nothing_to_the_next_one(
+def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, eager = (make_job(precision="fp16", cuda_graphs=kind) for kind in ("auto", "off"))
@@ -244,7 +252,7 @@ def test_a_capture_that_fails_within_an_optimizers_step_leaves_nothing_to_the_ne
     assert_same_run(trainer, trained(eager))
 
 
-def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_steps_are_eager(
+def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
     make_job: MakeJob, recorder: OperationRecorder
 ) -> None:
     def full(trainer: Trainer) -> Trainer:
@@ -285,7 +293,7 @@ def test_where_what_an_epoch_takes_eagerly_has_no_memory_beside_the_graph_all_st
     ],
     ids=str,
 )
-def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
+def test_steps_that_cant_be_captured_are_eager_with_a_reason(
     make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
     trainer = warmed(make_job(**settings))
@@ -304,7 +312,7 @@ def test_what_cant_be_recorded_is_taken_one_by_one_and_says_why(
     ],
     ids=str,
 )
-def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
+def test_steps_that_a_trial_cant_prove_are_captured_only_with_cuda_graphs_on(
     make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
     def as_if(kind: str) -> Trainer:
@@ -318,7 +326,7 @@ def test_what_a_trial_cant_prove_is_recorded_only_where_params_yaml_says_so(
     assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
 
 
-def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one(
+def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert warmed(make_job(cuda_graphs="off")).steps.why == "params.yaml says so"
@@ -328,3 +336,223 @@ def test_without_graphs_and_where_params_yaml_says_so_steps_are_taken_one_by_one
             warmed(make_job(cuda_graphs=kind)).steps.why
             == "steps are recorded on CUDA and ROCm alone, not on cpu"
         )
+
+
+# -- how often they run, and how they are measured ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "left_over", "windows"),
+    [({"name": "resident"}, [3, 1], 2), (LOADER, [1], 5)],
+    ids=["resident", "loader"],
+)
+def test_only_the_rest_of_an_epoch_runs_the_networks_python(
+    make_job: MakeJob,
+    recorder: OperationRecorder,
+    source: dict[str, Any],
+    left_over: list[int],
+    windows: int,
+) -> None:
+    trainer, images = warmed(make_job(input=source)), []
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: images.append(len(inputs[0])) if network.training else None
+    )
+    done = recorder.times_done
+    list(trainer.epochs())
+    assert images == left_over * 2
+    assert recorder.times_done - done == windows * 2
+
+
+@pytest.mark.parametrize(("model", "most"), [("linear", 7), ("mlp", 13)])
+def test_a_step_takes_no_more_operations_than_it_must(
+    make_job: MakeJob, recorder: OperationRecorder, model: str, most: int
+) -> None:
+    hidden = {"hidden": (8,)} if model == "mlp" else {}
+    trainer = warmed(make_job(model={"name": model, **hidden}))
+    names = [each.name.partition(".")[2].partition(".")[0] for each in recorder.recordings[-1]]
+    for once in (
+        "cat",
+        "new_zeros",
+        "scatter_",
+        "stack",
+    ):  # the losses' gradients, and the losses, of all steps
+        names.remove(once)
+    assert len(names) <= most * trainer.steps.at_once, names
+
+
+def test_the_step_that_is_measured_after_the_training_is_recorded_too(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    before, done = weights_of(trainer.network), recorder.times_done
+    recorded = len(recorder.recordings)
+    same, other = measure_by_turns(trainer, SamplePlan(5, 4), 2)
+    assert same.steps_per_sample == other.steps_per_sample == 4
+    assert len(recorder.recordings) - recorded == 2
+    assert recorder.times_done - done == 2 * (1 + 5) * 2  # two of each window make four steps
+    assert weights_of(trainer.network) == before
+
+
+def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    recorder.fails = True
+    measured = measure_by_turns(trainer, SamplePlan(3, 2), 2)
+    assert [len(each.sample_seconds) for each in measured] == [3, 3]
+    reason = "; some were measured one by one, as recording them failed (operation not permitted"
+    assert trainer.steps.why.count(reason) == 1
+    assert trainer.steps.kind == "graph"  # as the training's own were
+
+
+@pytest.mark.parametrize(
+    ("settings", "training_sizes"),
+    [({}, {3, 1}), ({"images": 12}, set()), ({"input": LOADER}, {1})],
+    ids=str,
+)
+def test_eager_steps_of_an_epoch_are_rehearsed_after_the_capture(
+    make_job: MakeJob,
+    recorder: OperationRecorder,
+    settings: dict[str, Any],
+    training_sizes: set[int],
+) -> None:
+    """Its memory is beside the graph's, and would be allocated within the first epoch's time."""
+    trainer, ran = make_job(**settings), set()
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: ran.add(
+            (len(recorder.recordings), network.training, len(inputs[0]))
+        )
+    )
+    warm_up(trainer)
+    after_capture = {(is_training, size) for recorded, is_training, size in ran if recorded == 2}
+    assert after_capture == {(True, size) for size in training_sizes} | {(False, 5)}
+
+
+def test_no_epochs_order_is_made_while_batches_are_timed(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, happened = trained(make_job()), []
+    order, now_seconds = batches_module.batch_order, trainer.clock.now_seconds
+    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr(
+        batches_module, "batch_order", lambda *given: happened.append("order") or order(*given)
+    )
+    monkeypatch.setattr(
+        trainer.clock, "now_seconds", lambda: happened.append("clock") or now_seconds()
+    )
+    measure_batches_alone(trainer, 4)
+    assert "order" not in happened[happened.index("clock") :]
+
+
+def test_launching_captured_steps_is_not_timed(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
+    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
+    recorded, eager = (
+        profile_step(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
+    )
+    assert recorded.launch_seconds == ()  # so the fixed cost comes from the two sizes of a batch
+    assert len(eager.launch_seconds) == 2
+
+
+@pytest.mark.parametrize(("steps", "at_once"), [(1, [1]), (2, [2]), (3, [1, 1, 1]), (4, [2, 2])])
+def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
+    make_job: MakeJob, steps: int, at_once: list[int]
+) -> None:
+    for kind, expected in (("auto", at_once), ("off", [1] * steps)):
+        trainer = warmed(make_job(cuda_graphs=kind))
+        again: Any = trainer.steps.repeat(
+            trainer, trainer.state, next(trainer.training.train_batches(0)), steps
+        )
+        assert [losses.numel() for losses in again()] == expected
+
+
+@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("off", 1, 10)])
+def test_resident_input_is_measured_with_its_own_number_of_steps_at_once(
+    make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
+) -> None:
+    """Many at once, though the loader's own come one by one."""
+    trainer, resident = (
+        trained(make_job(input=LOADER, cuda_graphs=kind, images=33)),
+        make_job(images=33).training,
+    )
+    plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
+    found = profile_step(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
+    recorder.fails = True
+    found = profile_step(trainer, plan, resident).resident
+    assert found
+    assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "most_bytes", "layers", "at_once"),
+    [
+        (
+            50_000,
+            128,
+            256 << 20,
+            2,
+            195,
+        ),  # of 390 whole batches: the operations of two layers allow 250
+        (50_000, 128, 100 * 128 * 36 * 4, 2, 78),  # the bytes of a hundred batches
+        (50_000, 128, 256 << 20, 62, 6),  # the operations of more layers
+        (1_010, 10, 7 * 10 * 36 * 4, 2, 5),  # which leaves one over, as seven would three
+        (50_000, 128, 1, 2, 1),
+        (300, 100, 256 << 20, 2, 3),
+    ],
+)
+def test_few_windows_leave_few_steps_over(
+    make_job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    images: int,
+    batch_size: int,
+    most_bytes: int,
+    layers: int,
+    at_once: int,
+) -> None:
+    network = nn.Sequential(nn.Flatten(), *(nn.Linear(36, 36) for _ in range(layers - 1)))
+    trainer = make_job(network, batch_size=batch_size)
+    monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
+    trainer.training.image_count = images
+    assert steps.steps_per_graph(trainer) == at_once
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """What a recorder of CUDA graphs calls."""
+    made = MagicMock()
+    for name in (
+        "Stream",
+        "CUDAGraph",
+        "graph",
+        "current_stream",
+        "set_stream",
+        "default_generators",
+    ):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    made.graph.return_value.__exit__.return_value = False
+    return made
+
+
+def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMock) -> None:
+    """CUDA otherwise refuses that, to it and to the recording."""
+    loss = torch.zeros(())
+    recorded = steps.CudaRecorder(torch.device("cuda", 0)).record(lambda: loss)
+    assert recorded == (loss, cuda.CUDAGraph.return_value.replay)
+    assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
+    assert cuda.graph.call_args.kwargs["stream"] is cuda.Stream.return_value
+    cuda.set_stream.assert_not_called()
+
+
+def test_after_a_recording_that_failed_steps_go_on_where_they_were_and_may_draw(
+    cuda: MagicMock,
+) -> None:
+    fail = MagicMock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        steps.CudaRecorder(torch.device("cuda", 0)).record(fail)
+    cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)
+    generator = cuda.default_generators[0]
+    generator.graphsafe_set_state.assert_called_once_with(generator.clone_state.return_value)

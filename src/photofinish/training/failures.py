@@ -147,7 +147,10 @@ def out_of_memory(name: str, experiment: Experiment, team: World, text: str) -> 
         changes.append("set its input to loader, which keeps the data set off the device")
     changes.append("choose a smaller model or smaller images")
     label = "the CPU" if device.type == "cpu" else f"{device} ({device_name(device)})"
-    return f"out of memory on {label}: {', '.join(filter(None, facts))}. In params.yaml, {', or '.join(changes)}"
+    return (
+        f"out of memory on {label}: {', '.join(filter(None, facts))}. "
+        f"In params.yaml, {', or '.join(changes)}"
+    )
 
 
 @contextmanager

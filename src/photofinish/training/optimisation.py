@@ -48,7 +48,7 @@ class _NllLoss(torch.autograd.Function):
 
 
 class Loss:
-    """The loss of a batch: its mean for a step, or a sum and a weight, which add up over batches."""
+    """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
         self.name = settings.name if settings else LOSSES[task][0]
@@ -67,9 +67,7 @@ class Loss:
         self._class_weights: torch.Tensor | None = arguments.get("weight")
         self.has_tensors = self._is_custom or bool(_PER_CLASS.keys() & arguments.keys())
         """True if the loss has float32 tensors, or may have."""
-        self._is_plain_cross_entropy = self.name == "cross_entropy" and not any(
-            name in arguments for name in ("weight", "label_smoothing")
-        )
+        self._is_plain_cross_entropy = self.name == "cross_entropy" and not arguments
         self._targets: list[torch.Tensor] = []
         self._gradients: Iterator[torch.Tensor] | None = None
 
@@ -165,7 +163,7 @@ def _custom_loss(settings: params.OwnLoss, device: torch.device) -> Callable[...
         loss = loss.to(device)
     if any(True for _ in loss.parameters()):
         raise UserError(
-            f"loss {settings.name} has parameters, which no optimizer gets: put them into the network"
+            f"loss {settings.name} has parameters, which no optimizer gets: move them to the network"
         )
     return loss
 

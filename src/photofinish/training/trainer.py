@@ -236,7 +236,7 @@ class Trainer:
     ) -> tuple[float, float, float | None]:
         """Return training loss, validation loss and accuracy over all ranks.
 
-        Raises UserError on every rank if a loss isn't finite, or all its weights are 0.
+        Raises NonFiniteLossError on every rank if a loss isn't finite.
         """
         # Each step's loss is a mean over its batch, and the last batch may be smaller.
         sizes = [self._batch_images(number) for number in range(len(step_losses))]
@@ -246,11 +246,6 @@ class Trainer:
         train_sums, loss_sums, weights, all_correct, first = zip(
             *self.team.all_gather_object(own), strict=True
         )
-        if not sum(weights):
-            raise UserError(
-                "the loss gives each sample of the validation part a weight of 0, so there is no "
-                "validation loss: give their classes a weight, or validate on more samples"
-            )
         validation_loss = sum(loss_sums) / sum(weights)
         if math.isfinite(min(first)):
             where = f"at step {min(first) + 1} of {self.steps_per_epoch}"

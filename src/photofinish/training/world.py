@@ -67,7 +67,7 @@ class World:
         return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:
-        """Count peak memory from here on: the warm-up trains a second copy, which must not count."""
+        """Count peak memory from here on, without the warm-up's copy."""
         for device in self.devices:
             forget_peak_memory(device)
 
