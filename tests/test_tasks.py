@@ -286,7 +286,7 @@ def test_a_faulty_metric_is_told_of_before_the_training_in_a_process_of_its_own(
         )
 
     plan("accuracy", "./metrics.py:nothing")
-    run.try_metrics()
+    run.check_metrics()
     plan("./metrics.py:both")
     with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must give one number$"):
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)

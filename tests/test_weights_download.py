@@ -167,7 +167,7 @@ def test_the_weights_are_part_of_the_runs_key(
     before = run.key()
     assert run.key() == before
     record = (weights / "weights.json").read_text(encoding="utf-8")
-    fetched = run.fetched_weights()
+    fetched = run.published_weights()
     assert fetched is not None
     (weights / "weights.json").write_text(record.replace(fetched.sha256, "0" * 64), encoding="utf-8")
     assert run.key() != before
