@@ -145,9 +145,8 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     ("given", "message"),
     [
         ({"name": "loader", "transform": "./t.py:nose"}, "./t.py has no nose; did you mean 'noise'?"),
-        ({"name": "loader", "workers": "2", "transform": "./t.py:nose"}, "./t.py has no nose"),
         ({"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}}, "did you mean 'strength'?"),
-        ({"name": "loader", "transform": "noise"}, "this can't be code of yours: name code as file.py:Name"),
+        ({"name": "loader", "transform": "noise"}, "name code as file.py:Name"),
         ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
     ],
 )  # fmt: skip

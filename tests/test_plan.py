@@ -16,10 +16,9 @@ from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
-from photofinish.machine import fingerprint, host
+from photofinish.machine import fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.host import CPU_VARIABLES, GPU_VARIABLES
 from photofinish.plan import write_plan
 
 PARAMS = """\
@@ -126,21 +125,6 @@ def test_a_damaged_plan_is_named_and_the_next_plan_replaces_it(folder: Path, tex
     assert read_plan(damaged, ExperimentPlan).epochs == 50
 
 
-@pytest.mark.parametrize("name", GPU_VARIABLES)
-def test_a_variable_that_changes_results_changes_the_devices_that_read_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    gpu = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=1 << 34, driver="580.1")
-    facts = {"cuda": (gpu,), "mps": "none", "xpu": "none"}
-    monkeypatch.setattr(fingerprint, "all_accelerators", lambda: facts)
-    monkeypatch.delenv(name, raising=False)
-    plan(folder)
-    assert plan(folder) == set()
-    monkeypatch.setenv(name, "1")
-    cpu = {"hosts/cpu.json"} if name in CPU_VARIABLES else set()
-    assert plan(folder) == {"hosts/gpu.json", *cpu}
-
-
 def test_another_gpu_changes_the_gpu_and_a_missing_one_is_recorded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,21 +137,6 @@ def test_another_gpu_changes_the_gpu_and_a_missing_one_is_recorded(
     assert plan(folder) == {"hosts/gpu.json"}
     missing = read_plan(folder / "hosts/gpu.json", GpuTarget).missing
     assert missing == "cuda: it fell off the bus"
-
-
-def test_another_number_of_cores_changes_the_cpu(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    read = host.read_or_empty
-
-    def without_topology(path: Path) -> str:
-        return "" if path.is_relative_to("/sys") else read(path)
-
-    monkeypatch.setattr(host, "read_or_empty", without_topology)
-    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _process: set(range(97)))
-    assert "hosts/cpu.json" in plan(folder)
-    assert read_plan(folder / "hosts/cpu.json", CpuTarget).threads == 97
 
 
 def test_a_new_local_image_changes_its_data_set(folder: Path) -> None:

@@ -102,7 +102,8 @@ class Reference:
         file = self.file
         if file is None and self.is_file:
             if not (project_root() / self.module).is_file():
-                return f"there is no file {Path.cwd() / self.module}: write it, or correct the path"
+                path = Path.cwd() / self.module
+                return f"there is no file {self.module} ({path}): write it, or correct the path"
             if own_sweep():
                 return f"paths start at this folder: use ../../{self.module.removeprefix('./')}"
             return f"DVC's copy has only files that Git knows: `git add {self.module}` first"

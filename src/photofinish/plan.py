@@ -88,21 +88,25 @@ def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
         signature = reference.takes()
         if signature is None:
             continue
+        settings = OwnDataset.model_fields if isinstance(code, OwnDataset) else {}
         for name, value in arguments.items():
             if name not in signature.names and not signature.any_more:
-                allowed = [*signature.names]
-                if isinstance(code, OwnDataset):
-                    allowed += OwnDataset.model_fields
-                problem = unknown_name("argument", name, allowed)
+                problem = unknown_name("argument", name, (*signature.names, *settings))
                 yield ConfigProblem((*path, name), problem, value)
         for name in sorted(signature.required - arguments.keys() - _offered(code, signature)):
-            problem = f"{reference.name} takes {name}, and has no default for it: give one"
+            problem = (
+                f"{reference.name} in {reference.module} takes {name}, and has no default for it"
+            )
+            if name in settings:
+                problem = (
+                    f"{reference.name} takes {name}, which is a key of its own here: rename it"
+                )
             yield ConfigProblem((*path, name), problem)
         if isinstance(code, OwnDataset) and not code.makes_parts:
             for part, size in (("validation", code.validation), ("test", code.test)):
                 if size is None:
-                    problem = f"{REQUIRED}: {SIZES}; or let {reference.name} take an argument"
-                    yield ConfigProblem((*path, part), f"{problem} {PART}")
+                    problem = f"{REQUIRED}: {SIZES}; or give {reference.name} an argument {PART}"
+                    yield ConfigProblem((*path, part), problem)
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:

@@ -108,7 +108,7 @@ def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
     """Return why the batch cannot be shared, or None if it can."""
     if batch_size >= sharing:
         return None
-    return f"{sharing} devices or processes share each batch ({key}): raise batch_size or lower it"
+    return f"{sharing} devices or processes share each batch ({key}): raise it or use fewer"
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:

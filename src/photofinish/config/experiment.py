@@ -265,7 +265,7 @@ class Experiment(Settings):
     deterministic: bool = True
     """Refuse operators that do not repeat bit for bit."""
     cuda_graphs: Annotated[Literal["auto", "off", "on"], BeforeValidator(_off_or_on)] = "auto"
-    """Whether a GPU's steps are launched one by one or captured in CUDA graphs."""
+    """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
     """Metrics that `evaluate` adds. They have a plan of their own and do not change the training."""

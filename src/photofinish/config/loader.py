@@ -112,7 +112,15 @@ class _Loader:
         """Keep the first problem at each place. Paths start at `below`."""
         for problem in problems:
             path = (*below, *problem.path)
+            if path[-1:] == ("name",) and self._is_text(path[:-1]):
+                path = path[:-1]  # `model: linear` has no key `name`
             self.problems.setdefault(path, replace(problem, path=path))
+
+    def _is_text(self, path: KeyPath) -> bool:
+        value = self._document
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return isinstance(value, str)
 
     def load(self) -> Params:
         document = self._document
